@@ -1,0 +1,21 @@
+// What the extension is made of: one Bind function per concept, each in the file of its name, all called once by module.cpp
+// while the interpreter holds the GIL. Bindings convert, check shapes and release the GIL; they hold no logic and no state.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace monolith {
+
+// Registers the translation of monolith::Error to the classes of monolith.errors. Comes before every other Bind.
+void BindErrors(nanobind::module_& m);
+// Versions, threads, CPU features, huge pages and the bucket of an id.
+void BindSystem(nanobind::module_& m);
+// Tables: TableSpec, Group, Plan, Cut.
+void BindGroup(nanobind::module_& m);
+// Packing, unique and partition kernels over ids.
+void BindIdKernels(nanobind::module_& m);
+void BindTouchedKeySet(nanobind::module_& m);
+// Files of row blocks.
+void BindSnapshot(nanobind::module_& m);
+
+}  // namespace monolith

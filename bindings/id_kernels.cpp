@@ -1,0 +1,136 @@
+// Kernels over batches of ids. Each takes int64 arrays and hands back a tuple of arrays in the order of the core's
+// struct.
+#include "table/id_kernels.h"
+
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "bindings.h"
+#include "table/shard_reorder.h"
+#include "vector_array.h"
+
+namespace nb = nanobind;
+
+namespace monolith {
+namespace {
+
+using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatBuffer = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename... T>
+nb::tuple ArraysOf(std::vector<T>&&... values) {
+  return nb::make_tuple(ArrayOf(std::move(values))...);
+}
+
+void BindGrouping(nb::module_& m) {
+  m.def(
+      "unique",
+      [](const IdArray& ids) {
+        UniqueIds unique = WithoutGil([&] { return Unique(SpanOf(ids)); });
+        return ArraysOf(std::move(unique.ids), std::move(unique.inverse), std::move(unique.counts));
+      },
+      nb::arg("ids").noconvert());
+  m.def(
+      "row_ids",
+      [](const IdArray& row_splits) { return ArrayOf(WithoutGil([&] { return RowIds(SpanOf(row_splits)); })); },
+      nb::arg("row_splits").noconvert());
+  m.def(
+      "group_by_index",
+      [](const IdArray& indices, int64_t num_groups) {
+        Grouping grouping = WithoutGil([&] { return GroupByIndex(SpanOf(indices), num_groups); });
+        return ArraysOf(std::move(grouping.positions), std::move(grouping.sizes));
+      },
+      nb::arg("indices").noconvert(), nb::arg("num_groups"));
+  m.def(
+      "partition",
+      [](const IdArray& ids, int64_t num_partitions, bool by_bucket) {
+        const PartitionRule rule = by_bucket ? PartitionRule::kBucket : PartitionRule::kMod;
+        PartitionedIds parts = WithoutGil([&] { return Partition(SpanOf(ids), num_partitions, rule); });
+        return ArraysOf(std::move(parts.ids), std::move(parts.sizes), std::move(parts.positions));
+      },
+      nb::arg("ids").noconvert(), nb::arg("num_partitions"), nb::arg("by_bucket"));
+  m.def(
+      "find_ids",
+      [](const IdArray& ids, const IdArray& wanted) {
+        return ArrayOf(WithoutGil([&] { return FindIds(SpanOf(ids), SpanOf(wanted)); }));
+      },
+      nb::arg("ids").noconvert(), nb::arg("wanted").noconvert());
+}
+
+void BindRagged(nb::module_& m) {
+  m.def(
+      "split_ragged",
+      [](const IdArray& indices, const IdArray& values, const IdArray& row_splits, int64_t num_parts) {
+        RaggedSplit split =
+            WithoutGil([&] { return SplitRagged(SpanOf(indices), SpanOf(values), SpanOf(row_splits), num_parts); });
+        return ArraysOf(std::move(split.values), std::move(split.row_splits), std::move(split.positions),
+                        std::move(split.sizes));
+      },
+      nb::arg("indices").noconvert(), nb::arg("values").noconvert(), nb::arg("row_splits").noconvert(),
+      nb::arg("num_parts"));
+  m.def(
+      "normalize_merged_split",
+      [](const IdArray& row_split, const IdArray& sizes) {
+        return ArrayOf(WithoutGil([&] { return NormalizeMergedSplit(SpanOf(row_split), SpanOf(sizes)); }));
+      },
+      nb::arg("row_split").noconvert(), nb::arg("sizes").noconvert());
+}
+
+void BindReorder(nb::module_& m) {
+  m.def(
+      "reorder_by_shard",
+      [](const IdArray& ids, const IdArray& shard_ids, int64_t num_shards) {
+        ShardedIds sharded = WithoutGil([&] { return ReorderByShard(SpanOf(ids), SpanOf(shard_ids), num_shards); });
+        return ArraysOf(std::move(sharded.ids), std::move(sharded.sizes));
+      },
+      nb::arg("ids").noconvert(), nb::arg("shard_ids").noconvert(), nb::arg("num_shards"));
+  m.def(
+      "reorder_fused",
+      [](const IdArray& ids, const IdArray& lengths, int64_t num_shards, const IdArray& dims, bool spare_first_shard) {
+        FusedReorder fused = WithoutGil(
+            [&] { return ReorderFused(SpanOf(ids), SpanOf(lengths), num_shards, SpanOf(dims), spare_first_shard); });
+        return ArraysOf(std::move(fused.ids), std::move(fused.shard_sizes), std::move(fused.pair_sizes),
+                        std::move(fused.offsets));
+      },
+      nb::arg("ids").noconvert(), nb::arg("lengths").noconvert(), nb::arg("num_shards"), nb::arg("dims").noconvert(),
+      nb::arg("spare_first_shard"));
+}
+
+void BindOffsets(nb::module_& m) {
+  m.def(
+      "unique_with_offsets",
+      [](const IdArray& keys, const IdArray& row_splits, const IdArray& dims) {
+        UniqueKeys unique =
+            WithoutGil([&] { return UniqueWithOffsets(SpanOf(keys), SpanOf(row_splits), SpanOf(dims)); });
+        return nb::make_tuple(ArrayOf(std::move(unique.keys)), ArrayOf(std::move(unique.row_splits)),
+                              ArrayOf(std::move(unique.offsets)), ArrayOf(std::move(unique.offset_splits)),
+                              unique.num_floats);
+      },
+      nb::arg("keys").noconvert(), nb::arg("row_splits").noconvert(), nb::arg("dims").noconvert());
+  m.def(
+      "fill_by_offsets",
+      [](const IdArray& positions, const IdArray& position_splits, const FloatArray& values, const IdArray& offsets,
+         const IdArray& offset_splits, const IdArray& dims, const FloatBuffer& buffer) {
+        const std::span<const float> source(values.data(), values.size());
+        const std::span<float> target(buffer.data(), buffer.size());
+        WithoutGil([&] {
+          FillByOffsets(SpanOf(positions), SpanOf(position_splits), source, SpanOf(offsets), SpanOf(offset_splits),
+                        SpanOf(dims), target);
+        });
+      },
+      nb::arg("positions").noconvert(), nb::arg("position_splits").noconvert(), nb::arg("values").noconvert(),
+      nb::arg("offsets").noconvert(), nb::arg("offset_splits").noconvert(), nb::arg("dims").noconvert(),
+      nb::arg("buffer").noconvert());
+}
+
+}  // namespace
+
+void BindIdKernels(nb::module_& m) {
+  BindGrouping(m);
+  BindRagged(m);
+  BindReorder(m);
+  BindOffsets(m);
+}
+
+}  // namespace monolith

@@ -1,0 +1,8 @@
+// The table of contents of monolith._core.
+#include "bindings.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "The C++ core of monolith. Private: use monolith.tables and monolith.ids.";
+  monolith::BindErrors(m);
+  monolith::BindSystem(m);
+}

@@ -1,0 +1,55 @@
+// What the core is and what it runs on: version, buckets, threads, CPU features, huge pages.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/machine.h"
+#include "base/thread_pool.h"
+#include "bindings.h"
+#include "format/crc32c.h"
+
+namespace nb = nanobind;
+
+namespace monolith {
+namespace {
+
+using Ids = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Buckets = nb::ndarray<nb::numpy, int32_t, nb::ndim<1>, nb::c_contig>;
+
+Buckets BucketOfAll(const Ids& ids) {
+  const size_t count = ids.shape(0);
+  auto* buckets = new int32_t[count];
+  const nb::capsule owner(buckets, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); });
+  {
+    const nb::gil_scoped_release release;
+    const int64_t* source = ids.data();
+    for (size_t i = 0; i < count; ++i) buckets[i] = static_cast<int32_t>(BucketOf(source[i]));
+  }
+  return Buckets(buckets, {count}, owner);
+}
+
+// The instruction sets fixed at compile time, then what is chosen at run time.
+std::vector<std::string> FeaturesInUse() {
+  std::vector<std::string> features = CpuFeatures();
+  if (Crc32cUsesHardware()) features.emplace_back("crc32c");
+  return features;
+}
+
+}  // namespace
+
+void BindSystem(nb::module_& m) {
+  m.attr("VERSION") = MONOLITH_CORE_VERSION;
+  m.attr("NUM_BUCKETS") = kNumBuckets;
+  m.def("set_num_threads", &SetNumThreads, nb::arg("n"));
+  m.def("num_threads", &NumThreads);
+  m.def("cpu_features", &FeaturesInUse);
+  m.def("huge_pages", &HugePages);
+  m.def("bucket_of", &BucketOfAll, nb::arg("ids").noconvert());
+}
+
+}  // namespace monolith

@@ -1,0 +1,30 @@
+// The threads that share the core's batch work. One pool per process, created at first use, safe from any thread, and
+// made anew in a forked child. Results never depend on the number of threads: callers split work so that they cannot.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace monolith {
+
+// Threads a batch call may use, the caller's included. Default: the CPUs this process may run on.
+int NumThreads();
+// REQUIRES: count >= 1, and no batch call in flight. Throws kInvalidArgument otherwise for count.
+void SetNumThreads(int count);
+
+namespace internal {
+using TaskFunction = void (*)(void* context, int task);
+void RunParallel(int num_tasks, TaskFunction function, void* context);
+}  // namespace internal
+
+// Runs body(task) for every task in [0, num_tasks), on the pool and on the calling thread, and returns when all are done.
+// The first exception of a task is thrown here after the others have finished.
+template <typename Body>
+void ParallelFor(int num_tasks, Body&& body) {
+  using Callable = std::remove_reference_t<Body>;
+  internal::RunParallel(
+      num_tasks, [](void* context, int task) { (*static_cast<Callable*>(context))(task); },
+      const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+}  // namespace monolith

@@ -1,0 +1,47 @@
+// Keeps rare ids out of a table. One slice per bucket: a slice is touched only under its bucket's lock, so it needs
+// none of its own, is part of the cut, and moves with the bucket.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/params.h"
+
+namespace monolith {
+
+class FilterSlice {
+ public:
+  virtual ~FilterSlice() = default;
+
+  // Called for an id that is not in the table, seen `count` more times. True iff the id must be dropped now.
+  // `hash` is HashId(id) mixed with the table number; `seed` is a function of (seed, table, id, step) for filters that
+  // draw. REQUIRES: 0 < threshold <= max_threshold() of the filter that made the slice, count > 0.
+  virtual bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) = 0;
+
+  // Exact state as bytes, and back; the format carries its own parameters and refuses bytes of other ones with
+  // kDataLoss or kInvalidArgument, leaving the slice as it was. Empty bytes: nothing was ever counted.
+  virtual std::string Save() const = 0;
+  virtual void Load(const std::string& bytes) = 0;
+  virtual void Clear() = 0;
+  virtual size_t MemoryBytes() const = 0;
+  virtual std::unique_ptr<FilterSlice> Clone() const = 0;
+};
+
+// Makes the slices. Immutable, shared by all threads; slices do not need it to live on.
+class AdmissionFilter {
+ public:
+  virtual ~AdmissionFilter() = default;
+  virtual std::unique_ptr<FilterSlice> MakeSlice() const = 0;
+  // The largest threshold it can tell apart; whoever takes thresholds refuses greater ones (CheckThreshold).
+  virtual uint32_t max_threshold() const = 0;
+  // Throws kInvalidArgument, naming `subject` ("slot 12 of table 'user'"), iff the threshold can never be reached.
+  void CheckThreshold(uint32_t threshold, const std::string& subject) const;
+};
+
+// Kinds: sliding_hash (capacity: ids of the whole group, divided by kNumBuckets for a slice; split_num), probabilistic
+// (equal_probability). Throws kInvalidArgument for an unknown kind or a bad parameter.
+std::unique_ptr<AdmissionFilter> MakeAdmissionFilter(const std::string& kind, const Params& params);
+
+}  // namespace monolith

@@ -1,0 +1,49 @@
+#include "filter/probabilistic_filter.h"
+
+#include <cmath>
+
+#include "base/random.h"
+
+namespace monolith {
+
+namespace {
+
+constexpr double kMissedAfterThreshold = 0.05;
+
+// P(draw * threshold < count * 2^32) is count / threshold to within 2^-32; neither product leaves 64 bits.
+bool AdmitsInProportion(uint64_t word, uint32_t count, uint32_t threshold) {
+  const uint64_t draw = word >> 32;
+  return draw * threshold < (uint64_t{count} << 32);
+}
+
+bool AdmitsEveryOccurrenceAlike(uint64_t word, uint32_t count, uint32_t threshold) {
+  const double draw = static_cast<double>(word >> 11) * 0x1p-53;
+  const double occurrences = static_cast<double>(count) / static_cast<double>(threshold);
+  // 1 - 0.05^(count / threshold), without the cancellation of writing it so.
+  return draw < -std::expm1(occurrences * std::log(kMissedAfterThreshold));
+}
+
+}  // namespace
+
+bool ProbabilisticFilterSlice::ShouldDrop(uint64_t /*hash*/, uint32_t count, uint32_t threshold, uint64_t seed) {
+  const uint64_t word = CounterRandom(seed).Bits(0);
+  return equal_probability_ ? !AdmitsEveryOccurrenceAlike(word, count, threshold)
+                            : !AdmitsInProportion(word, count, threshold);
+}
+
+void ProbabilisticFilterSlice::Load(const std::string& bytes) {
+  if (bytes.empty()) return;
+  throw Error(Code::kInvalidArgument,
+              "probabilistic filter: it keeps no state, but " + std::to_string(bytes.size()) +
+                  " bytes of another filter were given; restore with the filter that was saved");
+}
+
+std::unique_ptr<FilterSlice> ProbabilisticFilterSlice::Clone() const {
+  return std::make_unique<ProbabilisticFilterSlice>(equal_probability_);
+}
+
+std::unique_ptr<FilterSlice> ProbabilisticFilter::MakeSlice() const {
+  return std::make_unique<ProbabilisticFilterSlice>(equal_probability_);
+}
+
+}  // namespace monolith

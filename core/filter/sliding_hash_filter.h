@@ -1,0 +1,88 @@
+// Counts how often ids outside the table were seen, approximately and in fixed memory, and forgets those not seen for
+// long.
+//
+// A slice is a ring of splits. New counts go to the head split (or the one after it, where the head has no cell left
+// for an id); an id found in an older split has its count carried along. A full head moves on by one, and the split
+// after the new head is cleared: it held the counts that nobody touched for a whole turn.
+//
+// A slice is touched only under its bucket's lock (admission_filter.h). Format of Save(): docs/formats/filter.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "filter/admission_filter.h"
+#include "filter/filter_split.h"
+
+namespace monolith {
+
+class SlidingHashFilterSlice final : public FilterSlice {
+ public:
+  // An id looks for its cell in the head, then in the split that will be head next.
+  static constexpr uint32_t kMaxForwardStep = 2;
+  // With fewer splits, what is forgotten at once would be more than a quarter of all.
+  static constexpr uint32_t kMinSplits = 5;
+  static constexpr uint32_t kMaxSplits = 1000;
+  // Below these a slice would hold so few ids that the uneven spread of ids over buckets decides who is forgotten.
+  static constexpr uint64_t kMinCapacity = 300;
+  static constexpr uint32_t kMinSplitCapacity = 3;
+
+  // `capacity`: ids remembered at a time, raised to kMinCapacity. REQUIRES: kMinSplits <= split_num <= kMaxSplits,
+  // capacity <= 2^31.
+  SlidingHashFilterSlice(uint64_t capacity, uint32_t split_num);
+
+  bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) override;
+  std::string Save() const override;
+  void Load(const std::string& bytes) override;
+  void Clear() override;
+  size_t MemoryBytes() const override;
+  std::unique_ptr<FilterSlice> Clone() const override;
+
+  // The count before this addition; 15 (admitted) when neither head nor its successor has a cell for the id.
+  uint32_t Add(uint64_t hash, uint32_t count);
+  // What Add would return.
+  uint32_t Count(uint64_t hash) const;
+
+  uint32_t split_num() const { return static_cast<uint32_t>(splits_.size()); }
+  uint32_t split_capacity() const { return split_capacity_; }
+  uint32_t head() const { return head_; }
+  uint64_t head_increment() const { return head_increment_; }
+  // How often an id found no cell.
+  uint64_t failure_count() const { return failure_count_; }
+  // Cells in use; an id may have one in several splits.
+  uint64_t num_elements() const;
+
+ private:
+  struct Forward {
+    uint32_t split;
+    FilterSplit::Place place;  // kNoCell: nowhere
+  };
+  Forward FindForward(FilterSplit::Key key) const;
+  // The id's count in the splits behind the head, 0 if none has it.
+  uint32_t CountBehind(FilterSplit::Key key) const;
+  void MoveHead();
+
+  uint32_t split_capacity_;
+  uint32_t num_starts_;
+  std::vector<FilterSplit> splits_;
+  uint32_t head_ = 0;
+  uint64_t head_increment_ = 0;
+  uint64_t failure_count_ = 0;
+};
+
+class SlidingHashFilter final : public AdmissionFilter {
+ public:
+  // Parameters: capacity, ids remembered by the whole group, 1..10^12; split_num, kMinSplits..kMaxSplits.
+  explicit SlidingHashFilter(const Params& params);
+  std::unique_ptr<FilterSlice> MakeSlice() const override;
+  uint32_t max_threshold() const override { return FilterSplit::kMaxCount; }
+
+ private:
+  uint64_t slice_capacity_;
+  uint32_t split_num_;
+};
+
+}  // namespace monolith

@@ -1,0 +1,270 @@
+#include "format/entry_dump.h"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+#include "format/proto_wire.h"
+
+namespace monolith {
+namespace {
+
+// Field numbers of EntryDump, OptimizerDump and SingleOptimizerDump.
+constexpr uint32_t kIdTag = TagOf(1, WireType::kFixed64);
+constexpr uint32_t kWeightTag = TagOf(2, WireType::kFixed32);
+constexpr uint32_t kPackedWeightsTag = TagOf(2, WireType::kBytes);
+constexpr uint32_t kOptimizerTag = TagOf(3, WireType::kBytes);
+constexpr uint32_t kTimeTag = TagOf(4, WireType::kVarint);
+constexpr uint32_t kDumpTag = TagOf(1, WireType::kBytes);
+
+struct Message {
+  const char* optimizer;
+  uint32_t field;  // inside SingleOptimizerDump
+};
+
+constexpr std::array<Message, 13> kMessages{{{"adagrad", 1},
+                                             {"sgd", 2},
+                                             {"ftrl", 3},
+                                             {"dynamic_wd_adagrad", 4},
+                                             {"adadelta", 6},
+                                             {"adam", 7},
+                                             {"amsgrad", 8},
+                                             {"momentum", 9},
+                                             {"rmsprop", 11},
+                                             {"rmspropv2", 12},
+                                             {"group_ftrl", 13},
+                                             {"batch_softmax", 14},
+                                             {"group_adagrad", 15}}};
+
+std::string NameOfMessage(uint32_t field) {
+  for (const Message& message : kMessages) {
+    if (message.field == field) return message.optimizer;
+  }
+  return "unknown (field " + std::to_string(field) + ")";
+}
+
+[[noreturn]] void DoesNotFit(const std::string& reason) { throw Error(Code::kInvalidArgument, reason); }
+
+// Collects the values of a repeated float field into a place of fixed size.
+class FloatFill {
+ public:
+  FloatFill(std::byte* place, size_t count) : place_(place), count_(count) {}
+
+  void Add(float value) {
+    if (filled_ < count_) std::memcpy(place_ + 4 * filled_, &value, 4);
+    ++filled_;
+  }
+  bool AddPacked(std::string_view floats) {
+    if (floats.size() % 4 != 0) return false;
+    for (size_t at = 0; at < floats.size(); at += 4) {
+      float value;
+      std::memcpy(&value, floats.data() + at, 4);
+      Add(value);
+    }
+    return true;
+  }
+  size_t filled() const { return filled_; }
+
+ private:
+  std::byte* place_;
+  size_t count_;
+  size_t filled_ = 0;
+};
+
+}  // namespace
+
+EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state)
+    : initial_state_(std::move(initial_state)) {
+  for (const DumpSegment& segment : segments) dim_ += segment.dim;
+  size_t state_offset = 4 * static_cast<size_t>(dim_);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].optimizer != "moving_average") {
+      dumps_.push_back(DumpOf(segments[i], state_offset));
+      dumps_.back().segment = i;
+    }
+    state_offset += static_cast<size_t>(segments[i].state_bytes);
+  }
+  MONOLITH_CHECK(state_offset == payload_bytes());
+}
+
+EntryDumpCodec::SegmentDump EntryDumpCodec::DumpOf(const DumpSegment& segment, size_t state_offset) {
+  const auto dim = static_cast<uint32_t>(segment.dim);
+  const auto words = static_cast<uint32_t>(segment.state_bytes / 4);
+  const size_t at = state_offset;
+  const std::string& kind = segment.optimizer;
+  SegmentDump dump{0, kind, 0, {}};
+  for (const Message& message : kMessages) {
+    if (kind == message.optimizer) dump.field = message.field;
+  }
+  if (kind == "adagrad") {  // fewer norms than weights under hessian compression
+    dump.members = {{1, Kind::kFloats, at, words}};
+  } else if (kind == "momentum" || kind == "rmsprop" || kind == "rmspropv2") {
+    dump.members = {{1, Kind::kFloats, at, dim}};
+  } else if (kind == "ftrl" || kind == "group_ftrl") {  // norm comes first in the row, zero in the message
+    dump.members = {{1, Kind::kFloats, at + 4 * dim, dim}, {2, Kind::kFloats, at, dim}};
+  } else if (kind == "dynamic_wd_adagrad") {
+    dump.members = {{1, Kind::kFloats, at, words - 2}, {2, Kind::kInteger, at + 4 * (words - 2), 2}};
+  } else if (kind == "adadelta") {
+    dump.members = {{1, Kind::kFloats, at, dim}, {2, Kind::kFloats, at + 4 * dim, dim}};
+  } else if (kind == "adam") {
+    dump.members = {{1, Kind::kFloats, at, dim},
+                    {2, Kind::kFloats, at + 4 * dim, dim},
+                    {3, Kind::kFloat, at + 8 * dim, 1},
+                    {4, Kind::kFloat, at + 8 * dim + 4, 1}};
+  } else if (kind == "amsgrad") {
+    dump.members = {{1, Kind::kFloats, at, dim},
+                    {2, Kind::kFloats, at + 4 * dim, dim},
+                    {3, Kind::kFloats, at + 8 * dim, dim},
+                    {4, Kind::kFloat, at + 12 * dim, 1},
+                    {5, Kind::kFloat, at + 12 * dim + 4, 1}};
+  } else if (kind == "batch_softmax") {
+    dump.members = {{1, Kind::kInteger, at, 2}};
+  } else if (kind == "group_adagrad") {
+    dump.members = {{1, Kind::kFloat, at, 1}};
+  } else if (kind != "sgd") {
+    DoesNotFit("optimizer '" + kind + "' has no EntryDump message");
+  }
+  uint32_t total = 0;
+  for (const Member& member : dump.members) total += member.count;
+  if (total != words)
+    DoesNotFit("optimizer '" + kind + "': " + std::to_string(segment.state_bytes) + " bytes of state do not fit");
+  return dump;
+}
+
+size_t EntryDumpCodec::MessageBytes(const SegmentDump& dump, const std::byte* payload) {
+  size_t size = 0;
+  for (const Member& member : dump.members) {
+    if (member.kind == Kind::kInteger) {
+      uint64_t value;
+      std::memcpy(&value, payload + member.offset, 8);
+      size += 1 + VarintBytes(value);
+    } else {
+      size += 5 * static_cast<size_t>(member.count);
+    }
+  }
+  return size;
+}
+
+void EntryDumpCodec::EncodeOptimizer(const std::byte* payload, std::string* record) const {
+  for (const SegmentDump& dump : dumps_) {
+    const size_t size = MessageBytes(dump, payload);
+    PutVarint(kDumpTag, record);
+    PutVarint(1 + VarintBytes(size) + size, record);
+    PutVarint(TagOf(dump.field, WireType::kBytes), record);
+    PutVarint(size, record);
+    for (const Member& member : dump.members) {
+      if (member.kind != Kind::kInteger) {
+        PutFloats(member.field, payload + member.offset, member.count, record);
+        continue;
+      }
+      uint64_t value;
+      std::memcpy(&value, payload + member.offset, 8);
+      PutVarint(TagOf(member.field, WireType::kVarint), record);
+      PutVarint(value, record);
+    }
+  }
+}
+
+void EntryDumpCodec::Encode(int64_t key, uint32_t time, const std::byte* payload, std::string* record) const {
+  record->clear();
+  PutVarint(kIdTag, record);
+  record->append(reinterpret_cast<const char*>(&key), 8);
+  PutFloats(2, payload, static_cast<size_t>(dim_), record);
+  size_t size = 0;
+  for (const SegmentDump& dump : dumps_) {
+    const size_t message = MessageBytes(dump, payload);
+    const size_t single = 1 + VarintBytes(message) + message;
+    size += 1 + VarintBytes(single) + single;
+  }
+  PutVarint(kOptimizerTag, record);
+  PutVarint(size, record);
+  EncodeOptimizer(payload, record);
+  PutVarint(kTimeTag, record);
+  PutVarint(time, record);
+}
+
+bool EntryDumpCodec::Decode(std::string_view record, int64_t* key, uint32_t* time, std::byte* payload) const {
+  std::memcpy(payload + 4 * static_cast<size_t>(dim_), initial_state_.data(), initial_state_.size());
+  FloatFill weights(payload, static_cast<size_t>(dim_));
+  uint64_t id = 0;
+  uint64_t seconds = 0;  // a record without time: 0
+  size_t decoded = 0;
+  bool has_optimizer = false;
+  WireReader reader(record);
+  while (reader.Next()) {
+    if (reader.tag() == kWeightTag) {
+      weights.Add(reader.real());
+    } else if (reader.tag() == kIdTag) {
+      id = reader.number();
+    } else if (reader.tag() == kTimeTag) {
+      seconds = reader.number();
+    } else if (reader.tag() == kOptimizerTag) {
+      has_optimizer = true;
+      if (!DecodeOptimizer(reader.bytes(), &decoded, payload)) return false;
+    } else if (reader.tag() == kPackedWeightsTag && !weights.AddPacked(reader.bytes())) {
+      return false;
+    }
+  }
+  if (!reader.ok()) return false;
+  *key = static_cast<int64_t>(id);
+  const std::string subject = "id " + std::to_string(*key) + ": ";
+  if (weights.filled() != static_cast<size_t>(dim_)) {
+    DoesNotFit(subject + std::to_string(weights.filled()) + " weights, the table has " + std::to_string(dim_));
+  }
+  if (has_optimizer && decoded != dumps_.size()) {
+    DoesNotFit(subject + std::to_string(decoded) + " optimizer dumps, the table has " + std::to_string(dumps_.size()));
+  }
+  if (seconds > 0xffffffffu) DoesNotFit(subject + "time " + std::to_string(seconds) + " does not fit into 32 bits");
+  *time = static_cast<uint32_t>(seconds);
+  return true;
+}
+
+bool EntryDumpCodec::DecodeOptimizer(std::string_view message, size_t* decoded, std::byte* payload) const {
+  WireReader reader(message);
+  while (reader.Next()) {
+    if (reader.tag() != kDumpTag) continue;
+    if (*decoded < dumps_.size() && !DecodeSegment(dumps_[*decoded], reader.bytes(), payload)) return false;
+    ++*decoded;
+  }
+  return reader.ok();
+}
+
+bool EntryDumpCodec::DecodeSegment(const SegmentDump& dump, std::string_view message, std::byte* payload) {
+  WireReader reader(message);
+  while (reader.Next()) {
+    if (reader.tag() != TagOf(dump.field, WireType::kBytes)) {
+      DoesNotFit("segment " + std::to_string(dump.segment) + ": optimizer dump is '" +
+                 NameOfMessage(reader.tag() >> 3) + "', the table has '" + dump.optimizer + "'");
+    }
+    if (!DecodeMembers(dump, reader.bytes(), payload)) return false;
+  }
+  return reader.ok();
+}
+
+bool EntryDumpCodec::DecodeMembers(const SegmentDump& dump, std::string_view message, std::byte* payload) {
+  for (const Member& member : dump.members) {  // at most five; each pass is over a few hundred bytes
+    FloatFill floats(payload + member.offset, member.count);
+    WireReader reader(message);
+    while (reader.Next()) {
+      if (reader.tag() >> 3 != member.field) continue;
+      if (member.kind == Kind::kInteger && reader.tag() == TagOf(member.field, WireType::kVarint)) {
+        const uint64_t value = reader.number();
+        std::memcpy(payload + member.offset, &value, 8);
+      } else if (member.kind != Kind::kInteger && reader.tag() == TagOf(member.field, WireType::kFixed32)) {
+        floats.Add(reader.real());
+      } else if (member.kind != Kind::kFloats || reader.tag() != TagOf(member.field, WireType::kBytes) ||
+                 !floats.AddPacked(reader.bytes())) {
+        return false;
+      }
+    }
+    if (!reader.ok()) return false;
+    if (member.kind == Kind::kFloats && floats.filled() != 0 && floats.filled() != member.count) {
+      DoesNotFit("segment " + std::to_string(dump.segment) + ": optimizer '" + dump.optimizer + "' dumps " +
+                 std::to_string(floats.filled()) + " values, the table has " + std::to_string(member.count));
+    }
+  }
+  return true;
+}
+
+}  // namespace monolith

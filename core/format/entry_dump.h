@@ -1,0 +1,64 @@
+// One row of a table as the original's EntryDump message, and back. Message layout: docs/formats/entry_dump.md.
+//
+// A codec is immutable and may be used by many threads at once. "Payload" is that of a training row: weights f32[dim],
+// then the optimizer state of each segment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace monolith {
+
+struct DumpSegment {
+  int dim;
+  std::string optimizer;  // kind, as MakeRowOptimizer names it
+  int state_bytes;
+};
+
+class EntryDumpCodec {
+ public:
+  // `initial_state` is what a new row's state holds, for members that a record leaves out.
+  // Throws Error(kInvalidArgument) for an optimizer that has no dump message, or state that does not fit its kind.
+  EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state);
+
+  int dim() const { return dim_; }
+  size_t payload_bytes() const { return 4 * static_cast<size_t>(dim_) + initial_state_.size(); }
+
+  // Replaces *record.
+  void Encode(int64_t key, uint32_t time, const std::byte* payload, std::string* record) const;
+
+  // False iff the bytes are not an EntryDump message at all. Throws Error(kInvalidArgument) for a message that does not
+  // fit the table: other dimensions, another optimizer, a time outside 32 bits. *payload is written in both cases.
+  bool Decode(std::string_view record, int64_t* key, uint32_t* time, std::byte* payload) const;
+
+ private:
+  enum class Kind { kFloats, kFloat, kInteger };
+  struct Member {  // one field of an optimizer's dump message
+    uint32_t field;
+    Kind kind;
+    size_t offset;  // in the payload
+    uint32_t count;
+  };
+  struct SegmentDump {
+    size_t segment;
+    std::string optimizer;
+    uint32_t field;               // of the optimizer's message inside SingleOptimizerDump
+    std::vector<Member> members;  // by field
+  };
+
+  static SegmentDump DumpOf(const DumpSegment& segment, size_t state_offset);
+  static size_t MessageBytes(const SegmentDump& dump, const std::byte* payload);
+  static bool DecodeSegment(const SegmentDump& dump, std::string_view message, std::byte* payload);
+  static bool DecodeMembers(const SegmentDump& dump, std::string_view message, std::byte* payload);
+  bool DecodeOptimizer(std::string_view message, size_t* decoded, std::byte* payload) const;
+  void EncodeOptimizer(const std::byte* payload, std::string* record) const;
+
+  int dim_ = 0;
+  std::string initial_state_;
+  std::vector<SegmentDump> dumps_;  // of the segments that have one: moving averages emit none
+};
+
+}  // namespace monolith

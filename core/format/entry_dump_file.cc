@@ -1,0 +1,203 @@
+#include "format/entry_dump_file.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "base/hash.h"
+
+namespace monolith {
+namespace {
+
+// Rows are regrouped by bucket in batches of about this many bytes: enough rows per bucket to make blocks worth while.
+constexpr size_t kBatchBytes = size_t{64} << 20;
+
+// Rows in any order, handed on as one block per bucket.
+class BlockCollector {
+ public:
+  BlockCollector(const RowBlockHeader& header, size_t payload_bytes, const BlockSink& sink)
+      : header_(header), payload_bytes_(payload_bytes), limit_(kBatchBytes / (payload_bytes + 12) + 1), sink_(sink) {
+    header_.payload_bytes_per_row = static_cast<uint32_t>(payload_bytes);
+  }
+
+  // Where the payload of the next row is to be written; Keep() accepts it.
+  std::byte* Place() {
+    payloads_.resize((keys_.size() + 1) * payload_bytes_);
+    return payloads_.data() + keys_.size() * payload_bytes_;
+  }
+  void Keep(int64_t key, uint32_t time) {
+    keys_.push_back(key);
+    times_.push_back(time);
+    if (keys_.size() == limit_) Flush();
+  }
+
+  void Flush() {
+    if (sink_ && !keys_.empty()) sink_(Blocks());
+    keys_.clear();
+    times_.clear();
+    payloads_.clear();
+  }
+
+ private:
+  std::vector<std::string> Blocks() {
+    std::array<uint32_t, kNumBuckets> counts{};
+    for (const int64_t key : keys_) ++counts[BucketOf(key)];
+    std::vector<std::unique_ptr<RowBlockBuilder>> builders(kNumBuckets);
+    for (size_t row = 0; row < keys_.size(); ++row) {
+      const uint32_t bucket = BucketOf(keys_[row]);
+      if (!builders[bucket]) {
+        header_.bucket = bucket;
+        builders[bucket] = std::make_unique<RowBlockBuilder>(header_, counts[bucket]);
+      }
+      std::memcpy(builders[bucket]->Add(keys_[row], times_[row]), payloads_.data() + row * payload_bytes_,
+                  payload_bytes_);
+    }
+    std::vector<std::string> blocks;
+    for (const auto& builder : builders) {
+      if (builder) blocks.push_back(builder->Finish());
+    }
+    return blocks;
+  }
+
+  RowBlockHeader header_;
+  size_t payload_bytes_;
+  size_t limit_;
+  const BlockSink& sink_;
+  std::vector<int64_t> keys_;
+  std::vector<uint32_t> times_;
+  std::vector<std::byte> payloads_;
+};
+
+[[noreturn]] void ThrowUnparsable(const RecordReader& reader, bool sectioned) {
+  if (sectioned) throw Error(Code::kDataLoss, "Parse entry failed! (" + reader.Place() + ")");
+  throw Error(Code::kFailedPrecondition, "Unable to parse data. Data might be corrupted (" + reader.Place() + ")");
+}
+
+uint64_t ReadSection(const DumpSection& section, RecordReader* reader, const BlockSink& sink,
+                     TransferProgress* progress) {
+  const bool sectioned = section.entries != DumpSection::kToTheEnd;
+  const size_t payload_bytes = section.codec == nullptr ? 0 : section.codec->payload_bytes();
+  BlockCollector collector(section.header, payload_bytes, sink);
+  std::string_view record;
+  uint64_t rows = 0;
+  for (; rows < section.entries && reader->Next(&record); ++rows) {
+    if (progress->cancelled.load(std::memory_order_relaxed))
+      throw Error(Code::kFailedPrecondition, "cancelled by the caller");
+    if (section.codec == nullptr) continue;
+    int64_t key;
+    uint32_t time;
+    try {
+      if (!section.codec->Decode(record, &key, &time, collector.Place())) ThrowUnparsable(*reader, sectioned);
+    } catch (const Error& error) {
+      if (error.code() != Code::kInvalidArgument) throw;
+      throw Error(Code::kInvalidArgument, reader->Place() + ": " + error.what());
+    }
+    collector.Keep(key, time);
+  }
+  if (sectioned && rows < section.entries) {
+    throw Error(Code::kDataLoss, "Parse entry failed! (" + reader->Place() + ": " + std::to_string(section.entries) +
+                                     " entries announced, the file ends after " + std::to_string(rows) + ")");
+  }
+  collector.Flush();
+  progress->blocks.fetch_add(1, std::memory_order_relaxed);
+  return section.codec == nullptr ? 0 : rows;
+}
+
+// The records of one table while the blocks of a cut come bucket by bucket. The first table writes into the file
+// itself; the others wait in files of their own, whose bytes are moved behind it at the end.
+class TableStream {
+ public:
+  TableStream(OutputFile* file, RecordCompression compression) : file_(file), writer_(file, compression) {}
+  TableStream(const std::string& waiting_path, RecordCompression compression)
+      : waiting_(std::make_unique<OutputFile>(waiting_path, waiting_path)),
+        file_(waiting_.get()),
+        writer_(file_, compression) {}
+
+  void Append(const RowBlockView& block, const EntryDumpCodec& codec) {
+    for (uint32_t row = 0; row < block.count(); ++row) {
+      codec.Encode(block.key(row), block.time(row), block.payload(row), &record_);
+      writer_.Append(record_);
+    }
+    entries_ += block.count();
+  }
+  uint64_t entries() const { return entries_; }
+
+  void MoveBehind(OutputFile* target) {
+    writer_.Flush();
+    if (!waiting_) return;
+    const InputFile source(waiting_->Written());
+    std::string piece;
+    for (uint64_t at = 0; at < source.size(); at += piece.size()) {
+      piece.resize(std::min<uint64_t>(uint64_t{4} << 20, source.size() - at));
+      source.ReadAt(at, piece.data(), piece.size());
+      target->Append(piece);
+    }
+    waiting_.reset();  // removes the file
+  }
+
+ private:
+  std::unique_ptr<OutputFile> waiting_;
+  OutputFile* file_;
+  RecordWriter writer_;
+  std::string record_;
+  uint64_t entries_ = 0;
+};
+
+void CheckBlock(const RowBlockHeader& header, const EntryDumpCodec& codec) {
+  if (header.kind == BlockKind::kServing)
+    throw Error(Code::kFailedPrecondition, "ServingEntryAccessor doesn't support Save");
+  MONOLITH_CHECK(header.payload_bytes_per_row == codec.payload_bytes());
+}
+
+}  // namespace
+
+uint64_t ReadEntryDumpFile(const std::string& path, RecordCompression compression,
+                           const std::vector<DumpSection>& sections, const BlockSink& sink,
+                           TransferProgress* progress) {
+  RecordReader reader(path, compression);
+  uint64_t rows = 0;
+  for (const DumpSection& section : sections) rows += ReadSection(section, &reader, sink, progress);
+  std::string_view rest;
+  if (reader.Next(&rest)) throw Error(Code::kDataLoss, reader.Place() + ": more entries than the metadata announces");
+  progress->bytes.fetch_add(reader.bytes_read(), std::memory_order_relaxed);
+  return rows;
+}
+
+std::vector<uint64_t> WriteEntryDumpFile(BlockSource* source, const std::vector<const EntryDumpCodec*>& codecs,
+                                         const DumpFilePlan& plan, TransferProgress* progress) {
+  OutputFile file(plan.path, plan.temporary_path);
+  std::vector<std::unique_ptr<TableStream>> streams(codecs.size());
+  bool first = true;
+  for (size_t table = 0; table < codecs.size(); ++table) {
+    if (codecs[table] == nullptr) continue;
+    const std::string waiting_path = plan.temporary_path + "-table-" + std::to_string(table);
+    streams[table] = first ? std::make_unique<TableStream>(&file, plan.compression)
+                           : std::make_unique<TableStream>(waiting_path, plan.compression);
+    first = false;
+  }
+  std::string block;
+  while (source->Next(&block)) {
+    if (progress->cancelled.load(std::memory_order_relaxed))
+      throw Error(Code::kFailedPrecondition, "cancelled by the caller");
+    const RowBlockView view(block, RowBlockView::Trusted{});
+    const RowBlockHeader& header = view.header();
+    if (header.kind == BlockKind::kTombstone || header.kind == BlockKind::kFilter) continue;
+    if (header.table >= codecs.size() || codecs[header.table] == nullptr) continue;
+    CheckBlock(header, *codecs[header.table]);
+    streams[header.table]->Append(view, *codecs[header.table]);
+    progress->blocks.fetch_add(1, std::memory_order_relaxed);
+  }
+  std::vector<uint64_t> entries(codecs.size(), 0);
+  for (size_t table = 0; table < codecs.size(); ++table) {
+    if (!streams[table]) continue;
+    entries[table] = streams[table]->entries();
+    streams[table]->MoveBehind(&file);
+  }
+  progress->bytes.fetch_add(file.size(), std::memory_order_relaxed);
+  file.Commit();
+  return entries;
+}
+
+}  // namespace monolith

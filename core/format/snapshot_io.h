@@ -1,0 +1,53 @@
+// All files of a snapshot at once, by several threads. Every function blocks its caller until all its threads have
+// ended, and rethrows the first error one of them met; what it shares with other threads is stated at each member.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "format/block_source.h"
+#include "format/snapshot_file.h"
+
+namespace monolith {
+
+// How far a save or restore is, and the wish to stop it. Any thread may read and cancel at any time.
+struct TransferProgress {
+  std::atomic<uint64_t> bytes{0};
+  std::atomic<uint64_t> blocks{0};
+  std::atomic<bool> cancelled{false};
+};
+
+struct FilePlan {
+  std::string path;
+  uint32_t begin;  // buckets [begin, end)
+  uint32_t end;
+};
+
+struct WriteOptions {
+  uint64_t snapshot_id = 0;
+  uint64_t bytes_per_second = 0;  // over all threads; 0 = no limit
+  int threads = 1;
+};
+
+// Opens the blocks of buckets [begin, end). Called by the writing threads, each for its own file.
+using SourceFactory = std::function<std::unique_ptr<BlockSource>(uint32_t begin, uint32_t end)>;
+
+// Writes each planned file from its own source. On any error, or when cancelled (Error kFailedPrecondition), no file of
+// the plan is left behind. The folder must exist; the caller syncs it (SyncDirectory) before it commits a manifest.
+std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& plan, const SourceFactory& open_source,
+                                                 const WriteOptions& options, TransferProgress* progress);
+
+// Called by several threads at once, for different buckets; the blocks of one bucket come in file order from one
+// thread. The view is valid during the call only.
+using BlockVisitor = std::function<void(const RowBlockView& block)>;
+
+// Opens and checks all files, then reads and checks every block of buckets [begin, end) and hands it to `visit`.
+// REQUIRES: files do not overlap in buckets.
+void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end, int threads,
+                         const BlockVisitor& visit, TransferProgress* progress);
+
+}  // namespace monolith

@@ -1,0 +1,22 @@
+// How the weights of a new row start. Immutable, shared by all threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/params.h"
+
+namespace monolith {
+
+class Initializer {
+ public:
+  virtual ~Initializer() = default;
+  // Fills `dim` floats; the result is a function of `seed` alone, which differs by table, id and segment.
+  virtual void Fill(uint64_t seed, float* weights, int dim) const = 0;
+};
+
+// Kinds: zeros ones constant random_uniform random_normal truncated_normal glorot_uniform ...
+std::unique_ptr<Initializer> MakeInitializer(const std::string& kind, const Params& params);
+
+}  // namespace monolith

@@ -1,0 +1,46 @@
+// Zeroed blocks of 64 to 2,048 bytes in powers of two, cut from large mappings and kept for reuse by size when freed.
+//
+// Thread-safe. Memory is returned to the system only on destruction, so a racing reader of a freed block reads stale bytes of
+// another block, never unmapped memory.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+namespace monolith {
+
+class BlockArena {
+ public:
+  static constexpr size_t kMinBlock = 64;
+  static constexpr size_t kMaxBlock = 2048;
+
+  BlockArena() = default;
+  ~BlockArena();
+  BlockArena(const BlockArena&) = delete;
+  BlockArena& operator=(const BlockArena&) = delete;
+
+  // REQUIRES: bytes is a power of two in [kMinBlock, kMaxBlock].
+  std::byte* Allocate(size_t bytes);
+  void Free(std::byte* block, size_t bytes);
+  // Bytes handed out and not freed.
+  size_t used_bytes() const;
+
+ private:
+  struct Mapping {
+    std::byte* begin;
+    size_t bytes;
+  };
+  static size_t ClassOf(size_t bytes);
+  void AddMapping();
+
+  mutable std::mutex mutex_;  // guards everything below
+  std::array<std::vector<std::byte*>, 6> free_;
+  std::vector<Mapping> mappings_;
+  std::byte* next_ = nullptr;
+  size_t left_ = 0;
+  size_t used_ = 0;
+};
+
+}  // namespace monolith

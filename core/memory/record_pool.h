@@ -1,0 +1,60 @@
+// Records of one size, addressed by 32-bit numbers, at addresses that never change.
+//
+// Memory grows by extents of a power-of-two number of records and becomes resident as it is touched. Allocate() is safe from
+// many threads; At() needs no lock and may be given any number at all, so that a reader racing with a writer can follow a stale
+// number without harm. Clear() and destruction need all readers and writers to be gone.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+namespace monolith {
+
+class RecordPool {
+ public:
+  struct Run {  // records [begin, begin + count)
+    uint32_t begin;
+    uint32_t count;
+  };
+
+  // REQUIRES: record_bytes is a positive multiple of 8.
+  explicit RecordPool(size_t record_bytes);
+  ~RecordPool();
+  RecordPool(const RecordPool&) = delete;
+  RecordPool& operator=(const RecordPool&) = delete;
+
+  size_t record_bytes() const { return record_bytes_; }
+
+  // Null iff no record of that extent was ever allocated.
+  std::byte* At(uint32_t number) const {
+    std::byte* extent = extents_[number >> extent_shift_].load(std::memory_order_relaxed);
+    return extent == nullptr ? nullptr : extent + static_cast<size_t>(number & extent_mask_) * record_bytes_;
+  }
+  // As At(), for numbers known to be allocated.
+  std::byte* AtAllocated(uint32_t number) const {
+    return extents_[number >> extent_shift_].load(std::memory_order_relaxed) +
+           static_cast<size_t>(number & extent_mask_) * record_bytes_;
+  }
+
+  // At least one and at most `wanted` fresh records, numbered upwards from all earlier ones. Throws kResourceExhausted.
+  Run Allocate(uint32_t wanted);
+  void Clear();
+  // Records handed out since the last Clear().
+  uint64_t allocated() const { return next_.load(std::memory_order_relaxed); }
+
+ private:
+  size_t ExtentBytes() const;
+  size_t NumExtents() const { return size_t{1} << (32 - extent_shift_); }
+
+  const size_t record_bytes_;
+  int extent_shift_;
+  uint32_t extent_mask_;
+  std::atomic<std::byte*>* extents_;  // NumExtents() pointers, on pages that are resident only where used
+
+  std::mutex mutex_;  // guards growth
+  std::atomic<uint64_t> next_{0};
+};
+
+}  // namespace monolith

@@ -1,0 +1,59 @@
+#include <algorithm>
+#include <cmath>
+
+#include "optimizer/adam_rule.h"
+#include "optimizer/kernels.h"
+#include "optimizer/row_math.h"
+
+namespace monolith {
+namespace {
+
+template <bool kNesterov>
+void Step(float* __restrict weights, float* __restrict means, float* __restrict squares, float* __restrict peaks,
+          const float* __restrict gradient, int dim, float alpha, const AdamRule rule) {
+  const float fresh1 = 1.0f - rule.beta1;
+  const float fresh2 = 1.0f - rule.beta2;
+  for (int i = 0; i < dim; ++i) {
+    const float sample = gradient[i] + rule.decay * weights[i];
+    const float mean = NextMean(means[i], sample, fresh1);
+    const float square = NextMean(squares[i], sample * sample, fresh2);
+    const float peak = std::max(peaks[i], square);
+    means[i] = mean;
+    squares[i] = square;
+    peaks[i] = peak;
+    const float direction = AdamDirection<kNesterov>(sample, mean, rule.beta1);
+    weights[i] = weights[i] - alpha * direction / (std::sqrt(peak) + rule.epsilon);
+  }
+}
+
+// State: m[dim], v[dim], vhat[dim], beta1_power, beta2_power.
+class Amsgrad final : public RowOptimizer {
+ public:
+  Amsgrad(int dim, const Params& params) : RowOptimizer(dim), rule_(params) {}
+
+  int StateBytes() const override { return (3 * dim() + 2) * kFloatBytes; }
+  void InitState(std::byte* state) const override {
+    std::fill_n(Floats(state), 3 * dim(), 0.0f);
+    InitPowers(Floats(state) + 3 * dim(), rule_);
+  }
+  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+    const int d = dim();
+    float* means = Floats(state);
+    float* powers = means + 3 * d;
+    const float alpha = AdamStepSize(context.learning_rate, powers);
+    const auto step = rule_.nesterov ? Step<true> : Step<false>;
+    step(weights, means, means + d, means + 2 * d, gradient, d, alpha, rule_);
+    AdvancePowers(powers, rule_);
+  }
+
+ private:
+  AdamRule rule_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowOptimizer> MakeAmsgrad(int dim, const Params& params) {
+  return std::make_unique<Amsgrad>(dim, params);
+}
+
+}  // namespace monolith

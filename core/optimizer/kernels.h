@@ -1,0 +1,40 @@
+// The makers of the row optimizers, one per kind, for the factory alone: everyone else calls MakeRowOptimizer.
+// Each reads the parameters it needs from `params` and throws kInvalidArgument for one that is missing or out of range.
+// REQUIRES: dim >= 1.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/params.h"
+#include "optimizer/row_optimizer.h"
+
+namespace monolith {
+
+using RowOptimizerMaker = std::unique_ptr<RowOptimizer>(int dim, const Params& params);
+
+RowOptimizerMaker MakeSgd;
+RowOptimizerMaker MakeAdagrad;
+RowOptimizerMaker MakeAdadelta;
+RowOptimizerMaker MakeAdam;
+RowOptimizerMaker MakeAmsgrad;
+RowOptimizerMaker MakeFtrl;
+RowOptimizerMaker MakeGroupFtrl;
+RowOptimizerMaker MakeGroupAdagrad;
+RowOptimizerMaker MakeDynamicWdAdagrad;
+RowOptimizerMaker MakeMomentum;
+RowOptimizerMaker MakeMovingAverage;
+RowOptimizerMaker MakeRmsprop;
+RowOptimizerMaker MakeRmspropV2;
+RowOptimizerMaker MakeBatchSoftmax;
+
+// A parameter that counts something. Throws kInvalidArgument unless it is a whole number from 1 to 2^31 - 1.
+int CountParameter(const Params& params, const std::string& name);
+
+// Feeds the base with g + lambda * g^2 * (w - latest); with the plain gradient when the call carries no latest weights.
+std::unique_ptr<RowOptimizer> CompensateDelay(std::unique_ptr<RowOptimizer> base, float lambda);
+
+// Rounds the base's result to binary16, up or down at random so that the mean is kept.
+std::unique_ptr<RowOptimizer> RoundStochastically(std::unique_ptr<RowOptimizer> base);
+
+}  // namespace monolith

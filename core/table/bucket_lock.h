@@ -1,0 +1,76 @@
+// The lock of one bucket, which is also a version that readers check instead of locking.
+//
+// Writers take the lock; the word is odd while one holds it. A reader that takes no lock notes the version, copies what it
+// wants, and trusts the copy iff the version was even and has not moved (ReadFence() between the copy and the second look).
+// Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every number in it usable.
+// The thread sanitizer cannot follow fences: under it readers take the lock (kReadersLock).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#if defined(__SANITIZE_THREAD__)
+#define MONOLITH_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define MONOLITH_THREAD_SANITIZER 1
+#endif
+#endif
+
+namespace monolith {
+
+#ifdef MONOLITH_THREAD_SANITIZER
+inline constexpr bool kReadersLock = true;
+inline void ReadFence() {}
+inline void WriteFence() {}
+#else
+inline constexpr bool kReadersLock = false;
+inline void ReadFence() { std::atomic_thread_fence(std::memory_order_acquire); }
+inline void WriteFence() { std::atomic_thread_fence(std::memory_order_release); }
+#endif
+
+class alignas(64) BucketLock {
+ public:
+  bool TryLock() {
+    uint32_t version = version_.load(std::memory_order_relaxed);
+    if ((version & 1u) != 0) return false;
+    if (!version_.compare_exchange_strong(version, version + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+      return false;
+    }
+    WriteFence();  // no write of the holder may become visible before the odd version
+    return true;
+  }
+
+  void Lock() {
+    for (int tries = 0; !TryLock(); ++tries) {
+      if (tries > 64) std::this_thread::yield();  // the holder may have been put to sleep
+    }
+  }
+
+  void Unlock() { version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  // For a holder that changed nothing a reader can see: readers beside it stay valid.
+  void UnlockUnchanged() { version_.store(version_.load(std::memory_order_relaxed) - 1, std::memory_order_release); }
+
+  uint32_t Version() const { return version_.load(std::memory_order_relaxed); }
+  static bool IsStable(uint32_t version) { return (version & 1u) == 0; }
+
+ private:
+  std::atomic<uint32_t> version_{0};
+};
+
+enum class Access { kChanges, kReads };
+
+class BucketGuard {
+ public:
+  BucketGuard(BucketLock& lock, Access access) : lock_(lock), access_(access) { lock_.Lock(); }
+  ~BucketGuard() { access_ == Access::kChanges ? lock_.Unlock() : lock_.UnlockUnchanged(); }
+  BucketGuard(const BucketGuard&) = delete;
+  BucketGuard& operator=(const BucketGuard&) = delete;
+
+ private:
+  BucketLock& lock_;
+  const Access access_;
+};
+
+}  // namespace monolith

@@ -1,0 +1,162 @@
+#include "table/group.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+
+namespace monolith {
+
+Table::Table(TableSpec table_spec, uint32_t table_number)
+    : spec(std::move(table_spec)),
+      number(table_number),
+      digest(DigestOf(spec.SchemaText())),
+      rows(spec.row_bytes()),
+      shards(std::make_unique<TableShard[]>(kNumBuckets)) {}
+
+void Table::RaiseNewestTime(int64_t time) {
+  int64_t newest = newest_time.load(std::memory_order_relaxed);
+  while (newest < time && !newest_time.compare_exchange_weak(newest, time, std::memory_order_relaxed)) {
+  }
+}
+
+Times::Times(std::span<const int64_t> times, int64_t num_ids) : times_(times) {
+  if (times.size() != 1 && static_cast<int64_t>(times.size()) != num_ids) {
+    throw Error(Code::kInvalidArgument,
+                "expected one time or one for each of " + std::to_string(num_ids) + " ids, got " + std::to_string(times.size()));
+  }
+  for (const int64_t time : times) {
+    if (time < 0 || time >= (int64_t{1} << 32)) {
+      throw Error(Code::kInvalidArgument, "time must be Unix seconds in [0, 2^32), got " + std::to_string(time));
+    }
+  }
+}
+
+int64_t Times::Newest(int64_t begin, int64_t end) const {
+  if (single()) return times_[0];
+  return *std::max_element(times_.begin() + begin, times_.begin() + end);
+}
+
+Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission)
+    : admission_(std::move(admission)), buckets_(std::make_unique<Bucket[]>(kNumBuckets)) {
+  if (specs.empty()) throw Error(Code::kInvalidArgument, "a group needs at least one table");
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TableSpec& spec = specs[i];
+    if (spec.segments().empty()) throw Error(Code::kInvalidArgument, "table '" + spec.name + "' has no segments");
+    if (i > 0 && specs[i - 1].name >= spec.name) {
+      throw Error(Code::kInvalidArgument, "table names must be distinct and ascending, got '" + spec.name + "' after '" +
+                                              specs[i - 1].name + "'");
+    }
+    num_learning_rates_ += static_cast<int>(spec.segments().size());
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i)));
+  }
+}
+
+Group::~Group() = default;
+
+const Table& Group::table(int number) const {
+  if (number < 0 || number >= num_tables()) {
+    throw Error(Code::kInvalidArgument,
+                "table number must be in [0, " + std::to_string(num_tables()) + "), got " + std::to_string(number));
+  }
+  return *tables_[number];
+}
+
+bool Group::KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
+  if (admission_ == nullptr) return false;
+  const uint32_t threshold = table.spec.min_counts.Of(id);
+  if (threshold == 0) return false;
+  if (clock_.cut_is_open && !bucket.filter_changed_since_cut) {
+    bucket.filter_changed_since_cut = true;
+    bucket.filter_at_cut = bucket.filter == nullptr ? nullptr : bucket.filter->Clone();
+  }
+  if (bucket.filter == nullptr) bucket.filter = admission_->MakeSlice();
+  const uint64_t seed = Combine(table.spec.RowSeed(id), static_cast<uint64_t>(step));
+  return bucket.filter->ShouldDrop(Combine(hash, DigestOf(table.spec.name)), count, threshold, seed);
+}
+
+uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
+  const uint32_t row = table.shards[bucket].Insert(HomeOf(table), bucket, hash, id, clock_);
+  table.spec.InitPayload(id, PayloadOf(table.rows.AtAllocated(row)));
+  table.size.fetch_add(1, std::memory_order_relaxed);
+  return row;
+}
+
+void Group::EraseRow(uint32_t bucket, Table& table, uint32_t row) {
+  const int64_t key = HeaderOf(table.rows.AtAllocated(row))->key;
+  buckets_[bucket].tombstones.push_back({key, table.number, clock_.epoch});
+  table.shards[bucket].Erase(HomeOf(table), row, clock_);
+  table.size.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Group::ClearBuckets(uint32_t begin, uint32_t end) {
+  if (begin > end || end > kNumBuckets) throw Error(Code::kInvalidArgument, "buckets must be a range in [0, 1024]");
+  Gate::Alone alone(gate_);
+  if (clock_.cut_is_open) {
+    throw Error(Code::kFailedPrecondition, "cannot clear while a cut is open; release it first");
+  }
+  const bool all = begin == 0 && end == kNumBuckets;
+  for (uint32_t number = begin; number < end; ++number) {
+    for (auto& table : tables_) {
+      TableShard& shard = table->shards[number];
+      table->size.fetch_sub(shard.size(), std::memory_order_relaxed);
+      all ? shard.Clear(HomeOf(*table)) : shard.EraseAll(HomeOf(*table), clock_);
+    }
+    buckets_[number].filter.reset();
+    buckets_[number].tombstones = {};
+  }
+  for (auto& table : tables_) {
+    if (!all) break;
+    table->rows.Clear();
+    table->newest_time.store(0, std::memory_order_relaxed);
+  }
+  // What was removed left no tombstones: nobody may ask for changes across this point.
+  history_floor_ = AbsoluteEpoch(clock_.epoch);
+  AdvanceEpoch();
+}
+
+std::vector<int64_t> Group::Ids(int table_number) const {
+  const Table& table = this->table(table_number);
+  Gate::Shared call(gate_);
+  std::vector<int64_t> ids;
+  ids.reserve(table.size.load(std::memory_order_relaxed));
+  for (uint32_t number = 0; number < kNumBuckets; ++number) {
+    BucketGuard guard(buckets_[number].lock, Access::kReads);
+    table.shards[number].VisitAll(
+        table.rows, [&](uint32_t row) { ids.push_back(HeaderOf(table.rows.AtAllocated(row))->key); });
+  }
+  return ids;
+}
+
+TableStats Group::Stats(int table_number) const {
+  const Table& table = this->table(table_number);
+  Gate::Shared call(gate_);
+  TableStats stats{};
+  stats.rows = table.size.load(std::memory_order_relaxed);
+  stats.evicted = table.evicted.load(std::memory_order_relaxed);
+  stats.row_bytes = table.rows.allocated() * table.rows.record_bytes();
+  uint64_t places = 0;
+  for (uint32_t number = 0; number < kNumBuckets; ++number) {
+    const Bucket& bucket = buckets_[number];
+    BucketGuard guard(buckets_[number].lock, Access::kReads);
+    const TableShard& shard = table.shards[number];
+    if (shard.index.view() != nullptr) places += uint64_t{shard.index.view()->num_lines} * kLineEntries;
+    stats.index_bytes += shard.index.MemoryBytes();
+    const auto tombstones = static_cast<uint64_t>(
+        std::count_if(bucket.tombstones.begin(), bucket.tombstones.end(),
+                      [&](const Tombstone& tombstone) { return tombstone.table == table.number; }));
+    stats.tombstones += tombstones;
+    stats.other_bytes += shard.MemoryBytes() + tombstones * sizeof(Tombstone);
+    if (bucket.filter != nullptr && table_number == 0) stats.other_bytes += bucket.filter->MemoryBytes();
+  }
+  stats.index_load = places == 0 ? 0.0 : static_cast<double>(stats.rows) / static_cast<double>(places);
+  if (stats.rows > 0) {
+    const double all = static_cast<double>(stats.row_bytes + stats.index_bytes + stats.other_bytes);
+    stats.overhead_per_id = all / static_cast<double>(stats.rows) - table.spec.payload_bytes();
+  }
+  return stats;
+}
+
+}  // namespace monolith

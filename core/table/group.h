@@ -1,0 +1,203 @@
+// A group of tables: the unit of locking, of the cut, and of saving.
+//
+// An id belongs to one of 1,024 buckets by its hash; a bucket has one lock and holds that part of every table, of the admission
+// filter and of the history. Calls take whole batches, are safe from any number of threads, and give the same result with any
+// number of threads. Writers lock a bucket at a time; lookups lock nothing and repeat what a writer disturbed. An id is changed
+// atomically, a batch is not.
+//
+// The group owns its tables, which never change after construction. Arrays belong to the caller and are not kept.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "filter/admission_filter.h"
+#include "format/block_source.h"
+#include "memory/block_arena.h"
+#include "table/bucket_lock.h"
+#include "table/gate.h"
+#include "table/plan.h"
+#include "table/table_shard.h"
+#include "table/table_spec.h"
+
+namespace monolith {
+
+class Cut;
+
+struct Tombstone {
+  int64_t key;
+  uint32_t table;
+  uint32_t epoch;
+};
+
+struct alignas(64) Bucket {  // guarded by `lock`, all of it
+  BucketLock lock;
+  std::unique_ptr<FilterSlice> filter;         // null until something was counted
+  std::unique_ptr<FilterSlice> filter_at_cut;  // as it was at the cut, iff filter_changed_since_cut
+  bool filter_changed_since_cut = false;
+  std::vector<Tombstone> tombstones;  // by epoch, ascending
+};
+
+struct Table {
+  Table(TableSpec table_spec, uint32_t table_number);
+
+  const TableSpec spec;
+  const uint32_t number;
+  const uint64_t digest;
+  RecordPool rows;
+  std::unique_ptr<TableShard[]> shards;  // one per bucket
+  std::atomic<int64_t> size{0};
+  std::atomic<int64_t> newest_time{0};
+  std::atomic<uint64_t> evicted{0};
+
+  void RaiseNewestTime(int64_t time);
+};
+
+// Times of a call: one for all ids, or one for each input position.
+class Times {
+ public:
+  // Throws kInvalidArgument unless there are 1 or `num_ids` of them, all in [0, 2^32).
+  Times(std::span<const int64_t> times, int64_t num_ids);
+  bool single() const { return times_.size() == 1; }
+  uint32_t Of(int64_t position) const { return static_cast<uint32_t>(single() ? times_[0] : times_[position]); }
+  // REQUIRES: begin < end.
+  int64_t Newest(int64_t begin, int64_t end) const;
+
+ private:
+  std::span<const int64_t> times_;
+};
+
+// One optimizer step.
+struct Update {
+  std::span<const float> gradients;
+  bool per_unique = false;  // gradients in plan order, already summed; otherwise one row per input position
+  std::span<const int32_t> gradient_rows;  // pooled lookups: input position i takes row gradient_rows[i] ...
+  std::span<const float> gradient_scales;  // ... times gradient_scales[i]; empty = position i takes row i, times 1
+  std::span<const float> learning_rates;   // every segment of every table, in table order
+  int64_t step = 0;
+  std::span<const int64_t> times;
+  float scale = 1.0f;             // of the summed gradient, for joint clipping
+  std::span<const float> latest;  // weights as the worker saw them, laid out as gradients per input; empty = none
+};
+
+struct Applied {
+  int64_t updated = 0;  // ids that learned, new ones included
+  int64_t inserted = 0;
+  int64_t filtered = 0;  // ids that admission kept out
+  int64_t skipped = 0;   // ids left alone because their gradient was not finite
+};
+
+enum class Pooling { kSum = 0, kMean = 1, kFirstN = 2 };
+
+struct TableStats {
+  int64_t rows;
+  uint64_t evicted;
+  uint64_t row_bytes;  // of all records taken, free ones included
+  uint64_t index_bytes;
+  uint64_t other_bytes;  // shards, history, filters
+  uint64_t tombstones;
+  double index_load;       // entries / places
+  double overhead_per_id;  // bytes beyond weights and state, divided by rows; 0 for an empty table
+};
+
+class Group {
+ public:
+  // Table names are distinct and ascending. `admission` may be null: every id is let in.
+  Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int num_tables() const { return static_cast<int>(tables_.size()); }
+  // Throws kInvalidArgument for a number that is not a table's.
+  const Table& table(int number) const;
+  int num_learning_rates() const { return num_learning_rates_; }
+
+  // Reading. A row that is not there reads as zeros; nothing is ever inserted. Each returns how many ids it found.
+  int64_t Lookup(std::span<const int64_t> ids, std::span<const int64_t> table_splits, std::span<float> values,
+                 int64_t step) const;
+  int64_t Read(Plan& plan, std::span<float> values, int64_t step) const;  // unique ids in plan order; leaves hints
+  int64_t LookupPooled(int table, std::span<const int64_t> ids, std::span<const int64_t> row_splits, Pooling pooling,
+                       int64_t first_n, std::span<float> values, int64_t step) const;
+  int64_t LookupRows(int table, std::span<const int64_t> ids, std::span<float> weights, std::span<uint8_t> state,
+                     std::span<int64_t> times, std::span<uint8_t> found) const;
+  int64_t Contains(int table, std::span<const int64_t> ids, std::span<uint8_t> found) const;
+  // Floats that the unique ids of a plan read.
+  int64_t NumValues(const Plan& plan) const;
+
+  // Writing.
+  Applied Apply(const Plan& plan, const Update& update);
+  // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written.
+  int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
+                 bool add, int64_t step);
+  // status: 1 existed, 0 inserted.
+  void Reinitialize(int table, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status);
+  int64_t Erase(int table, std::span<const int64_t> ids);
+  // Removes what expired by `now`; -1 = each table's newest time. table -1 = all.
+  int64_t Evict(int table, int64_t now);
+  void Clear() { ClearBuckets(0, kNumBuckets); }
+  void ClearBuckets(uint32_t begin, uint32_t end);
+
+  // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned have a
+  // later epoch than it returned.
+  uint64_t Mark();
+  // Tombstones, then rows, changed after `since`, in their state at the time they are read. Must not outlive the group.
+  std::unique_ptr<BlockSource> Changes(uint64_t since, uint32_t begin, uint32_t end, bool state);
+  std::vector<int64_t> Tombstones(int table, uint64_t since) const;
+  void Forget(uint64_t before);
+  // Freezes the present state for reading. Throws kFailedPrecondition while another cut is open.
+  std::unique_ptr<Cut> OpenCut();
+
+  // Rows, tombstones and filters of row blocks, upserted; returns the rows written. Everything is checked before anything is
+  // changed. source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty = the same); the rules
+  // are in docs/formats/row_block.md. Blocks outside [begin, end) are refused.
+  int64_t Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+               const std::vector<std::string>& source_schemas);
+
+  std::vector<int64_t> Ids(int table) const;
+  TableStats Stats(int table) const;
+
+ private:
+  friend class Applier;
+  friend class ChangeSource;
+  friend class Cut;
+  friend class CutSource;
+  friend class Loader;
+  friend class RowWriter;
+
+  Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
+  TableShard::Home HomeOf(Table& table) { return {table.rows, lines_}; }
+  // True iff an id that is not in the table must stay out. Under the bucket's lock.
+  bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
+  // A new row with its initial payload. Under the bucket's lock.
+  uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
+  void EraseRow(uint32_t bucket, Table& table, uint32_t row);
+  // Erases the rows for which dies(header) holds, in bucket order, in short holds of each lock.
+  template <typename Dies>
+  int64_t EraseWhere(Table& table, Dies&& dies);
+  void EnforceCap(Table& table);
+  uint64_t AbsoluteEpoch(uint32_t epoch) const { return epoch_base_ + epoch; }
+  // The row epoch that stands for `since`. Throws kFailedPrecondition when that history was forgotten.
+  uint32_t RowEpoch(uint64_t since) const;
+  void AdvanceEpoch();
+  void CloseCut();
+
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::unique_ptr<AdmissionFilter> admission_;
+  int num_learning_rates_ = 0;
+  std::unique_ptr<Bucket[]> buckets_;
+  BlockArena lines_;
+
+  mutable Gate gate_;  // open to calls; alone for whatever changes the members below
+  HistoryClock clock_;
+  uint64_t epoch_base_ = 0;
+  uint64_t history_floor_ = 0;  // removals up to here were forgotten
+};
+
+}  // namespace monolith

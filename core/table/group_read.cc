@@ -1,0 +1,239 @@
+// Group's reading calls.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "table/group.h"
+#include "table/row_copy.h"
+#include "table/row_reader.h"
+
+namespace monolith {
+namespace {
+
+constexpr int64_t kIdsPerTask = 4096;
+constexpr int64_t kBucketsPerTask = 32;
+
+void CheckSize(const char* what, size_t got, int64_t expected) {
+  if (static_cast<int64_t>(got) != expected) {
+    throw Error(Code::kInvalidArgument, std::string(what) + " must have " + std::to_string(expected) +
+                                            " elements, got " + std::to_string(got));
+  }
+}
+
+void CheckSplits(const char* what, std::span<const int64_t> splits, size_t num_ids) {
+  if (splits.empty() || splits.front() != 0 || splits.back() != static_cast<int64_t>(num_ids) ||
+      !std::is_sorted(splits.begin(), splits.end())) {
+    throw Error(Code::kInvalidArgument, std::string(what) + " must begin with 0, not decrease and end with the number of ids (" +
+                                            std::to_string(num_ids) + ")");
+  }
+}
+
+// Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits.
+template <typename Body>
+int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
+  const int tasks = static_cast<int>((count + per_task - 1) / per_task);
+  if (tasks <= 1) return count == 0 ? 0 : body(int64_t{0}, count);
+  std::atomic<int64_t> hits{0};
+  ParallelFor(tasks, [&](int task) {
+    const int64_t begin = task * per_task;
+    hits.fetch_add(body(begin, std::min(count, begin + per_task)), std::memory_order_relaxed);
+  });
+  return hits.load(std::memory_order_relaxed);
+}
+
+// Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
+class BagPooler {
+ public:
+  BagPooler(Bucket* buckets, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
+            int64_t step)
+      : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(buckets, step) {}
+
+  void Sum(int64_t begin, int64_t end, float* out) {
+    Buffer<float> rows(static_cast<size_t>(RowReader::kBlock) * dim_);
+    std::fill_n(out + begin * dim_, (end - begin) * dim_, 0.0f);
+    int64_t bag = begin;
+    for (int64_t first = splits_[begin]; first < splits_[end]; first += RowReader::kBlock) {
+      const int64_t last = std::min(first + RowReader::kBlock, splits_[end]);
+      for (int64_t i = first; i < last; ++i) reader_.Add(table_, ids_[i], rows.data() + (i - first) * dim_, nullptr);
+      reader_.Flush();
+      for (int64_t i = first; i < last; ++i) {
+        while (i >= splits_[bag + 1]) ++bag;
+        AddFloats(out + bag * dim_, rows.data() + (i - first) * dim_, static_cast<int>(dim_));
+      }
+    }
+  }
+
+  void Mean(int64_t begin, int64_t end, float* out) {
+    Sum(begin, end, out);
+    for (int64_t bag = begin; bag < end; ++bag) {
+      const int64_t count = splits_[bag + 1] - splits_[bag];
+      if (count > 0) ScaleFloats(out + bag * dim_, 1.0f / static_cast<float>(count), static_cast<int>(dim_));
+    }
+  }
+
+  void FirstN(int64_t begin, int64_t end, int64_t n, float* out) {
+    for (int64_t bag = begin; bag < end; ++bag) {
+      float* places = out + bag * n * dim_;
+      const int64_t taken = std::min(n, splits_[bag + 1] - splits_[bag]);
+      for (int64_t k = 0; k < taken; ++k) reader_.Add(table_, ids_[splits_[bag] + k], places + k * dim_, nullptr);
+      std::fill_n(places + taken * dim_, (n - taken) * dim_, 0.0f);
+    }
+    reader_.Flush();
+  }
+
+  int64_t hits() const { return reader_.hits(); }
+
+ private:
+  const Table& table_;
+  const int64_t dim_;
+  const std::span<const int64_t> ids_;
+  const std::span<const int64_t> splits_;
+  RowReader reader_;
+};
+
+}  // namespace
+
+int64_t Group::NumValues(const Plan& plan) const {
+  if (tables_.size() == 1) return plan.num_unique() * tables_[0]->spec.dim();
+  int64_t values = 0;
+  for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
+    values += (plan.splits[cell + 1] - plan.splits[cell]) * tables_[cell % tables_.size()]->spec.dim();
+  }
+  return values;
+}
+
+int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> table_splits, std::span<float> values,
+                      int64_t step) const {
+  CheckSize("table_splits", table_splits.size(), num_tables() + 1);
+  CheckSplits("table_splits", table_splits, ids.size());
+  std::vector<int64_t> first_value(tables_.size() + 1, 0);
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    first_value[t + 1] = first_value[t] + (table_splits[t + 1] - table_splits[t]) * tables_[t]->spec.dim();
+  }
+  CheckSize("values", values.size(), first_value.back());
+  Gate::Shared call(gate_);
+  return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
+    RowReader reader(buckets_.get(), step);
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      const int dim = tables_[t]->spec.dim();
+      const int64_t from = std::max(begin, table_splits[t]), to = std::min(end, table_splits[t + 1]);
+      float* out = values.data() + first_value[t] + (from - table_splits[t]) * dim;
+      for (int64_t i = from; i < to; ++i, out += dim) reader.Add(*tables_[t], ids[i], out, nullptr);
+    }
+    reader.Flush();
+    return reader.hits();
+  });
+}
+
+int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
+  CheckSize("the plan's tables", plan.num_tables, num_tables());
+  CheckSize("values", values.size(), NumValues(plan));
+  Gate::Shared call(gate_);
+  if (plan.hints.size() == 0) plan.hints = Buffer<uint32_t>(plan.num_unique());
+  if (num_tables() == 1) {
+    const int dim = tables_[0]->spec.dim();
+    return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
+      RowReader reader(buckets_.get(), step);
+      for (int64_t u = begin; u < end; ++u) {
+        reader.Add(*tables_[0], plan.unique[u], values.data() + u * dim, &plan.hints[u]);
+      }
+      reader.Flush();
+      return reader.hits();
+    });
+  }
+  Buffer<int64_t> first_value(plan.splits.size());
+  first_value[0] = 0;
+  for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
+    const int64_t count = plan.splits[cell + 1] - plan.splits[cell];
+    first_value[cell + 1] = first_value[cell] + count * tables_[cell % tables_.size()]->spec.dim();
+  }
+  return SumOverTasks(kNumBuckets, kBucketsPerTask, [&](int64_t begin, int64_t end) {
+    RowReader reader(buckets_.get(), step);
+    for (size_t cell = begin * tables_.size(); cell < end * tables_.size(); ++cell) {
+      const Table& table = *tables_[cell % tables_.size()];
+      float* out = values.data() + first_value[cell];
+      for (int64_t u = plan.splits[cell]; u < plan.splits[cell + 1]; ++u, out += table.spec.dim()) {
+        reader.Add(table, plan.unique[u], out, &plan.hints[u]);
+      }
+    }
+    reader.Flush();
+    return reader.hits();
+  });
+}
+
+int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
+                            Pooling pooling, int64_t first_n, std::span<float> values, int64_t step) const {
+  const Table& table = this->table(table_number);
+  CheckSplits("row_splits", row_splits, ids.size());
+  if (pooling == Pooling::kFirstN && first_n < 1) throw Error(Code::kInvalidArgument, "first_n must be >= 1");
+  const int64_t bags = static_cast<int64_t>(row_splits.size()) - 1;
+  const int64_t width = table.spec.dim() * (pooling == Pooling::kFirstN ? first_n : 1);
+  CheckSize("values", values.size(), bags * width);
+  Gate::Shared call(gate_);
+  const int64_t ids_per_bag = std::max<int64_t>(1, static_cast<int64_t>(ids.size()) / std::max<int64_t>(bags, 1));
+  return SumOverTasks(bags, std::max<int64_t>(1, kIdsPerTask / ids_per_bag), [&](int64_t begin, int64_t end) {
+    BagPooler pooler(buckets_.get(), table, ids, row_splits, step);
+    if (pooling == Pooling::kSum) pooler.Sum(begin, end, values.data());
+    if (pooling == Pooling::kMean) pooler.Mean(begin, end, values.data());
+    if (pooling == Pooling::kFirstN) pooler.FirstN(begin, end, first_n, values.data());
+    return pooler.hits();
+  });
+}
+
+int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::span<float> weights,
+                          std::span<uint8_t> state, std::span<int64_t> times, std::span<uint8_t> found) const {
+  const Table& table = this->table(table_number);
+  const int dim = table.spec.dim(), state_bytes = table.spec.serving ? 0 : table.spec.state_bytes();
+  const auto count = static_cast<int64_t>(ids.size());
+  CheckSize("weights", weights.size(), count * dim);
+  CheckSize("state", state.size(), count * state_bytes);
+  CheckSize("times", times.size(), count);
+  CheckSize("found", found.size(), count);
+  Gate::Shared call(gate_);
+  return SumOverTasks(count, kIdsPerTask, [&](int64_t begin, int64_t end) {
+    int64_t hits = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t hash = HashId(ids[i]);
+      BucketGuard guard(buckets_[BucketOfHash(hash)].lock, Access::kReads);
+      const uint32_t row = table.shards[BucketOfHash(hash)].Find(table.rows, hash, ids[i]);
+      found[i] = row != kNoRow;
+      hits += found[i];
+      if (row == kNoRow) {
+        times[i] = 0;
+        ZeroFloats(weights.data() + i * dim, dim);
+        std::fill_n(state.data() + i * state_bytes, state_bytes, uint8_t{0});
+        continue;
+      }
+      const std::byte* record = table.rows.AtAllocated(row);
+      times[i] = HeaderOf(record)->time;
+      if (table.spec.serving) {
+        table.spec.Decompress(PayloadOf(record), weights.data() + i * dim);
+      } else {
+        std::memcpy(weights.data() + i * dim, PayloadOf(record), sizeof(float) * dim);
+        std::memcpy(state.data() + i * state_bytes, PayloadOf(record) + sizeof(float) * dim, state_bytes);
+      }
+    }
+    return hits;
+  });
+}
+
+int64_t Group::Contains(int table_number, std::span<const int64_t> ids, std::span<uint8_t> found) const {
+  const Table& table = this->table(table_number);
+  CheckSize("found", found.size(), static_cast<int64_t>(ids.size()));
+  Gate::Shared call(gate_);
+  return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
+    int64_t hits = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const uint64_t hash = HashId(ids[i]);
+      BucketGuard guard(buckets_[BucketOfHash(hash)].lock, Access::kReads);
+      found[i] = table.shards[BucketOfHash(hash)].Find(table.rows, hash, ids[i]) != kNoRow;
+      hits += found[i];
+    }
+    return hits;
+  });
+}
+
+}  // namespace monolith

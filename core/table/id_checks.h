@@ -1,0 +1,34 @@
+// What the id kernels check of their input before they touch anything. Each throws Error(kInvalidArgument) that names
+// the subject, what was expected and what came. Pure functions: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace monolith {
+
+using IdSpan = std::span<const int64_t>;
+
+// More partitions, shards or parts than this are taken for a mistake.
+inline constexpr int64_t kMaxGroups = 1 << 20;
+
+[[noreturn]] void RefuseIds(const std::string& message);
+
+// At most 2^31 - 1 ids: places in a batch are int32 elsewhere.
+void CheckCount(uint64_t count);
+// A number of groups in 1..kMaxGroups.
+void CheckGroups(int64_t count, const char* name);
+// Every index in 0..limit-1.
+void CheckIndices(IdSpan indices, int64_t limit);
+// At least one number, from 0 on, never decreasing. `subject` opens the message.
+void CheckRowSplits(IdSpan splits, const std::string& subject);
+// Row splits that end with this number of values.
+void CheckRagged(IdSpan splits, size_t num_values);
+// Numbers of floats of a row, each in 1..2^31-1.
+void CheckDims(IdSpan dims);
+// Lengths of inputs that lie end to end in `total` ids.
+void CheckLengths(IdSpan lengths, size_t total);
+
+}  // namespace monolith

@@ -1,0 +1,208 @@
+#include "table/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/thread_pool.h"
+
+namespace monolith {
+namespace {
+
+constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
+constexpr int kBucketsPerTask = 32;
+
+void CheckSplits(std::span<const int64_t> ids, std::span<const int64_t> splits) {
+  if (ids.size() >= (size_t{1} << 31)) {
+    throw Error(Code::kInvalidArgument,
+                "a call takes fewer than 2^31 ids, got " + std::to_string(ids.size()) + "; split the batch");
+  }
+  if (splits.size() < 2 || splits.front() != 0 || splits.back() != static_cast<int64_t>(ids.size()) ||
+      !std::is_sorted(splits.begin(), splits.end())) {
+    throw Error(Code::kInvalidArgument, "table_splits must begin with 0, not decrease and end with the number of ids");
+  }
+}
+
+class Planner {
+ public:
+  Planner(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) : ids_(ids) {
+    plan_.num_tables = static_cast<int>(table_splits.size()) - 1;
+    plan_.deduplicated = dedup;
+    plan_.table_splits.assign(table_splits.begin(), table_splits.end());
+    num_cells_ = static_cast<size_t>(kNumBuckets) * plan_.num_tables;
+    num_chunks_ = static_cast<int>(std::clamp<int64_t>(NumIds() / kIdsPerTask, 1, NumThreads()));
+  }
+
+  Plan Make() {
+    CountCells();
+    SortIntoCells();
+    MakeUnique();
+    NumberUnique();
+    Link();
+    return std::move(plan_);
+  }
+
+ private:
+  int64_t NumIds() const { return static_cast<int64_t>(ids_.size()); }
+
+  // Calls visit(position, cell) for the positions of one chunk, in input order.
+  template <typename Visit>
+  void ForChunk(int chunk, Visit&& visit) const {
+    const int64_t begin = NumIds() * chunk / num_chunks_, end = NumIds() * (chunk + 1) / num_chunks_;
+    for (int table = 0; table < plan_.num_tables; ++table) {
+      const int64_t from = std::max(begin, plan_.table_splits[table]), to = std::min(end, plan_.table_splits[table + 1]);
+      for (int64_t i = from; i < to; ++i) {
+        visit(i, static_cast<size_t>(BucketOf(ids_[i])) * plan_.num_tables + table);
+      }
+    }
+  }
+
+  template <typename Body>
+  void ForCells(Body&& body) {
+    const int tasks = num_chunks_ == 1 ? 1 : kNumBuckets / kBucketsPerTask;
+    const size_t cells_per_task = num_cells_ / tasks;
+    ParallelFor(tasks, [&](int task) {
+      for (size_t cell = task * cells_per_task; cell < (task + 1) * cells_per_task; ++cell) body(cell);
+    });
+  }
+
+  void CountCells() {
+    next_ = Buffer<uint32_t>(num_cells_ * num_chunks_);
+    ParallelFor(num_chunks_, [&](int chunk) {
+      uint32_t* counts = next_.data() + num_cells_ * chunk;
+      std::memset(counts, 0, num_cells_ * sizeof(uint32_t));
+      ForChunk(chunk, [counts](int64_t, size_t cell) { ++counts[cell]; });
+    });
+    cell_begin_ = Buffer<uint32_t>(num_cells_ + 1);
+    uint32_t total = 0;
+    for (size_t cell = 0; cell < num_cells_; ++cell) {
+      cell_begin_[cell] = total;
+      for (int chunk = 0; chunk < num_chunks_; ++chunk) {
+        uint32_t& slot = next_[num_cells_ * chunk + cell];
+        const uint32_t count = slot;
+        slot = total;
+        total += count;
+      }
+    }
+    cell_begin_[num_cells_] = total;
+  }
+
+  void SortIntoCells() {
+    sorted_ids_ = Buffer<int64_t>(ids_.size());
+    sorted_positions_ = Buffer<int32_t>(ids_.size());
+    ParallelFor(num_chunks_, [&](int chunk) {
+      uint32_t* next = next_.data() + num_cells_ * chunk;
+      ForChunk(chunk, [&](int64_t i, size_t cell) {
+        const uint32_t at = next[cell]++;
+        sorted_ids_[at] = ids_[i];
+        sorted_positions_[at] = static_cast<int32_t>(i);
+      });
+    });
+  }
+
+  // Numbers the distinct ids of each cell from 0 in first-seen order. They are moved to the front of the cell's part of
+  // sorted_ids_, whose later entries have been read by then; counts go beside them.
+  void MakeUnique() {
+    local_ = Buffer<uint32_t>(ids_.size());
+    counts_ = Buffer<uint32_t>(ids_.size());
+    cell_unique_ = Buffer<uint32_t>(num_cells_);
+    ForCells([this](size_t cell) {
+      const uint32_t begin = cell_begin_[cell], size = cell_begin_[cell + 1] - begin;
+      cell_unique_[cell] = plan_.deduplicated ? Deduplicate(begin, size) : NumberEach(begin, size);
+    });
+  }
+
+  uint32_t NumberEach(uint32_t begin, uint32_t size) {
+    for (uint32_t j = 0; j < size; ++j) {
+      local_[begin + j] = j;
+      counts_[begin + j] = 1;
+    }
+    return size;
+  }
+
+  uint32_t Deduplicate(uint32_t begin, uint32_t size) {
+    if (size <= 1) return NumberEach(begin, size);
+    thread_local std::vector<uint32_t> table;  // open addressing, local number + 1, 0 = empty
+    const int bits = std::bit_width(size) + 1;
+    const size_t slots = size_t{1} << bits;
+    if (table.size() < slots) table.resize(slots);
+    std::memset(table.data(), 0, slots * sizeof(uint32_t));
+    int64_t* ids = sorted_ids_.data() + begin;
+    uint32_t* counts = counts_.data() + begin;
+    uint32_t num_unique = 0;
+    for (uint32_t j = 0; j < size; ++j) {
+      const int64_t id = ids[j];
+      // All ids here share the bucket's bits of the hash; a plain multiply tells them apart.
+      size_t slot = (static_cast<uint64_t>(id ^ (id >> 32)) * kGoldenGamma) >> (64 - bits);
+      while (table[slot] != 0 && ids[table[slot] - 1] != id) slot = (slot + 1) & (slots - 1);
+      if (table[slot] == 0) {
+        ids[num_unique] = id;
+        counts[num_unique] = 0;
+        table[slot] = ++num_unique;
+      }
+      const uint32_t number = table[slot] - 1;
+      ++counts[number];
+      local_[begin + j] = number;
+    }
+    return num_unique;
+  }
+
+  void NumberUnique() {
+    plan_.splits = Buffer<int64_t>(num_cells_ + 1);
+    int64_t total = 0;
+    for (size_t cell = 0; cell < num_cells_; ++cell) {
+      plan_.splits[cell] = total;
+      total += cell_unique_[cell];
+    }
+    plan_.splits[num_cells_] = total;
+    plan_.unique = Buffer<int64_t>(total);
+    plan_.starts = Buffer<int32_t>(total + 1);
+    plan_.starts[total] = static_cast<int32_t>(NumIds());
+    plan_.inverse = Buffer<int32_t>(ids_.size());
+    plan_.order = Buffer<int32_t>(ids_.size());
+  }
+
+  void Link() {
+    ForCells([this](size_t cell) {
+      const uint32_t begin = cell_begin_[cell], end = cell_begin_[cell + 1];
+      const int64_t first = plan_.splits[cell];
+      uint32_t place = begin;
+      for (uint32_t u = 0; u < cell_unique_[cell]; ++u) {
+        plan_.unique[first + u] = sorted_ids_[begin + u];
+        plan_.starts[first + u] = static_cast<int32_t>(place);
+        const uint32_t count = counts_[begin + u];
+        counts_[begin + u] = place;  // from here on: where the next occurrence goes
+        place += count;
+      }
+      for (uint32_t j = begin; j < end; ++j) {
+        const uint32_t u = local_[j];
+        plan_.order[counts_[begin + u]++] = sorted_positions_[j];
+        plan_.inverse[sorted_positions_[j]] = static_cast<int32_t>(first + u);
+      }
+    });
+  }
+
+  const std::span<const int64_t> ids_;
+  Plan plan_;
+  size_t num_cells_;
+  int num_chunks_;
+  Buffer<uint32_t> next_;        // [chunk][cell]: counts, then where the chunk's next id of the cell goes
+  Buffer<uint32_t> cell_begin_;  // [cells + 1], in input occurrences
+  Buffer<int64_t> sorted_ids_;
+  Buffer<int32_t> sorted_positions_;
+  Buffer<uint32_t> local_;        // per sorted occurrence: number of its id inside the cell
+  Buffer<uint32_t> counts_;
+  Buffer<uint32_t> cell_unique_;  // [cells]
+};
+
+}  // namespace
+
+Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) {
+  CheckSplits(ids, table_splits);
+  return Planner(ids, table_splits, dedup).Make();
+}
+
+}  // namespace monolith

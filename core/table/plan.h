@@ -1,0 +1,42 @@
+// A batch of ids put into the order in which a group works: by bucket, then table, then first seen; each id once.
+//
+// A plan is a pure function of its input, knows nothing of any table's state, and can be made in the data thread. After
+// MakePlan() it is constant, except for the row hints that a read leaves for the update that follows; one plan belongs to one
+// step, so these are never written by two threads.
+//
+//   cell = bucket * num_tables + table      the unit of work: one table in one bucket
+//   unique [U]            ids, cell by cell
+//   splits [cells + 1]    cell c owns unique[splits[c] .. splits[c + 1])
+//   inverse [n]           input position -> place in unique
+//   starts [U + 1], order [n]   input positions of unique u, in input order: order[starts[u] .. starts[u + 1])
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "table/buffer.h"
+
+namespace monolith {
+
+struct Plan {
+  int num_tables = 0;
+  bool deduplicated = true;
+  std::vector<int64_t> table_splits;  // as given: table t owns input positions [table_splits[t], table_splits[t + 1])
+  Buffer<int64_t> unique;
+  Buffer<int64_t> splits;
+  Buffer<int32_t> inverse;
+  Buffer<int32_t> starts;
+  Buffer<int32_t> order;
+  Buffer<uint32_t> hints;  // row of each unique id when it was last read; empty when it was not
+
+  int64_t num_ids() const { return static_cast<int64_t>(order.size()); }
+  int64_t num_unique() const { return static_cast<int64_t>(unique.size()); }
+  int32_t CountOf(int64_t u) const { return starts[u + 1] - starts[u]; }
+};
+
+// With dedup false every occurrence counts as an id of its own, kept in input order inside its cell.
+// Throws kInvalidArgument unless table_splits begins with 0, does not decrease and ends with ids.size() < 2^31.
+Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup);
+
+}  // namespace monolith

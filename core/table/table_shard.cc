@@ -1,0 +1,136 @@
+#include "table/table_shard.h"
+
+#include <utility>
+
+#include "base/hash.h"
+
+namespace monolith {
+namespace {
+
+// A shard takes records in runs of about 1/128 of what it has, so that unused ones stay below 1 % of the table.
+constexpr uint32_t kRunFraction = 128;
+constexpr uint32_t kSmallestRun = 4;
+constexpr uint32_t kLargestRun = 256;
+
+constexpr size_t kSmallestLog = 256;
+constexpr size_t kLogFraction = 8;  // a longer log than 1/8 of the rows is no faster than looking at all of them
+
+// In [0, 1), different for neighbouring buckets: the multiples of the golden ratio fill the interval most evenly.
+double PhaseOf(uint32_t bucket) { return static_cast<double>((bucket * kGoldenGamma) >> 11) * 0x1p-53; }
+
+}  // namespace
+
+uint32_t TableShard::TakeRecord(RecordPool& rows) {
+  if (free_ != kNoRow) {
+    const uint32_t row = free_;
+    free_ = static_cast<uint32_t>(HeaderOf(rows.AtAllocated(row))->key);
+    return row;
+  }
+  if (fresh_ == 0) {
+    const RecordPool::Run run = rows.Allocate(std::clamp(size() / kRunFraction, kSmallestRun, kLargestRun));
+    if (!runs_.empty() && runs_.back().begin + uint64_t{runs_.back().count} == run.begin) {
+      runs_.back().count += run.count;
+    } else {
+      runs_.push_back(run);
+    }
+    fresh_ = run.count;
+  }
+  return runs_.back().begin + runs_.back().count - fresh_--;
+}
+
+uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
+  if (index.IsFull()) Reserve(home, bucket, size() + 1);
+  const uint32_t row = TakeRecord(home.rows);
+  RowHeader& header = *HeaderOf(home.rows.AtAllocated(row));
+  header.key = key;
+  header.time = 0;
+  header.meta = MakeMeta(0, clock.epoch);
+  index.Insert(hash, row);
+  if (clock.logs_changes) LogChange(row, clock.epoch);
+  return row;
+}
+
+void TableShard::Reserve(Home home, uint32_t bucket, uint32_t entries) {
+  index.Grow(entries, PhaseOf(bucket), home.lines, [&](auto&& add) {
+    VisitAll(home.rows, [&](uint32_t row) { add(HashId(HeaderOf(home.rows.AtAllocated(row))->key), row); });
+  });
+}
+
+void TableShard::Erase(Home home, uint32_t row, const HistoryClock& clock) {
+  BeforeChange(home.rows, row, clock);
+  RowHeader& header = *HeaderOf(home.rows.AtAllocated(row));
+  index.Erase(HashId(header.key), row);
+  header.meta = 0;
+  header.key = free_;
+  free_ = row;
+}
+
+void TableShard::EraseAll(Home home, const HistoryClock& clock) {
+  std::vector<uint32_t> rows;
+  VisitAll(home.rows, [&](uint32_t row) { rows.push_back(row); });
+  for (const uint32_t row : rows) Erase(home, row, clock);
+}
+
+void TableShard::Clear(Home home) {
+  index.Clear(home.lines);
+  runs_.clear();
+  fresh_ = 0;
+  free_ = kNoRow;
+  images_.clear();
+  logged_.clear();
+  changed_.clear();
+}
+
+void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
+  const std::byte* record = rows.AtAllocated(row);
+  images_.insert(images_.end(), record, record + rows.record_bytes());
+}
+
+std::vector<std::byte> TableShard::TakeImages() {
+  cut_cursor_ = kNoRow;
+  return std::exchange(images_, {});
+}
+
+void TableShard::LogChange(uint32_t row, uint32_t epoch) {
+  if (epoch <= log_floor_) return;
+  if (changed_.size() >= std::max<size_t>(kSmallestLog, size() / kLogFraction)) return RestartLog(epoch);
+  if (logged_.empty() || logged_.back().epoch != epoch) {
+    logged_.push_back({epoch, static_cast<uint32_t>(changed_.size())});
+  }
+  changed_.push_back(row);
+}
+
+void TableShard::RestartLog(uint32_t epoch) {
+  log_floor_ = epoch;
+  logged_ = {};
+  changed_ = {};
+}
+
+bool TableShard::ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const {
+  rows->clear();
+  if (epoch < log_floor_) return false;
+  const auto first = std::partition_point(logged_.begin(), logged_.end(),
+                                          [epoch](const LoggedEpoch& logged) { return logged.epoch <= epoch; });
+  if (first == logged_.end()) return true;
+  rows->assign(changed_.begin() + first->begin, changed_.end());
+  std::sort(rows->begin(), rows->end());
+  rows->erase(std::unique(rows->begin(), rows->end()), rows->end());
+  return true;
+}
+
+void TableShard::ForgetChanges(uint32_t before) {
+  const auto kept = std::partition_point(logged_.begin(), logged_.end(),
+                                         [before](const LoggedEpoch& logged) { return logged.epoch <= before; });
+  const uint32_t dropped = kept == logged_.end() ? static_cast<uint32_t>(changed_.size()) : kept->begin;
+  logged_.erase(logged_.begin(), kept);
+  for (LoggedEpoch& logged : logged_) logged.begin -= dropped;
+  changed_.erase(changed_.begin(), changed_.begin() + dropped);
+  log_floor_ = std::max(log_floor_, before);
+}
+
+size_t TableShard::MemoryBytes() const {
+  return sizeof(*this) + runs_.capacity() * sizeof(runs_[0]) + images_.capacity() +
+         changed_.capacity() * sizeof(uint32_t) + logged_.capacity() * sizeof(LoggedEpoch);
+}
+
+}  // namespace monolith

@@ -1,0 +1,125 @@
+// The rows of one table in one bucket: its index, its records, and what is remembered of their changes.
+//
+// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read `index.view()` and follow row
+// numbers through the pool (table/bucket_lock.h).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "memory/block_arena.h"
+#include "memory/record_pool.h"
+#include "table/row.h"
+#include "table/row_index.h"
+
+namespace monolith {
+
+// Where the group's history stands; constant while a call lasts, because cut and mark wait for the calls in flight.
+struct HistoryClock {
+  uint32_t epoch = 1;  // of changes made now
+  bool cut_is_open = false;
+  uint32_t cut_epoch = 0;     // the open cut holds every change of this epoch or before
+  bool logs_changes = false;  // false until the first mark: before it nobody can ask for less than everything
+};
+
+class TableShard {
+ public:
+  struct Home {  // what all shards of a table share
+    RecordPool& rows;
+    BlockArena& lines;
+  };
+
+  RowIndex index;
+
+  uint32_t size() const { return index.size(); }
+  static bool Holds(const RecordPool& rows, uint32_t row, int64_t key) {
+    const std::byte* record = rows.At(row);
+    return record != nullptr && HeaderOf(record)->key == key && IsLive(*HeaderOf(record));
+  }
+  uint32_t Find(const RecordPool& rows, uint64_t hash, int64_t key) const {
+    return RowIndex::Find(index.view(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
+  }
+
+  // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time.
+  uint32_t Insert(Home home, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock);
+  // Makes room in the index for `entries` in all.
+  void Reserve(Home home, uint32_t bucket, uint32_t entries);
+  void Erase(Home home, uint32_t row, const HistoryClock& clock);
+  // Frees every record for reuse by this shard.
+  void EraseAll(Home home, const HistoryClock& clock);
+  // Forgets every record. REQUIRES: the pool is cleared too, and no reader is left.
+  void Clear(Home home);
+
+  // Comes before every change of a live row: keeps its old image for an open cut and notes the change.
+  void BeforeChange(const RecordPool& rows, uint32_t row, const HistoryClock& clock) {
+    RowHeader& header = *HeaderOf(rows.AtAllocated(row));
+    const uint32_t epoch = EpochOf(header);
+    if (epoch == clock.epoch) return;
+    if (clock.cut_is_open && epoch <= clock.cut_epoch && row >= cut_cursor_) KeepImage(rows, row);
+    if (clock.logs_changes) LogChange(row, clock.epoch);
+    header.meta = MakeMeta(FrequencyOf(header), clock.epoch);
+  }
+
+  // Calls visit(row number) for the live rows numbered from `from` on, at most `limit` records looked at; returns where to go on,
+  // kNoRow at the end. Row numbers ascend.
+  template <typename Visit>
+  uint32_t VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const;
+  template <typename Visit>
+  void VisitAll(const RecordPool& rows, Visit&& visit) const {
+    VisitFrom(rows, 0, kNoRow, visit);
+  }
+
+  // The cut. OpenCut() begins it at row number 0; rows below the cursor have been written out and need no image any more.
+  void OpenCut() { cut_cursor_ = 0; }
+  void AdvanceCut(uint32_t cursor) { cut_cursor_ = cursor; }
+  // Ends the cut here and hands over the old images: whole records end to end.
+  std::vector<std::byte> TakeImages();
+
+  // Rows changed after `epoch`, each once, ascending; false when the log does not reach back that far and all rows must be seen.
+  bool ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const;
+  void ForgetChanges(uint32_t before);
+  // Empties the log, which is complete for later epochs from then on.
+  void RestartLog(uint32_t epoch);
+
+  size_t MemoryBytes() const;
+
+ private:
+  struct LoggedEpoch {
+    uint32_t epoch;
+    uint32_t begin;  // in changed_
+  };
+
+  void KeepImage(const RecordPool& rows, uint32_t row);
+  void LogChange(uint32_t row, uint32_t epoch);
+  uint32_t TakeRecord(RecordPool& rows);
+
+  std::vector<RecordPool::Run> runs_;  // ascending and disjoint; the records this shard owns
+  uint32_t fresh_ = 0;                 // records of the last run never used yet
+  uint32_t free_ = kNoRow;             // head of the list of erased records, linked through their keys
+
+  uint32_t cut_cursor_ = kNoRow;
+  std::vector<std::byte> images_;
+
+  uint32_t log_floor_ = 0;  // the log is complete for epochs above this
+  std::vector<LoggedEpoch> logged_;
+  std::vector<uint32_t> changed_;
+};
+
+template <typename Visit>
+uint32_t TableShard::VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
+  auto run = std::partition_point(runs_.begin(), runs_.end(), [from](const RecordPool::Run& each) {
+    return each.begin + uint64_t{each.count} <= from;
+  });
+  for (; run != runs_.end(); ++run) {
+    const uint32_t used = run->count - (run + 1 == runs_.end() ? fresh_ : 0);
+    for (uint32_t row = std::max(from, run->begin); row < run->begin + used; ++row) {
+      if (limit-- == 0) return row;
+      if (IsLive(*HeaderOf(rows.AtAllocated(row)))) visit(row);
+    }
+  }
+  return kNoRow;
+}
+
+}  // namespace monolith

@@ -1,0 +1,114 @@
+// What a row of a table holds and how the table treats ids. Filled by one thread, then owned and left constant by a Group.
+//
+// Payload of a training row: weights f32[dim], then each segment's optimizer state, end to end. Payload of a serving row: each
+// segment's compressed bytes, end to end.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compressor/compressor.h"
+#include "initializer/initializer.h"
+#include "optimizer/row_optimizer.h"
+
+namespace monolith {
+
+inline constexpr int kNumSlots = 1 << 15;
+inline uint32_t SlotOf(int64_t id) { return static_cast<uint32_t>(static_cast<uint64_t>(id) >> 48) & (kNumSlots - 1); }
+
+inline constexpr int64_t kSecondsPerDay = 86400;
+
+enum class NonFinite { kRaise, kSkip, kApply };  // what a NaN or infinite gradient does
+enum class CapEviction { kLeastRecentlyUsed, kLeastFrequentlyUsed };
+
+struct Kernel {  // kind and parameters of an optimizer, initializer, compressor or filter
+  std::string kind;
+  Params params;
+};
+
+struct Segment {
+  int dim;
+  std::string optimizer_kind;
+  std::string compressor_kind;
+  std::unique_ptr<Initializer> initializer;
+  std::unique_ptr<RowOptimizer> optimizer;
+  std::unique_ptr<Compressor> compressor;
+  int first_dim;  // in the row's weights
+  int state_bytes;
+  int state_offset;  // from the start of a training payload
+  int compressed_bytes;
+  int compressed_offset;  // from the start of a serving payload
+};
+
+// A number for each slot of an id (v2 layout), or one for all.
+class SlotValues {
+ public:
+  explicit SlotValues(uint32_t all) : all_(all) {}
+  // Throws kInvalidArgument for a slot outside [0, kNumSlots) or a negative value.
+  void Set(uint32_t all, std::span<const int32_t> slots, std::span<const int32_t> values);
+  uint32_t Of(int64_t id) const { return by_slot_.empty() ? all_ : by_slot_[SlotOf(id)]; }
+
+ private:
+  uint32_t all_;
+  std::vector<uint32_t> by_slot_;
+};
+
+class TableSpec {
+ public:
+  explicit TableSpec(std::string table_name) : name(std::move(table_name)) {}
+
+  void AddSegment(int dim, const Kernel& initializer, const Kernel& optimizer, const Kernel& compressor);
+
+  std::string name;
+  bool serving = false;
+  bool skip_zero = false;  // serving: an all-zero vector is not stored
+  uint64_t seed = 0;
+  NonFinite nonfinite = NonFinite::kRaise;
+  uint64_t max_rows = 0;  // 0 = no cap
+  CapEviction cap_eviction = CapEviction::kLeastRecentlyUsed;
+  SlotValues expire_days{36500};
+  SlotValues min_counts{0};
+
+  const std::vector<Segment>& segments() const { return segments_; }
+  int dim() const { return dim_; }
+  int state_bytes() const { return state_bytes_; }
+  int training_payload_bytes() const { return 4 * dim_ + state_bytes_; }
+  int serving_payload_bytes() const { return compressed_bytes_; }
+  int payload_bytes() const { return serving ? serving_payload_bytes() : training_payload_bytes(); }
+  // Header, payload, and padding to 8 bytes.
+  size_t row_bytes() const;
+  // True iff a lookup must pass some segment through its compressor's Retrieve().
+  bool quantises_training() const { return quantises_training_; }
+  bool HasExpired(int64_t id, int64_t time, int64_t now) const {
+    return now - time >= static_cast<int64_t>(expire_days.Of(id)) * kSecondsPerDay;
+  }
+
+  // One line that says what a row is made of; two tables with the same text can exchange rows byte by byte.
+  std::string SchemaText() const { return SchemaText(serving); }
+  std::string SchemaText(bool as_serving) const;
+
+  uint64_t RowSeed(int64_t id) const;
+  // Fills the payload of a new row, padding included.
+  void InitPayload(int64_t id, std::byte* payload) const;
+  void InitSegment(size_t segment, int64_t id, std::byte* payload) const;
+  // Weights as a reader sees them: through the retriever in training, decompressed in serving.
+  void ReadWeights(const std::byte* payload, float* weights, int64_t step) const;
+  void Compress(const float* weights, std::byte* bytes) const;
+  void Decompress(const std::byte* bytes, float* weights) const;
+
+ private:
+  std::vector<Segment> segments_;
+  int dim_ = 0;
+  int state_bytes_ = 0;
+  int compressed_bytes_ = 0;
+  bool quantises_training_ = false;
+};
+
+// FNV-1a, 64 bits.
+uint64_t DigestOf(const std::string& text);
+
+}  // namespace monolith

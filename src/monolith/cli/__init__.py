@@ -1,0 +1,67 @@
+"""The command line: ``monolith <command>``. Thin: parse, build a config, call.
+
+Every module of this package is a command and brings two functions: ``add_parser(subparsers)`` describes its arguments,
+``run(args)`` does the work and returns the exit status. `doctor` is the one to read first. The package may import every
+other one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+
+from monolith._version import __version__
+from monolith.errors import OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Command", "main"]
+
+
+class Command(Protocol):
+    """What a module of this package offers."""
+
+    def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        """Describe the command's arguments, with an example in the epilog."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do the work and return the exit status; what the user did wrong is raised as a ValueError or OpError."""
+        ...
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose complaint is one line that says where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
+def find_commands() -> Mapping[str, Command]:
+    """Every command by name: a new module here is a new command."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
+    return {name: cast("Command", importlib.import_module(f"{__name__}.{name}")) for name in names}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood."""
+    commands = find_commands()
+    parser = _OneLineParser(
+        prog="monolith",
+        description="Trains recommenders on live traffic.",
+        epilog="example: monolith doctor --json",
+    )
+    parser.add_argument("--version", action="version", version=f"monolith {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for command in commands.values():
+        command.add_parser(subparsers)
+    args = parser.parse_args(arguments)
+    try:
+        return commands[args.command].run(args)
+    except (OpError, OSError, ValueError) as error:
+        sys.stderr.write(f"monolith {args.command}: error: {' '.join(str(error).split())}\n")
+        return 1

@@ -1,0 +1,92 @@
+"""The rows of the table: what each measures, where its code is, how much memory it takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.cli._bench.setting import Setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row of the table; its code is `measure(setting)` of the module `rows.<key>`."""
+
+    key: str
+    title: str
+    needed_bytes: Callable[[Setting], int]
+    """Memory it takes at most, so that a machine without it is told and not killed."""
+
+
+ROWS = (
+    Row(
+        key="training",
+        title="lookup + apply_gradients on workload A, against FBGEMM, torch and dict + torch",
+        needed_bytes=lambda setting: setting.large_rows * 800,
+    ),
+    Row(
+        key="lookup",
+        title="lookup alone on workload A, against torch's static EmbeddingBag",
+        needed_bytes=lambda setting: setting.large_rows * 500,
+    ),
+    Row(
+        key="gather",
+        title="lookup alone on workload B, against a gather of random 128-byte rows",
+        needed_bytes=lambda setting: setting.large_rows * 400,
+    ),
+    Row(
+        key="insert",
+        title="insert of unseen ids, with growth and initializer",
+        needed_bytes=lambda setting: setting.large_rows * 200,
+    ),
+    Row(
+        key="threads",
+        title="all threads against one",
+        needed_bytes=lambda setting: setting.huge_rows * 200,
+    ),
+    Row(
+        key="growth",
+        title="batch times and memory while a table grows from empty",
+        needed_bytes=lambda setting: setting.huge_rows * 200,
+    ),
+    Row(
+        key="memory",
+        title="memory per id beyond weights and state",
+        needed_bytes=lambda setting: max(setting.memory_rows) * 200,
+    ),
+    Row(
+        key="optimizers",
+        title="row optimizers against SGD",
+        needed_bytes=lambda setting: setting.large_rows * 450,
+    ),
+    Row(
+        key="save",
+        title="save against a plain write, and training beside a background save",
+        needed_bytes=lambda setting: setting.large_rows * 400,
+    ),
+    Row(
+        key="cut",
+        title="stall of training at a cut",
+        needed_bytes=lambda setting: setting.large_rows * 400,
+    ),
+    Row(
+        key="restore",
+        title="restore against a cold read",
+        needed_bytes=lambda setting: setting.large_rows * 400,
+    ),
+    Row(
+        key="one_id",
+        title="lookup of one id from Python",
+        needed_bytes=lambda setting: setting.small_rows * 200,
+    ),
+)
+
+
+def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
+    """Measures one row in this process; the result is JSON-able."""
+    module = importlib.import_module(f"monolith.cli._bench.rows.{row}")
+    return [measurement.to_json() for measurement in module.measure(setting)]

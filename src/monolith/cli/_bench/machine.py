@@ -1,0 +1,129 @@
+"""What the machine is, and what it is doing: memory, load, page cache, disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+from monolith._version import __version__
+from monolith.cli._bench.skip import RowSkippedError
+
+DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
+STATUS: Final = Path("/proc/self/status")
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now."""
+    return _status_bytes("VmRSS")
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this process ever had in RAM."""
+    return _status_bytes("VmHWM")
+
+
+def available_bytes() -> int | None:
+    """Memory that can be taken without swapping; None where the system does not say."""
+    try:
+        return _kilobytes(Path("/proc/meminfo").read_text(), "MemAvailable")
+    except OSError:
+        return None
+
+
+def busy_ratio(seconds: float = 0.5) -> float | None:
+    """Share of all processor time that somebody used during the next `seconds`; None where the system does not say."""
+    try:
+        before = _processor_times()
+        time.sleep(seconds)
+        after = _processor_times()
+    except OSError:
+        return None
+    used, total = after[0] - before[0], after[1] - before[1]
+    return used / total if total else 0.0
+
+
+def forget_pages(files: list[Path]) -> None:
+    """Drops the files from the page cache, so that the next read is cold; everything is written back first."""
+    os.sync()
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    try:
+        DROP_CACHES.write_text("3\n")
+    except OSError:
+        return  # not root: the advice above has to do
+
+
+def describe() -> dict[str, str]:
+    """Hardware, system, versions and commit, for the head of a report."""
+    return {
+        "processor": f"{_processor_name()}, {os.cpu_count()} cores, {platform.machine()}",
+        "memory": _total_memory(),
+        "system": f"{platform.system()} {platform.release()}",
+        "huge pages": _first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "python": platform.python_version(),
+        "monolith": f"{__version__} ({_commit()})",
+        "time": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+
+
+def _status_bytes(field: str) -> int:
+    try:
+        return _kilobytes(STATUS.read_text(), field)
+    except OSError:
+        raise RowSkippedError("memory of a process is read from /proc, which this system does not have") from None
+
+
+def _kilobytes(text: str, field: str) -> int:
+    line = next(line for line in text.splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def _processor_times() -> tuple[int, int]:
+    """(busy, all) in ticks since boot."""
+    ticks = [int(tick) for tick in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks[:8]) - idle, sum(ticks[:8])
+
+
+def _processor_name() -> str:
+    lscpu = shutil.which("lscpu")
+    lines = _output([lscpu]).splitlines() if lscpu else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("Model name")), "unknown")
+
+
+def _total_memory() -> str:
+    try:
+        return f"{_kilobytes(Path('/proc/meminfo').read_text(), 'MemTotal') / 2**30:.1f} GiB"
+    except OSError:
+        return "unknown"
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().split("\n", 1)[0]
+    except OSError:
+        return "unknown"
+
+
+def _commit() -> str:
+    """The commit of the checkout that the package lies in, with a mark for local changes."""
+    git = shutil.which("git")
+    folder = str(Path(__file__).parent)
+    commit = _output([git, "-C", folder, "rev-parse", "--short", "HEAD"]) if git else ""
+    if not git or not commit:
+        return "no commit"
+    return commit + ("+changes" if _output([git, "-C", folder, "status", "--porcelain", "-uno"]) else "")
+
+
+def _output(command: list[str]) -> str:
+    # Fixed programs found on the path; nothing of the user is in the command.
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603

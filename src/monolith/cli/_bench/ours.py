@@ -1,0 +1,102 @@
+"""Our side of a contest: tables of dim 16 with Adagrad, filled with the ids that a workload draws from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.cli._bench.peers import INITIAL_ACCUMULATOR, LEARNING_RATE
+from monolith.cli._bench.workload import Batch, mixed_ids
+from monolith.tables import HashTable, Segment, TableConfig, initializers, row_optimizers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DIM: Final = 16
+TIME: Final = 1_700_000_000
+"""Request time of every write: expiry is not what is measured here."""
+
+ROW_STEP: Final = 1 << 18
+"""Rows written by one call while a table is filled."""
+
+
+def new_table(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> HashTable:
+    """An empty table; Adagrad with the peers' learning rate and accumulator unless told otherwise."""
+    if optimizer is None:
+        optimizer = row_optimizers.Adagrad(learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR)
+    initializer = initializers.RandomUniform(-0.05, 0.05)
+    return HashTable(TableConfig(segments=[Segment(dim, initializer=initializer, optimizer=optimizer)]))
+
+
+def id_ranges(num_rows: int, step: int) -> Iterator[torch.Tensor]:
+    """The ids of rows 0 .. num_rows - 1, at most `step` at a time, int64 [k]."""
+    for begin in range(0, num_rows, step):
+        yield torch.from_numpy(mixed_ids(np.arange(begin, min(begin + step, num_rows))))
+
+
+def fill(table: HashTable, num_rows: int) -> None:
+    """Gives every id of the workload a row, as the initializer makes it."""
+    zeros = torch.zeros(ROW_STEP, table.dim)
+    for ids in id_ranges(num_rows, ROW_STEP):
+        table.assign_add(ids, zeros[: len(ids)], time=TIME)
+
+
+def fill_with(table: HashTable, weights: torch.Tensor) -> None:
+    """Gives id of row r the weights [r], float32 [rows, dim]."""
+    for number, ids in enumerate(id_ranges(len(weights), ROW_STEP)):
+        table.assign(ids, weights[number * ROW_STEP :][: len(ids)], time=TIME)
+
+
+def memory_bytes(table: HashTable) -> int:
+    """Memory of the table by its own count."""
+    return int(table.stats()["memory_bytes"])
+
+
+def row_bytes(table: HashTable) -> int:
+    """Bytes of one row: header, weights, state, padding."""
+    return table.native.core.row_bytes(0)
+
+
+def save_in_background(table: HashTable, path: Path, *, bytes_per_second: int) -> None:
+    """Saves at a limited rate beside whatever other threads do, and returns when the files are committed."""
+    table.save(path, bytes_per_second=bytes_per_second)
+
+
+def use_threads(threads: int) -> None:
+    """Threads of our core and of torch, for everything that follows."""
+    _core.set_num_threads(threads)
+    torch.set_num_threads(threads)
+
+
+class Ours:
+    """Steps of a table on batches, through the public calls."""
+
+    def __init__(self, table: HashTable, gradient: torch.Tensor) -> None:
+        self.table = table
+        self._gradient = gradient
+
+    def lookup(self, batch: Batch) -> torch.Tensor:
+        """Rows of the batch, float32 [n, dim]."""
+        rows: torch.Tensor = self.table.lookup(batch.ids)
+        return rows
+
+    def train(self, batch: Batch) -> None:
+        """Lookup and update by two independent calls."""
+        self.table.lookup(batch.ids)
+        self.table.apply_gradients(batch.ids, self._gradient, time=TIME)
+
+    def train_planned(self, batch: Batch) -> None:
+        """Lookup and update that share one plan: rows are read once per distinct id; torch spreads and sums."""
+        plan = self.table.plan(batch.ids)
+        rows = self.table.read(plan)
+        rows.index_select(0, plan.inverse)
+        summed = torch.zeros_like(rows).index_add_(0, plan.inverse, self._gradient)
+        self.table.apply(plan, summed, time=TIME)
+
+    def update(self, batch: Batch) -> None:
+        """The update alone."""
+        self.table.apply_gradients(batch.ids, self._gradient, time=TIME)

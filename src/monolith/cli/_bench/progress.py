@@ -1,0 +1,11 @@
+"""Progress lines on standard error: a row of minutes should not look like a hang."""
+
+from __future__ import annotations
+
+import sys
+
+
+def tell(text: str) -> None:
+    """One line, at once."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

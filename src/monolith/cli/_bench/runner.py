@@ -1,0 +1,63 @@
+"""Measuring rows one after the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+from monolith.cli._bench import isolation, machine
+from monolith.cli._bench.measurement import Measurement
+from monolith.cli._bench.skip import RowSkippedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monolith.cli._bench.catalog import Row
+    from monolith.cli._bench.setting import Setting
+
+BUSY_LIMIT = 0.15
+"""Above this share of processor time used by others, figures are not worth recording."""
+
+
+@dataclasses.dataclass(kw_only=True, slots=True)
+class Outcome:
+    """What a run has measured so far."""
+
+    measurements: list[Measurement] = dataclasses.field(default_factory=list)
+    failed: list[str] = dataclasses.field(default_factory=list)
+    """Rows that raised or died."""
+    interrupted: bool = False
+
+
+def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -> Outcome:
+    """Measures the rows in order. Ctrl-C ends the run and keeps the rows that were finished."""
+    outcome = Outcome()
+    try:
+        for number, row in enumerate(rows, start=1):
+            tell(f"[{number}/{len(rows)}] {row.key}: {row.title}")
+            start = time.perf_counter()
+            outcome.measurements += _measure(row, setting, outcome.failed, tell)
+            tell(f"[{number}/{len(rows)}] {row.key}: {time.perf_counter() - start:.0f} s")
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        tell("interrupted: the rows above are what was measured")
+    return outcome
+
+
+def _measure(row: Row, setting: Setting, failed: list[str], tell: Callable[[str], None]) -> list[Measurement]:
+    available, needed = machine.available_bytes(), row.needed_bytes(setting)
+    if available is not None and available < needed:
+        reason = f"needs {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free; try --quick"
+        return [Measurement(row=row.key, measure=row.title, note=f"skipped: {reason}")]
+    busy = machine.busy_ratio()
+    if busy is not None and busy > BUSY_LIMIT:
+        tell(f"    the machine is {busy:.0%} busy with something else: the figures will be too low")
+    try:
+        answer = isolation.call("monolith.cli._bench.catalog:measure_row", setting, row=row.key)
+    except RowSkippedError as skipped:
+        return [Measurement(row=row.key, measure=row.title, note=f"skipped: {skipped}")]
+    except isolation.ChildFailedError as death:
+        failed.append(row.key)
+        return [Measurement(row=row.key, measure=row.title, note=f"failed: {death}")]
+    return [Measurement.from_json(fields) for fields in answer]

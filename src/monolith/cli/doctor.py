@@ -1,0 +1,135 @@
+"""``monolith doctor``: what runs here, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith._version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+
+EXTRAS = {
+    "bench": ("fbgemm-gpu-cpu",),
+    "parquet": ("pyarrow",),
+    "test": ("hypothesis", "import-linter", "mypy", "nanobind", "pytest", "pytest-timeout", "pytest-xdist", "ruff"),
+}
+"""The optional parts of the package and the distributions each of them needs, as in pyproject.toml."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Extra:
+    """An optional part of the package, found or missing."""
+
+    name: str
+    missing: list[str]
+    """Distributions that are not installed; empty when the extra works."""
+    install: str
+    """The command that installs it, run in the project's folder."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """What `diagnose` found; plain data, so that ``--json`` prints it as it is."""
+
+    versions: dict[str, str]
+    core_file: str
+    cpu_features: list[str]
+    """Instruction sets that the core uses here."""
+    cpus: int
+    threads: int
+    """Threads that one call of the core uses."""
+    huge_pages: str
+    """The kernel's mode: always, madvise, never or unknown."""
+    extras: list[Extra]
+    advice: list[str]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith doctor``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "doctor",
+        help="show versions, CPU features, threads, huge pages and optional extras",
+        description="Shows what monolith finds on this machine. Read-only; include it in a bug report.",
+        epilog="example: monolith doctor --json",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the diagnosis and return 0: a missing extra is no failure."""
+    diagnosis = diagnose()
+    sys.stdout.write(json.dumps(dataclasses.asdict(diagnosis), indent=2) if args.json else describe(diagnosis))
+    sys.stdout.write("\n")
+    return 0
+
+
+def diagnose() -> Diagnosis:
+    """Look at the machine; changes nothing."""
+    huge_pages = _core.huge_pages()
+    return Diagnosis(
+        versions={
+            "monolith": __version__,
+            "core": _core.VERSION,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        core_file=str(_core.__file__),
+        cpu_features=_core.cpu_features(),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=_core.num_threads(),
+        huge_pages=huge_pages,
+        extras=[_examine_extra(name, distributions) for name, distributions in EXTRAS.items()],
+        advice=_advise(huge_pages),
+    )
+
+
+def describe(diagnosis: Diagnosis) -> str:
+    """The diagnosis as lines of ``name  value``, aligned."""
+    rows = list(diagnosis.versions.items())
+    rows += [
+        ("core file", diagnosis.core_file),
+        ("cpu features", " ".join(diagnosis.cpu_features) or "none"),
+        ("threads", f"{diagnosis.threads} of {diagnosis.cpus} cpus"),
+        ("huge pages", diagnosis.huge_pages),
+    ]
+    rows += [(f"extra {extra.name}", _describe_extra(extra)) for extra in diagnosis.extras]
+    rows += [("advice", line) for line in diagnosis.advice]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _describe_extra(extra: Extra) -> str:
+    return f"missing {', '.join(extra.missing)}: {extra.install}" if extra.missing else "found"
+
+
+def _examine_extra(name: str, distributions: tuple[str, ...]) -> Extra:
+    missing = [distribution for distribution in distributions if not _is_installed(distribution)]
+    return Extra(name=name, missing=missing, install=f'python -m pip install -c constraints.txt ".[{name}]"')
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _advise(huge_pages: str) -> list[str]:
+    if huge_pages != "never":
+        return []
+    # Random row access is bound by address translation: small pages cost up to half of the lookups per second.
+    return ["huge pages are off: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"]

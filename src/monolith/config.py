@@ -1,0 +1,185 @@
+"""The base of every config: frozen, given by name, checked when it is made.
+
+Write a config as a class under :class:`Config`, decorated with :func:`config`::
+
+    @config
+    class Sampling(Config):
+        rate: float = 0.1
+        seed: int = 0
+
+        def __post_init__(self) -> None:
+            require_between(self, 0.0, 1.0, "rate")
+
+It becomes a frozen, slotted, keyword-only dataclass that refuses unknown options by name (``Sampling: unknown option
+'rat'; did you mean 'rate'?``) and wrong types of plain numbers, flags and texts, and that travels as a dictionary of
+plain values. A field may be positional with ``field(kw_only=False)``.
+
+In ``__post_init__`` call a parent's method by the parent's name: a slotted dataclass is a second class, and the
+zero-argument ``super()`` still means the first one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from typing import Any, Self, TypeVar, dataclass_transform
+
+C = TypeVar("C", bound="Config")
+
+_TYPE_KEY = "type"
+_CONFIGS: dict[str, type[Config]] = {}
+"""Every decorated config by class name: the name is what a saved dictionary carries, so it is unique in the project."""
+
+_PLAIN_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "bool": ((bool,), "True or False"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "str": ((str,), "a text"),
+}
+
+
+class Config:
+    """What all configs share: the way to a dictionary and back."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """This config as plain values: its class name under ``"type"``, then every field; configs inside likewise."""
+        own = {f.name: _to_plain(getattr(self, f.name)) for f in _options(type(self))}
+        return {_TYPE_KEY: type(self).__name__, **own}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild what :meth:`to_dict` wrote, with all the checks of a new config.
+
+        ``"type"`` selects the class, which must be this one or one under it; without it this class is meant. Fields
+        left out take their defaults; unknown ones are refused.
+        """
+        name = values.get(_TYPE_KEY, cls.__name__)
+        chosen = _CONFIGS.get(name)
+        if chosen is None or not issubclass(chosen, cls):
+            known = sorted(n for n, candidate in _CONFIGS.items() if issubclass(candidate, cls))
+            raise TypeError(f"{cls.__name__}: unknown type {name!r}{_suggestion(str(name), known)}")
+        return chosen(**{key: _from_plain(value) for key, value in values.items() if key != _TYPE_KEY})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+def config(cls: type[C]) -> type[C]:
+    """Make `cls` a frozen, keyword-only, slotted dataclass whose constructor explains what it refuses."""
+    made = dataclass(frozen=True, kw_only=True, slots=True)(cls)
+    assign_fields = made.__init__
+
+    @functools.wraps(assign_fields)
+    def checked_init(self: C, *args: object, **options: object) -> None:
+        assign_fields(self, **_checked_options(type(self), args, options))
+
+    made.__init__ = checked_init  # type: ignore[method-assign, assignment]
+    made.__setattr__ = _refuse_change  # type: ignore[method-assign]
+    known = _CONFIGS.get(made.__name__)
+    if known is not None and known.__module__ != made.__module__:
+        raise TypeError(f"{made.__name__}: config name of {made.__module__} is taken by {known.__module__}; rename it")
+    _CONFIGS[made.__name__] = made
+    return made
+
+
+def require_finite(subject: Config, *names: str) -> None:
+    """Refuse infinities and NaN in the named fields."""
+    for name in names:
+        if not math.isfinite(getattr(subject, name)):
+            raise _refusal(subject, name, "finite")
+
+
+def require_at_least(subject: Config, minimum: float, *names: str) -> None:
+    """Refuse values of the named fields below `minimum`, and infinite ones."""
+    require_finite(subject, *names)
+    for name in names:
+        if getattr(subject, name) < minimum:
+            raise _refusal(subject, name, f">= {minimum:g}")
+
+
+def require_positive(subject: Config, *names: str) -> None:
+    """Refuse zero, negative and infinite values of the named fields."""
+    require_finite(subject, *names)
+    for name in names:
+        if getattr(subject, name) <= 0:
+            raise _refusal(subject, name, "> 0")
+
+
+def require_between(subject: Config, low: float, high: float, *names: str, open_end: bool = False) -> None:
+    """Refuse values of the named fields outside ``[low, high]``, or ``[low, high)`` with `open_end`."""
+    for name in names:
+        value = getattr(subject, name)
+        if not low <= value <= high or (open_end and value == high):
+            raise _refusal(subject, name, f"in [{low:g}, {high:g}{')' if open_end else ']'}")
+
+
+def _refuse_change(self: object, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"{type(self).__name__}: {name} cannot change to {value!r}; use dataclasses.replace")
+
+
+def _refusal(subject: Config, name: str, expected: str) -> ValueError:
+    return ValueError(f"{type(subject).__name__}: {name} must be {expected}, got {getattr(subject, name)!r}")
+
+
+def _options(cls: type[Config]) -> list[Field[Any]]:
+    return [f for f in fields(cls) if f.init]  # type: ignore[arg-type]  # every decorated config is a dataclass
+
+
+def _checked_options(cls: type[Config], args: tuple[object, ...], options: dict[str, object]) -> dict[str, object]:
+    declared = {f.name: f for f in _options(cls)}
+    positional = [name for name, f in declared.items() if not f.kw_only]
+    if len(args) > len(positional):
+        accepted = f"at most {len(positional)} by position" if positional else "all by name"
+        raise TypeError(f"{cls.__name__}: options are given {accepted}, got {len(args)} by position: {args!r}")
+    by_position = dict(zip(positional, args, strict=False))
+    for name in by_position.keys() & options.keys():
+        raise TypeError(f"{cls.__name__}: {name} given both by position and by name")
+    given = {**by_position, **options}
+    for name, value in given.items():
+        if name not in declared:
+            raise TypeError(f"{cls.__name__}: unknown option {name!r}{_suggestion(name, declared)}")
+        _check_plain_type(cls, declared[name], value)
+    for name, f in declared.items():
+        if name not in given and f.default is MISSING and f.default_factory is MISSING:
+            raise TypeError(f"{cls.__name__}: option {name!r} is required")
+    return given
+
+
+def _check_plain_type(cls: type[Config], declared: Field[Any], value: object) -> None:
+    annotation = declared.type if isinstance(declared.type, str) else getattr(declared.type, "__name__", "")
+    if annotation not in _PLAIN_TYPES:
+        return
+    accepted, description = _PLAIN_TYPES[annotation]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and annotation != "bool"):
+        raise TypeError(f"{cls.__name__}: {declared.name} must be {description}, got {value!r}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(names)}" if names else "; there are none"
+
+
+def _to_plain(value: object) -> object:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(item) for item in value]
+    return value
+
+
+def _from_plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        if isinstance(value.get(_TYPE_KEY), str):
+            return Config.from_dict(value)
+        return {key: _from_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_from_plain(item) for item in value]
+    return value

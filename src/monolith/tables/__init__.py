@@ -1,0 +1,67 @@
+"""Embedding tables: every 64-bit id has its own row, which starts, learns, expires and is saved by itself.
+
+May import: `ids`, `errors`, `clock`, `config` and the C++ core. Read `hash_table.py` first: `HashTable` is the whole of it for
+one table, `TableGroup` for many. `store.py` is the interface through which models reach tables of any engine.
+"""
+
+from __future__ import annotations
+
+from monolith.tables import compressors, filters, initializers, row_optimizers
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables.cut import TableCut
+from monolith.tables.hash_table import HashTable
+from monolith.tables.local_store import LocalStore
+from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.rows import FoundRows, TablePlan
+from monolith.tables.schema import Schema, SegmentSchema, TableSchema
+from monolith.tables.store import (
+    Applied,
+    BatchStamp,
+    Cut,
+    LoadReport,
+    Mark,
+    Pending,
+    Plan,
+    Rows,
+    Store,
+    StoreStats,
+    Traits,
+    Update,
+)
+from monolith.tables.table_config import Segment, TableConfig
+from monolith.tables.table_group import TableGroup
+from monolith.tables.touched_key_set import TouchedKeySet
+
+__all__ = [
+    "Applied",
+    "BackgroundEviction",
+    "BatchStamp",
+    "BlockKind",
+    "Cut",
+    "FoundRows",
+    "HashTable",
+    "LoadReport",
+    "LocalStore",
+    "Mark",
+    "Pending",
+    "Plan",
+    "RowBlock",
+    "Rows",
+    "Schema",
+    "Segment",
+    "SegmentSchema",
+    "Store",
+    "StoreStats",
+    "TableConfig",
+    "TableCut",
+    "TableGroup",
+    "TablePlan",
+    "TableSchema",
+    "TouchedKeySet",
+    "Traits",
+    "Update",
+    "compressors",
+    "filters",
+    "initializers",
+    "row_optimizers",
+]

@@ -1,0 +1,141 @@
+"""Arrays in, arrays out: what users hand over becomes the typed, contiguous NumPy views that the core takes.
+
+Torch CPU tensors and NumPy arrays go in without a copy when they are contiguous; anything else is copied or refused with
+the call to write. The checks are ordered so that a good array passes after two or three attribute reads: this code runs
+for every lookup of a single id.
+"""
+
+from __future__ import annotations
+
+import operator
+import time as clock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Ids: TypeAlias = "torch.Tensor | NDArray[np.int64] | Sequence[Any] | int"
+"""int64 of any shape."""
+Floats: TypeAlias = "torch.Tensor | NDArray[np.float32] | Sequence[Any]"
+"""float32."""
+Times: TypeAlias = "int | torch.Tensor | NDArray[np.int64] | None"
+"""Unix seconds: one for all ids, one per id, or None for now."""
+
+MAX_IDS = 2**31 - 1
+"""Ids of one call: positions are 32-bit inside the core."""
+_TIME_END = 2**32
+_INT64 = np.dtype(np.int64)
+_FLOAT32 = np.dtype(np.float32)
+_TORCH_OF = {_INT64: torch.int64, _FLOAT32: torch.float32}
+
+
+def id_array(ids: Ids, subject: str, name: str = "ids") -> NDArray[np.int64]:
+    """C-contiguous int64 view (or copy) of `ids`, in their shape."""
+    array = ids if type(ids) is np.ndarray else _as_numpy(ids, _INT64, subject, name)
+    if array.dtype is not _INT64 and array.dtype != _INT64:
+        raise TypeError(_wrong_numpy_dtype(subject, name, array.dtype, _INT64))
+    if array.size > MAX_IDS:
+        raise InvalidArgumentError(
+            f"{subject}: at most 2^31 - 1 {name} fit in one call, got {array.size}; split the batch"
+        )
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def float_array(values: Floats, shape: tuple[int, ...], subject: str, name: str) -> NDArray[np.float32]:
+    """C-contiguous float32 view (or copy) of `values`, which must have exactly this shape."""
+    array = values if type(values) is np.ndarray else _as_numpy(values, _FLOAT32, subject, name)
+    if array.dtype is not _FLOAT32 and array.dtype != _FLOAT32:
+        raise TypeError(_wrong_numpy_dtype(subject, name, array.dtype, _FLOAT32))
+    if array.shape != shape:
+        raise InvalidArgumentError(f"{subject}: {name} must have shape {shape}, got {array.shape}")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def time_array(time: Times, shape: tuple[int, ...], subject: str) -> NDArray[np.int64]:
+    """int64 [1] or [n]: the time of all ids, or of each."""
+    if time is None:
+        return np.array((int(clock.time()),), _INT64)
+    if isinstance(time, np.ndarray | torch.Tensor | list | tuple) and not _is_scalar(time):
+        times = id_array(time, subject, "time")
+        if times.shape != shape:
+            raise InvalidArgumentError(
+                f"{subject}: time must be one number or have the shape {shape} of ids, got {times.shape}"
+            )
+        if times.size and not (times.min() >= 0 and times.max() < _TIME_END):
+            bad = times[(times < 0) | (times >= _TIME_END)].flat[0]
+            raise InvalidArgumentError(_wrong_time(subject, int(bad)))
+        return times.reshape(-1)
+    try:
+        seconds = operator.index(time)
+    except TypeError:
+        kind = type(time).__name__
+        raise TypeError(f"{subject}: time must be whole Unix seconds, got {kind} {time!r}; write int(time)") from None
+    if not 0 <= seconds < _TIME_END:
+        raise InvalidArgumentError(_wrong_time(subject, seconds))
+    return np.array((seconds,), _INT64)
+
+
+def step_number(step: int, subject: str) -> int:
+    """The global step as a plain int."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"{subject}: step must be an int, got {type(step).__name__} {step!r}") from None
+    if not 0 <= number < 2**63:
+        raise InvalidArgumentError(f"{subject}: step must be >= 0, got {number}")
+    return number
+
+
+def hand_back(array: NDArray[Any], like: object) -> Any:
+    """The result in the kind of what came in: NumPy for NumPy, torch for everything else. Copies nothing."""
+    return array if isinstance(like, np.ndarray) else torch.from_numpy(array)
+
+
+def _as_numpy(values: object, dtype: np.dtype[Any], subject: str, name: str) -> NDArray[Any]:
+    if isinstance(values, torch.Tensor):
+        if values.dtype is not _TORCH_OF[dtype]:
+            raise TypeError(
+                f"{subject}: {name} must be {dtype}, got {values.dtype}; write {name}.to({_TORCH_OF[dtype]})"
+            )
+        if not values.is_cpu:
+            raise InvalidArgumentError(f"{subject}: {name} must be on the CPU, got {values.device}; write {name}.cpu()")
+        if values.layout is not torch.strided:
+            raise TypeError(f"{subject}: {name} must be a dense tensor, got {values.layout}; write {name}.to_dense()")
+        return values.detach().numpy()
+    if isinstance(values, np.ndarray):
+        return np.asarray(values)
+    return _from_python(values, dtype, subject, name)
+
+
+def _from_python(values: object, dtype: np.dtype[Any], subject: str, name: str) -> NDArray[Any]:
+    """Lists and numbers. NumPy would silently cut 1.5 to 1 and wrap 2**63, so what they are is checked first."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{subject}: {name} must be a rectangular list of numbers: {error}") from None
+    if array.size == 0:
+        return array.astype(dtype)
+    allowed = "i" if dtype is _INT64 else "fiu"
+    if array.dtype.kind not in allowed:
+        kind = "whole numbers in [-2^63, 2^63)" if dtype is _INT64 else "numbers"
+        raise TypeError(f"{subject}: {name} must be {dtype} ({kind}), got {type(values).__name__} of {array.dtype}")
+    return array.astype(dtype)
+
+
+def _is_scalar(time: object) -> bool:
+    return isinstance(time, np.ndarray | torch.Tensor) and time.ndim == 0
+
+
+def _wrong_numpy_dtype(subject: str, name: str, got: np.dtype[Any], expected: np.dtype[Any]) -> str:
+    cast = f"{name}.view(np.int64)" if got == np.uint64 and expected is _INT64 else f"{name}.astype(np.{expected})"
+    return f"{subject}: {name} must be {expected}, got {got}; write {cast}"
+
+
+def _wrong_time(subject: str, got: int) -> str:
+    return f"{subject}: time must be Unix seconds in [0, 2^32), got {got}"

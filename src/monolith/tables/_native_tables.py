@@ -1,0 +1,115 @@
+"""The native group with the names and configs of its tables: what `HashTable`, `TableGroup` and `LocalStore` share."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._core_group import build_core_group
+from monolith.tables.schema import Schema, TableSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.tables._arrays import Floats
+    from monolith.tables.table_config import TableConfig
+
+
+class NativeTables:
+    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; nothing here changes after construction."""
+
+    def __init__(self, configs: Mapping[str, TableConfig]) -> None:
+        if not configs:
+            raise InvalidArgumentError("a group needs at least one table, got none")
+        self.names = tuple(sorted(configs))
+        self.configs = tuple(
+            configs[name] if configs[name].name == name else replace(configs[name], name=name) for name in self.names
+        )
+        self.core = build_core_group(self.configs)
+        self.dims = tuple(config.dim for config in self.configs)
+        self.subjects = tuple(f"table {name!r}" for name in self.names)
+        self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()
+        self.evictions = tuple(
+            BackgroundEviction(self, every_seconds=config.evict_every_seconds, table=number)
+            for number, config in enumerate(self.configs)
+            if config.evict_every_seconds is not None
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """As the core describes its rows."""
+        return Schema(tuple(TableSchema.parse(name, self.core.schema(n)) for n, name in enumerate(self.names)))
+
+    def number_of(self, name: str) -> int:
+        """The table's place in sorted-name order.
+
+        Raises:
+            InvalidArgumentError: no such table; names the closest one.
+        """
+        try:
+            return self.names.index(name)
+        except ValueError:
+            close = difflib.get_close_matches(str(name), self.names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the tables are {', '.join(self.names)}"
+            raise InvalidArgumentError(f"unknown table {name!r}; {hint}") from None
+
+    def splits_for(self, table: int, num_ids: int) -> NDArray[np.int64]:
+        """table_splits of a call in which one table has all the ids."""
+        if len(self.names) == 1:
+            return np.array((0, num_ids), np.int64)
+        splits = np.zeros(len(self.names) + 1, np.int64)
+        splits[table + 1 :] = num_ids
+        return splits
+
+    def rates(self, given: Mapping[int, LearningRates | None], step: int) -> NDArray[np.float32]:
+        """float32 [S]: the rates of the tables named, those of their optimizers where None; 0 for the others."""
+        rates = np.zeros(self.rate_splits[-1], np.float32)
+        for table, values in given.items():
+            begin, end = self.rate_splits[table], self.rate_splits[table + 1]
+            if values is None:
+                rates[begin:end] = self.configs[table].learning_rates_at(step)
+            else:
+                rates[begin:end] = _checked_rates(values, end - begin, self.subjects[table])
+        return rates
+
+    def close(self) -> None:
+        """Stops the eviction threads that the configs asked for."""
+        for eviction in self.evictions:
+            eviction.stop()
+
+
+LearningRates = "float | Floats"
+"""One number per segment; a plain number for a table of one segment."""
+
+
+def _checked_rates(values: float | Floats, num_segments: int, subject: str) -> NDArray[np.float32]:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    try:
+        rates = np.asarray(values, np.float32).reshape(-1)
+    except (TypeError, ValueError):
+        raise TypeError(f"{subject}: learning_rates must be numbers, got {values!r}") from None
+    if len(rates) != num_segments:
+        raise InvalidArgumentError(
+            f"{subject}: learning_rates must have one number per segment ({num_segments}), got {len(rates)}"
+        )
+    if not np.isfinite(rates).all():
+        raise InvalidArgumentError(f"{subject}: learning_rates must be finite, got {rates.tolist()}")
+    return rates
+
+
+def single(config: TableConfig) -> NativeTables:
+    """A group of one."""
+    return NativeTables({config.name: config})

@@ -1,0 +1,305 @@
+"""One embedding table: every 64-bit id has a row of its own."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith.tables._arrays import float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._native_tables import NativeTables, single
+from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
+from monolith.tables._whole_group import WholeGroup
+from monolith.tables.rows import Applied, FoundRows, TablePlan, applied_from_core
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from monolith.tables._arrays import Floats, Ids, Times
+    from monolith.tables._native_tables import LearningRates
+    from monolith.tables._pooling import Combiner
+    from monolith.tables.table_config import TableConfig
+
+_PER_ID, _PER_UNIQUE_ID = 0, 1
+"""How gradients lie: one row for each input id, or one for each distinct id in plan order."""
+
+
+class HashTable(WholeGroup):
+    """A table that maps any int64 to a row of float32 weights, grows as ids come and forgets expired ones.
+
+    ``ids`` are int64 of any shape: torch CPU tensors or NumPy arrays, without a copy when contiguous, or lists. Results are
+    of the kind of ``ids`` (torch for lists). Calls may come from many threads at once; the change of one id is atomic, a
+    batch is not. A refused call leaves the table as it was. ``time`` is Unix seconds, one or per id; None means now.
+
+    >>> import torch
+    >>> from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
+    >>> table = HashTable(TableConfig([Segment(2, optimizer=row_optimizers.Sgd(learning_rate=0.5))], name="user"))
+    >>> ids = torch.tensor([7, 7, 8])
+    >>> table.apply_gradients(ids, torch.ones(3, 2)).inserted
+    2
+    >>> table.lookup(torch.tensor([7, 8, 9]))  # the gradients of id 7 were summed; id 9 was never seen
+    tensor([[-1.0000, -1.0000],
+            [-0.5000, -0.5000],
+            [ 0.0000,  0.0000]])
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        self._bind(single(config), 0, owns_group=True)
+
+    @classmethod
+    def of_group(cls, native: NativeTables, number: int) -> HashTable:
+        """The table of this number in a group: the same rows, not a copy."""
+        table = cls.__new__(cls)
+        table._bind(native, number, owns_group=len(native) == 1)
+        return table
+
+    def _bind(self, native: NativeTables, number: int, *, owns_group: bool) -> None:
+        self.native = native
+        self.config = native.configs[number]
+        self.dim = native.dims[number]
+        self._number = number
+        self._owns_group = owns_group
+        self._core = native.core
+        self._subject = native.subjects[number]
+        self._state_bytes = native.core.state_bytes(number)
+
+    @property
+    def name(self) -> str:
+        """Of the table."""
+        return self.config.name
+
+    # Reading
+
+    def lookup(self, ids: Ids, *, step: int = 0) -> Any:
+        """float32, shape of ids + [dim]. An id without a row reads zeros; nothing is inserted."""
+        array = id_array(ids, self._subject)
+        values = np.empty((*array.shape, self.dim), np.float32)
+        splits = self.native.splits_for(self._number, array.size)
+        self._core.lookup(array.reshape(-1), splits, values.reshape(-1), step)
+        return hand_back(values, ids)
+
+    def lookup_rows(self, ids: Ids) -> FoundRows:
+        """All that is stored of the ids: weights, optimizer state and time."""
+        array = id_array(ids, self._subject)
+        shape = array.shape
+        weights = np.empty((*shape, self.dim), np.float32)
+        state = np.empty((*shape, self._state_bytes), np.uint8)
+        times = np.empty(shape, np.int64)
+        found = np.empty(shape, np.uint8)
+        self._core.lookup_rows(
+            self._number,
+            array.reshape(-1),
+            weights.reshape(-1),
+            state.reshape(-1),
+            times.reshape(-1),
+            found.reshape(-1),
+        )
+        parts = (found.view(np.bool_), weights, state, times)
+        return FoundRows(*(hand_back(part, ids) for part in parts))
+
+    def lookup_pooled(self, ids: Ids, row_splits: Ids, combiner: Combiner = "sum", *, step: int = 0) -> Any:
+        """The rows of each example combined in one pass: [B, dim], or [B, n, dim] for ("first_n", n).
+
+        ``row_splits`` int64 [B + 1] says where each example starts in the flat ``ids``. Empty examples give zeros.
+        """
+        array = id_array(ids, self._subject).reshape(-1)
+        splits = split_array(row_splits, array.size, self._subject)
+        pooling = parse_combiner(combiner, self._subject)
+        values = np.empty(pooling.shape(len(splits) - 1, self.dim), np.float32)
+        self._core.lookup_pooled(
+            self._number, array, splits, pooling.mode, pooling.first_n, values.reshape(-1), step_number(step, self._subject)
+        )
+        return hand_back(values, ids)
+
+    def contains(self, ids: Ids) -> Any:
+        """bool, shape of ids: true where the id has a row."""
+        array = id_array(ids, self._subject)
+        found = np.empty(array.shape, np.uint8)
+        self._core.contains(self._number, array.reshape(-1), found.reshape(-1))
+        return hand_back(found.view(np.bool_), ids)
+
+    # Writing
+
+    def assign(self, ids: Ids, rows: Floats, *, time: Times = None) -> int:
+        """Overwrites weights, keeps optimizer state, inserts new ids that admission lets in. The last duplicate wins.
+
+        Returns:
+            How many ids were written.
+        """
+        return self._assign(ids, rows, time, add=False)
+
+    def assign_add(self, ids: Ids, rows: Floats, *, time: Times = None) -> int:
+        """Adds to weights; a new id starts from its initializer. Duplicates add up. Returns how many ids were written."""
+        return self._assign(ids, rows, time, add=True)
+
+    def apply_gradients(
+        self,
+        ids: Ids,
+        grads: Floats,
+        *,
+        step: int = 0,
+        time: Times = None,
+        learning_rates: LearningRates | None = None,
+        dedup: bool = True,
+        latest: Floats | None = None,
+    ) -> Applied:
+        """One optimizer step for every id; ``grads`` has the shape of ids + [dim].
+
+        Args:
+            ids: Duplicates are summed first, in input order.
+            grads: Gradients of the looked-up rows.
+            step: Global step, >= 0, for schedules and step-dependent rules.
+            time: When the ids were seen; expiry counts from it.
+            learning_rates: One per segment; None asks the segments' optimizers for this step.
+            dedup: False makes one step per occurrence, in input order, and counts admission so.
+            latest: The rows as the worker saw them, for delay compensation; shape of ``grads``.
+        """
+        subject = self._subject
+        array = id_array(ids, subject)
+        shape = (*array.shape, self.dim)
+        gradients = float_array(grads, shape, subject, "grads").reshape(-1)
+        seen = None if latest is None else float_array(latest, shape, subject, "latest").reshape(-1)
+        times = time_array(time, array.shape, subject)
+        number = step_number(step, subject)
+        rates = self.native.rates({self._number: learning_rates}, number)
+        plan = self._core.plan(array.reshape(-1), self.native.splits_for(self._number, array.size), dedup)
+        applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
+        return applied_from_core(applied)
+
+    def apply_pooled_gradients(
+        self,
+        ids: Ids,
+        row_splits: Ids,
+        grads: Floats,
+        combiner: Combiner = "sum",
+        *,
+        step: int = 0,
+        time: Times = None,
+        learning_rates: LearningRates | None = None,
+    ) -> Applied:
+        """The gradient of `lookup_pooled`: one optimizer step for every id that took part.
+
+        ``grads`` has the shape of the pooled result and is never expanded to one row per id.
+        """
+        subject = self._subject
+        array = id_array(ids, subject).reshape(-1)
+        splits = split_array(row_splits, array.size, subject)
+        pooling = parse_combiner(combiner, subject)
+        shape = pooling.shape(len(splits) - 1, self.dim)
+        gradients = float_array(grads, shape, subject, "grads").reshape(-1)
+        times = time_array(time, array.shape, subject)
+        number = step_number(step, subject)
+        rates = self.native.rates({self._number: learning_rates}, number)
+        kept, rows, scales = gradient_rows(pooling, splits)
+        if kept is not None:
+            array = array[kept]
+            times = times if len(times) == 1 else times[kept]
+        if array.size == 0:
+            return Applied()
+        if len(self.native) > 1:  # the core reads gradient rows in place for groups of one only
+            gradients = expand_gradients(gradients.reshape(-1, self.dim), rows, scales).reshape(-1)
+            rows = scales = None
+        plan = self._core.plan(array, self.native.splits_for(self._number, array.size), True)
+        applied = self._core.apply(plan, gradients, _PER_ID, rows, scales, rates, number, times, 1.0, None)
+        return applied_from_core(applied)
+
+    def reinitialize(self, ids: Ids, *, time: Times = None) -> Any:
+        """Starts rows anew, inserting absent ids without asking admission.
+
+        Returns:
+            int8, shape of ids: 1 where the id had a row, 0 where it was inserted.
+        """
+        array = id_array(ids, self._subject)
+        status = np.empty(array.shape, np.int8)
+        seconds = int(clock.time()) if time is None else int(time_array(time, (), self._subject)[0])
+        self._core.reinitialize(self._number, array.reshape(-1), seconds, status.reshape(-1))
+        return hand_back(status, ids)
+
+    def erase(self, ids: Ids) -> int:
+        """Removes rows and leaves tombstones; returns how many there were."""
+        return self._core.erase(self._number, id_array(ids, self._subject).reshape(-1))
+
+    # Plans: look at a batch once, use it for reading and for learning
+
+    def plan(self, ids: Ids, *, dedup: bool = True) -> TablePlan:
+        """The distinct ids of a batch, for `read` and `apply`. Touches no row."""
+        array = id_array(ids, self._subject).reshape(-1)
+        return TablePlan(self._core.plan(array, self.native.splits_for(self._number, array.size), dedup), ids)
+
+    def read(self, plan: TablePlan, *, step: int = 0) -> Any:
+        """float32 [U, dim]: rows of the plan's distinct ids."""
+        values = np.empty((len(plan), self.dim), np.float32)
+        self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
+        return hand_back(values, plan.like)
+
+    def apply(
+        self,
+        plan: TablePlan,
+        grads: Floats,
+        *,
+        step: int = 0,
+        time: Times = None,
+        learning_rates: LearningRates | None = None,
+        scale: float = 1.0,
+    ) -> Applied:
+        """One optimizer step with summed gradients [U, dim] of the plan's distinct ids, each times ``scale``."""
+        subject = self._subject
+        gradients = float_array(grads, (len(plan), self.dim), subject, "grads").reshape(-1)
+        times = time_array(time, (plan.core.num_ids,), subject)
+        number = step_number(step, subject)
+        rates = self.native.rates({self._number: learning_rates}, number)
+        applied = self._core.apply(plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, scale, None)
+        return applied_from_core(applied)
+
+    # The whole table
+
+    def evict(self, now: int | None = None) -> int:
+        """Removes rows whose life time has passed at ``now`` (None: the newest time the table has seen)."""
+        reference = -1 if now is None else int(time_array(now, (), self._subject)[0])
+        return self._core.evict(self._number, reference)
+
+    def evict_in_background(self, every_seconds: float) -> BackgroundEviction:
+        """Starts a named thread that evicts at this interval; stop it with ``stop()`` or a with block."""
+        return BackgroundEviction(self.native, every_seconds=every_seconds, table=self._number)
+
+    def clear(self) -> None:
+        """Removes every row, and the admission counts of the group when it has one table."""
+        if self._owns_group:
+            self._core.clear()
+        else:
+            self._core.erase(self._number, self._core.ids(self._number))
+
+    def ids(self) -> Tensor:
+        """int64 [len]: every id with a row, in no particular order."""
+        return torch.from_numpy(self._core.ids(self._number))
+
+    def tombstones(self, since: int = 0) -> Tensor:
+        """int64: ids removed after a mark that have not come back."""
+        return torch.from_numpy(self._core.tombstones(self._number, since))
+
+    @property
+    def newest_time(self) -> int:
+        """The newest time of any update, Unix seconds; 0 before the first."""
+        return self._core.newest_time(self._number)
+
+    def stats(self) -> dict[str, int | float]:
+        """Rows, bytes and their parts, evictions, load: see `docs/glossary.md`."""
+        return self._core.stats(self._number)
+
+    def __len__(self) -> int:
+        return self._core.size(self._number)
+
+    def __contains__(self, key: int) -> bool:
+        return bool(self.contains(np.array([key], np.int64))[0])
+
+    def __repr__(self) -> str:
+        return f"HashTable(name={self.name!r}, dim={self.dim}, rows={len(self)})"
+
+    def _assign(self, ids: Ids, rows: Floats, time: Times, *, add: bool) -> int:
+        array = id_array(ids, self._subject)
+        values = float_array(rows, (*array.shape, self.dim), self._subject, "rows")
+        times = time_array(time, array.shape, self._subject)
+        return self._core.assign(self._number, array.reshape(-1), values.reshape(-1), times, add, 0)

@@ -1,0 +1,198 @@
+"""What the rows of a store look like, as text that two sides can compare.
+
+Two stores may exchange rows iff their schemas agree, so the digest is compared when a client connects, a snapshot is
+restored or a log is replayed. How rows *learn* (learning rates, initializers, expiry) is not part of it: that may change
+between two runs without making old rows unreadable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monolith.errors import DataLossError, FailedPreconditionError
+
+_TABLE_PREFIX = "monolith-table/1"
+_SCHEMA_PREFIX = "monolith-schema/1"
+_SLOT_RULE = "slot=v2"
+"""Expiry and admission by slot read bits 48..62 of the id."""
+
+
+def fnv1a_64(text: str) -> int:
+    """The 64-bit FNV-1a hash of a text's UTF-8 bytes.
+
+    >>> hex(fnv1a_64(""))
+    '0xcbf29ce484222325'
+    """
+    digest = 0xCBF29CE484222325
+    for byte in text.encode():
+        digest = ((digest ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSchema:
+    """One segment of a row."""
+
+    dim: int
+    optimizer: str
+    state_bytes: int
+    compressor: str
+    compressed_bytes: int
+
+    @classmethod
+    def parse(cls, text: str) -> SegmentSchema:
+        """From `<dim>,<optimizer>,<state bytes>,<compressor>,<compressed bytes>`."""
+        parts = text.split(",")
+        if len(parts) != 5 or not (parts[0].isdigit() and parts[2].isdigit() and parts[4].isdigit()):
+            raise DataLossError(f"table schema: segment of 5 parts expected, got {text!r}")
+        return cls(
+            dim=int(parts[0]),
+            optimizer=parts[1],
+            state_bytes=int(parts[2]),
+            compressor=parts[3],
+            compressed_bytes=int(parts[4]),
+        )
+
+    @property
+    def text(self) -> str:
+        """The canonical form that `parse` reads."""
+        return f"{self.dim},{self.optimizer},{self.state_bytes},{self.compressor},{self.compressed_bytes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """What a row of one table holds.
+
+    >>> table = TableSchema.parse("user", "monolith-table/1;serving=0;segment=4,adagrad,16,fp32,16")
+    >>> table.dim, table.state_bytes
+    (4, 16)
+    """
+
+    name: str
+    serving: bool
+    segments: tuple[SegmentSchema, ...]
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> TableSchema:
+        """From the canonical text of the core."""
+        prefix, *parts = text.split(";")
+        serving_part = parts[0] if parts else ""
+        if prefix != _TABLE_PREFIX or serving_part not in {"serving=0", "serving=1"}:
+            raise DataLossError(f"table {name!r}: schema must begin with '{_TABLE_PREFIX};serving=', got {text[:60]!r}")
+        segments = []
+        for part in parts[1:]:
+            key, _, value = part.partition("=")
+            if key != "segment":
+                raise DataLossError(f"table {name!r}: schema part must be segment=, got {part!r}")
+            segments.append(SegmentSchema.parse(value))
+        return cls(name=name, serving=serving_part == "serving=1", segments=tuple(segments))
+
+    @property
+    def dim(self) -> int:
+        """Weights of a row."""
+        return sum(segment.dim for segment in self.segments)
+
+    @property
+    def state_bytes(self) -> int:
+        """Optimizer state of a row."""
+        return sum(segment.state_bytes for segment in self.segments)
+
+    @property
+    def text(self) -> str:
+        """The canonical form that `parse` reads."""
+        segments = "".join(f";segment={segment.text}" for segment in self.segments)
+        return f"{_TABLE_PREFIX};serving={int(self.serving)}{segments}"
+
+    @property
+    def digest(self) -> int:
+        """64-bit hash of `text`, carried by every row block."""
+        return fnv1a_64(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The tables of a store in sorted-name order; table numbers in row blocks and splits are positions in it."""
+
+    tables: tuple[TableSchema, ...]
+
+    def __post_init__(self) -> None:
+        names = [table.name for table in self.tables]
+        if names != sorted(set(names)):
+            raise FailedPreconditionError(f"schema: tables must be sorted by name and distinct, got {names}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tables."""
+        return tuple(table.name for table in self.tables)
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Weights of a row, per table."""
+        return tuple(table.dim for table in self.tables)
+
+    @property
+    def num_segments(self) -> int:
+        """Segments of all tables: the length of a learning-rate vector."""
+        return sum(len(table.segments) for table in self.tables)
+
+    @property
+    def text(self) -> str:
+        """One line per table."""
+        lines = [f"{_SCHEMA_PREFIX};{_SLOT_RULE}"]
+        lines += [f"{table.name}={table.text}" for table in self.tables]
+        return "\n".join(lines) + "\n"
+
+    @property
+    def digest(self) -> int:
+        """64-bit hash of `text`."""
+        return fnv1a_64(self.text)
+
+    @classmethod
+    def parse(cls, text: str) -> Schema:
+        """From `text`.
+
+        Raises:
+            DataLossError: it is not the text of a schema.
+        """
+        head, *lines = text.splitlines()
+        if head != f"{_SCHEMA_PREFIX};{_SLOT_RULE}":
+            raise DataLossError(f"schema: first line must be '{_SCHEMA_PREFIX};{_SLOT_RULE}', got {head[:60]!r}")
+        tables = []
+        for line in lines:
+            name, _, table = line.rpartition(f"={_TABLE_PREFIX}")
+            tables.append(TableSchema.parse(name, _TABLE_PREFIX + table))
+        return cls(tuple(tables))
+
+    def differences(self, other: Schema) -> list[str]:
+        """What `other` has differently, one readable line each; empty iff rows can be exchanged."""
+        mine = {table.name: table for table in self.tables}
+        theirs = {table.name: table for table in other.tables}
+        lines = [f"table {name!r} is missing" for name in sorted(mine.keys() - theirs.keys())]
+        lines += [f"table {name!r} is unknown" for name in sorted(theirs.keys() - mine.keys())]
+        for name in sorted(mine.keys() & theirs.keys()):
+            lines += _table_differences(mine[name], theirs[name])
+        return lines
+
+    def require_equal(self, other: Schema, *, origin: str) -> None:
+        """Refuses rows of another shape.
+
+        Raises:
+            FailedPreconditionError: says what differs, table by table.
+        """
+        differences = self.differences(other)
+        if differences:
+            raise FailedPreconditionError(f"{origin}: schema does not match this store: " + "; ".join(differences))
+
+
+def _table_differences(mine: TableSchema, theirs: TableSchema) -> list[str]:
+    subject = f"table {mine.name!r}"
+    if mine.serving != theirs.serving:
+        kinds = ("training", "serving")
+        return [f"{subject}: expected {kinds[mine.serving]} rows, got {kinds[theirs.serving]} rows"]
+    if len(mine.segments) != len(theirs.segments):
+        return [f"{subject}: expected {len(mine.segments)} segments, got {len(theirs.segments)}"]
+    return [
+        f"{subject}, segment {number}: expected {expected.text}, got {got.text}"
+        for number, (expected, got) in enumerate(zip(mine.segments, theirs.segments, strict=True))
+        if expected != got
+    ]

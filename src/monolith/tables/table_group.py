@@ -1,0 +1,264 @@
+"""Many named tables behind one call: one plan, one pass, one cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables._arrays import MAX_IDS, float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._native_tables import NativeTables
+from monolith.tables._whole_group import WholeGroup
+from monolith.tables.hash_table import HashTable
+from monolith.tables.rows import TablePlan, applied_from_core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from monolith.tables._arrays import Floats, Ids, Times
+    from monolith.tables._native_tables import LearningRates
+    from monolith.tables._pooling import Combiner
+    from monolith.tables.store import Applied
+    from monolith.tables.table_config import TableConfig
+
+_PER_ID, _PER_UNIQUE_ID = 0, 1
+
+
+class _Batch(NamedTuple):
+    """The ids of a call, end to end in table order."""
+
+    tables: list[int]
+    names: list[str]
+    arrays: list[NDArray[np.int64]]
+    flat: NDArray[np.int64]
+    splits: NDArray[np.int64]
+
+
+class TableGroup(WholeGroup):
+    """Named tables that are looked up, updated, cut and saved together.
+
+    Arguments are mappings from table name to what `HashTable` takes; tables left out have no ids in the call. All tables
+    of a call are served by one pass over the buckets. ``group["user"]`` is one table, for everything else.
+
+    >>> import torch
+    >>> from monolith.tables import Segment, TableConfig, TableGroup
+    >>> group = TableGroup({"user": TableConfig([Segment(2)]), "item": TableConfig([Segment(1)])})
+    >>> group["item"].assign([5], [[0.5]])
+    1
+    >>> rows = group.lookup({"user": torch.tensor([[1, 2]]), "item": torch.tensor([5])})
+    >>> rows["user"].shape, rows["item"]
+    (torch.Size([1, 2, 2]), tensor([[0.5000]]))
+    """
+
+    def __init__(self, configs: Mapping[str, TableConfig]) -> None:
+        self._bind(NativeTables(configs))
+
+    @classmethod
+    def of_native(cls, native: NativeTables) -> TableGroup:
+        """The tables of a native group: the same rows, not a copy."""
+        group = cls.__new__(cls)
+        group._bind(native)
+        return group
+
+    def _bind(self, native: NativeTables) -> None:
+        self.native = native
+        self._core = native.core
+        self._owns_group = True
+        self._tables = {name: HashTable.of_group(native, n) for n, name in enumerate(native.names)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tables, sorted."""
+        return self.native.names
+
+    def __getitem__(self, name: str) -> HashTable:
+        return self._tables[self.native.names[self.native.number_of(name)]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.native.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tables
+
+    def __len__(self) -> int:
+        return len(self.native)
+
+    # Reading
+
+    def lookup(self, ids: Mapping[str, Ids], *, step: int = 0) -> dict[str, Any]:
+        """Name -> float32, shape of its ids + [dim]. Ids without a row read zeros."""
+        batch = self._batch(ids)
+        sizes = [array.size * self.native.dims[table] for table, array in zip(batch.tables, batch.arrays, strict=True)]
+        values = np.empty(sum(sizes), np.float32)
+        self._core.lookup(batch.flat, batch.splits, values, step_number(step, "group"))
+        return self._parts(values, batch, ids)
+
+    def lookup_pooled(
+        self, ids: Mapping[str, Ids], row_splits: Mapping[str, Ids], combiners: Mapping[str, Combiner], *, step: int = 0
+    ) -> dict[str, Any]:
+        """Name -> the pooled rows of each example, as `HashTable.lookup_pooled` gives them."""
+        self._require_same_names(ids, row_splits=row_splits)
+        return {
+            name: self[name].lookup_pooled(ids[name], row_splits[name], combiners.get(name, "sum"), step=step)
+            for name in sorted(ids)
+        }
+
+    def plan(self, ids: Mapping[str, Ids], *, dedup: bool = True) -> TablePlan:
+        """The distinct (table, id) pairs of a batch, for `read` and `apply`. Touches no row."""
+        batch = self._batch(ids)
+        like = next((ids[name] for name in batch.names), None)
+        return TablePlan(self._core.plan(batch.flat, batch.splits, dedup), like)
+
+    def read(self, plan: TablePlan, *, step: int = 0) -> Any:
+        """float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
+        values = np.empty(plan.core.num_values, np.float32)
+        self._core.read(plan.core, values, step_number(step, "group"))
+        return hand_back(values, plan.like)
+
+    # Writing
+
+    def assign(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> int:
+        """Overwrites weights; returns how many ids were written."""
+        self._require_same_names(ids, rows=rows)
+        return sum(self[name].assign(ids[name], rows[name], time=time) for name in sorted(ids))
+
+    def assign_add(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> int:
+        """Adds to weights; returns how many ids were written."""
+        self._require_same_names(ids, rows=rows)
+        return sum(self[name].assign_add(ids[name], rows[name], time=time) for name in sorted(ids))
+
+    def apply_gradients(
+        self,
+        ids: Mapping[str, Ids],
+        grads: Mapping[str, Floats],
+        *,
+        step: int = 0,
+        time: Times | Mapping[str, Times] = None,
+        learning_rates: Mapping[str, LearningRates] | None = None,
+        dedup: bool = True,
+        latest: Mapping[str, Floats] | None = None,
+    ) -> Applied:
+        """One optimizer step for every id of every table; see `HashTable.apply_gradients`.
+
+        ``learning_rates`` names the tables that differ from their optimizers. ``time`` is one number, or a mapping with
+        one time per id of each table.
+        """
+        self._require_same_names(ids, grads=grads, latest=latest)
+        batch = self._batch(ids)
+        number = step_number(step, "group")
+        rates = self._rates(batch, learning_rates, number)
+        gradients = self._flat_floats(batch, grads, "grads")
+        seen = None if latest is None else self._flat_floats(batch, latest, "latest")
+        times = self._times(batch, time)
+        plan = self._core.plan(batch.flat, batch.splits, dedup)
+        applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
+        return applied_from_core(applied)
+
+    def apply(
+        self,
+        plan: TablePlan,
+        grads: Floats,
+        *,
+        step: int = 0,
+        time: Times = None,
+        learning_rates: Mapping[str, LearningRates] | None = None,
+        scale: float = 1.0,
+    ) -> Applied:
+        """One optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
+        number = step_number(step, "group")
+        gradients = float_array(grads, (plan.core.num_values,), "group", "grads")
+        times = time_array(time, (plan.core.num_ids,), "group")
+        given = self._named_rates(learning_rates)
+        rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number)
+        applied = self._core.apply(plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, scale, None)
+        return applied_from_core(applied)
+
+    # All tables
+
+    def evict(self, now: int | None = None) -> int:
+        """Removes expired rows of all tables (None: at each table's newest time); returns how many."""
+        return self._core.evict(-1, -1 if now is None else int(time_array(now, (), "group")[0]))
+
+    def evict_in_background(self, every_seconds: float) -> BackgroundEviction:
+        """Starts a named thread that evicts all tables at this interval; stop it with ``stop()`` or a with block."""
+        return BackgroundEviction(self.native, every_seconds=every_seconds)
+
+    def clear(self) -> None:
+        """Removes every row of every table, and the admission counts."""
+        self._core.clear()
+
+    def stats(self) -> dict[str, dict[str, int | float]]:
+        """Name -> the numbers of `HashTable.stats`."""
+        return {name: table.stats() for name, table in self._tables.items()}
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name}: {len(table)} rows" for name, table in self._tables.items())
+        return f"TableGroup({rows})"
+
+    # Inside
+
+    def _batch(self, ids: Mapping[str, Ids]) -> _Batch:
+        tables = sorted(self.native.number_of(name) for name in ids)
+        names = [self.native.names[table] for table in tables]
+        arrays = [id_array(ids[self.native.names[table]], self.native.subjects[table]) for table in tables]
+        sizes = np.zeros(len(self.native) + 1, np.int64)
+        for table, array in zip(tables, arrays, strict=True):
+            sizes[table + 1] = array.size
+        splits = np.cumsum(sizes)
+        if splits[-1] > MAX_IDS:
+            raise InvalidArgumentError(f"group: at most 2^31 - 1 ids fit in one call, got {splits[-1]}; split the batch")
+        flat = _end_to_end([array.reshape(-1) for array in arrays], np.int64)
+        return _Batch(tables, names, arrays, flat, splits)
+
+    def _parts(self, values: NDArray[np.float32], batch: _Batch, like: Mapping[str, Ids]) -> dict[str, Any]:
+        parts, at = {}, 0
+        for table, name, array in zip(batch.tables, batch.names, batch.arrays, strict=True):
+            dim = self.native.dims[table]
+            part = values[at : at + array.size * dim].reshape(*array.shape, dim)
+            parts[name] = hand_back(part, like[name])
+            at += part.size
+        return parts
+
+    def _flat_floats(self, batch: _Batch, values: Mapping[str, Floats], what: str) -> NDArray[np.float32]:
+        parts = []
+        for table, name, array in zip(batch.tables, batch.names, batch.arrays, strict=True):
+            shape = (*array.shape, self.native.dims[table])
+            parts.append(float_array(values[name], shape, self.native.subjects[table], what).reshape(-1))
+        return _end_to_end(parts, np.float32)
+
+    def _times(self, batch: _Batch, time: Times | Mapping[str, Times]) -> NDArray[np.int64]:
+        if not hasattr(time, "keys"):
+            return time_array(time, (batch.flat.size,), "group")
+        self._require_same_names(dict.fromkeys(batch.names), time=time)
+        parts = [
+            np.broadcast_to(time_array(time[name], array.shape, self.native.subjects[table]), array.size)
+            for table, name, array in zip(batch.tables, batch.names, batch.arrays, strict=True)
+        ]
+        return _end_to_end(parts, np.int64)
+
+    def _rates(
+        self, batch: _Batch, given: Mapping[str, LearningRates] | None, step: int
+    ) -> NDArray[np.float32]:
+        named = self._named_rates(given)
+        return self.native.rates({table: named.get(table) for table in batch.tables} | named, step)
+
+    def _named_rates(self, given: Mapping[str, LearningRates] | None) -> dict[int, LearningRates]:
+        return {} if given is None else {self.native.number_of(name): rates for name, rates in given.items()}
+
+    def _require_same_names(self, ids: Mapping[str, Any], **others: Mapping[str, Any] | None) -> None:
+        for what, other in others.items():
+            if other is not None and other.keys() != ids.keys():
+                raise InvalidArgumentError(
+                    f"group: {what} must name the same tables as ids, {sorted(ids)}, got {sorted(other)}"
+                )
+
+
+def _end_to_end(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    """One flat array; a single part is handed through without a copy."""
+    if len(parts) == 1:
+        return np.ascontiguousarray(parts[0])
+    return np.concatenate([np.empty(0, dtype), *parts])

@@ -1,0 +1,77 @@
+"""Row blocks written plainly in Python, byte by byte from their grammar, so that the core's writer has a second opinion."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION, BlockKind, RowBlock, padded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_POLYNOMIAL = 0x82F63B78
+"""CRC-32C (Castagnoli), reflected."""
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_POLYNOMIAL if crc & 1 else 0)
+        table.append(crc)
+    return table
+
+
+_CRC_TABLE = _crc_table()
+
+
+def crc32c(data: bytes) -> int:
+    """CRC-32C of some bytes.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    return crc ^ 0xFFFFFFFF
+
+
+def bucket_of_id(key: int) -> int:
+    """The virtual bucket of an id: the top 10 bits of its mixed hash."""
+    mask = (1 << 64) - 1
+    x = (key + 0x9E3779B97F4A7C15) & mask
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
+    return (x ^ (x >> 31)) >> 54
+
+
+def build_block(
+    kind: BlockKind, *, digest: int, table: int, bucket: int, epoch: int, rows: Sequence[tuple[int, int, bytes]]
+) -> RowBlock:
+    """A block of (id, time, payload) rows; for tombstones the time is the epoch of the removal and the payload empty."""
+    row_bytes = len(rows[0][2]) if rows else 0
+    payload = b"".join(row[2] for row in rows)
+    header = HEADER.pack(
+        MAGIC, VERSION, kind, 0, digest, table, bucket, len(rows), row_bytes, len(payload), epoch
+    )
+    keys = np.array([row[0] for row in rows], np.int64).tobytes()
+    times = np.array([row[1] for row in rows], np.uint32).tobytes()
+    return _finish(header + keys + _pad(times) + _pad(payload))
+
+
+def build_filter_block(*, bucket: int, epoch: int, payload: bytes) -> RowBlock:
+    """A block that carries the admission counts of one bucket."""
+    header = HEADER.pack(MAGIC, VERSION, BlockKind.FILTER, 0, 0, 0, bucket, 0, 1, len(payload), epoch)
+    return _finish(header + _pad(payload))
+
+
+def _pad(data: bytes) -> bytes:
+    return data.ljust(padded(len(data)), b"\0")
+
+
+def _finish(body: bytes) -> RowBlock:
+    return RowBlock(body + TRAILER.pack(crc32c(body), 0))

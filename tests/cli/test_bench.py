@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from monolith.cli import bench, main
+from monolith.cli._bench import isolation, machine, runner
+from monolith.cli._bench.catalog import ROWS
+from monolith.cli._bench.measurement import Measurement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from monolith.cli._bench.setting import Setting
+
+KEYS = [row.key for row in ROWS]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Setting]]:
+    """Rows that were asked for, each answered by one measurement instead of being measured."""
+    calls: list[tuple[str, Setting]] = []
+
+    def call(function: str, setting: Setting, *, row: str) -> Any:
+        calls.append((row, setting))
+        return [Measurement(row=row, measure=f"speed of {row}", figure=5.0, unit="x/s", limit=4.0).to_json()]
+
+    monkeypatch.setattr(isolation, "call", call)
+    monkeypatch.setattr(machine, "busy_ratio", lambda: 0.0)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 2**40)
+    return calls
+
+
+def test_all_rows_run_by_default_at_full_size(
+    asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench"]) == 0
+    assert [row for row, _ in asked] == KEYS
+    assert asked[0][1].large_rows == 10_000_000
+    out = capsys.readouterr().out
+    assert f"{len(KEYS)} of {len(KEYS)} requirements met" in out
+    assert all(f"speed of {key}" in out for key in KEYS)
+
+
+def test_rows_threads_folder_and_quickness_can_be_chosen(asked: list[tuple[str, Setting]], tmp_path: Path) -> None:
+    arguments = ["bench", "--quick", "--threads", "3", "--directory", str(tmp_path), "--rows", "save", "training"]
+    assert main(arguments) == 0
+    assert [row for row, _ in asked] == ["training", "save"], "rows come in the order of the table"
+    setting = asked[0][1]
+    assert (setting.threads, setting.directory) == (3, str(tmp_path))
+    assert setting.large_rows < 10_000_000
+
+
+def test_json_is_the_only_thing_on_standard_output(
+    asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--json", "--rows", "one_id"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert [each["measure"] for each in document["measurements"]] == ["speed of one_id"]
+    assert document["machine"]["processor"]
+    assert "[1/1] one_id" in captured.err
+
+
+def test_a_quick_run_says_that_its_verdicts_are_a_smoke_test(
+    asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["bench", "--quick", "--rows", "one_id"])
+    assert "smoke test" in capsys.readouterr().out
+
+
+def test_control_c_prints_what_was_measured(
+    asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = isolation.call
+
+    def interrupted(function: str, setting: Setting, **arguments: Any) -> Any:
+        if arguments["row"] == KEYS[1]:
+            raise KeyboardInterrupt
+        return answer(function, setting, **arguments)
+
+    monkeypatch.setattr(isolation, "call", interrupted)
+    assert main(["bench"]) == 130
+    assert f"speed of {KEYS[0]}" in capsys.readouterr().out
+
+
+def test_a_failed_row_is_printed_and_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise isolation.ChildFailedError("it ended with status 1")
+
+    monkeypatch.setattr(isolation, "call", fail)
+    assert main(["bench", "--rows", "cut"]) == 1
+    assert "failed: it ended with status 1" in capsys.readouterr().out
+
+
+def test_an_unknown_row_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "--rows", "trainig"])
+    error = capsys.readouterr().err
+    assert re.search(r"invalid choice: 'trainig'", error)
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threads", "0"], "'threads': expected a number above 0, got 0"),
+        (["--directory", "/no/such/folder"], "expected an existing folder, got /no/such/folder"),
+    ],
+)
+def test_bad_options_fail_before_anything_is_measured(
+    asked: list[tuple[str, Setting]], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert asked == []
+
+
+def test_a_row_too_large_for_this_machine_names_the_way_out(
+    asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 2**20)
+    assert main(["bench", "--rows", "growth"]) == 0
+    assert "try --quick" in capsys.readouterr().out
+    assert asked == []
+
+
+def test_a_run_without_failure_ends_with_zero_whatever_the_ratios() -> None:
+    slow = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
+    assert slow.ok is False
+    assert bench.exit_status(runner.Outcome(measurements=[slow])) == 0

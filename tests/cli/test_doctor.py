@@ -1,0 +1,72 @@
+"""``monolith doctor`` tells the truth about versions, core, machine and extras."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import monolith
+from monolith import _core, cli
+from monolith.cli import doctor
+
+
+def test_lines_name_versions_core_and_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"]) == 0
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["monolith"] == lines["core"] == monolith.__version__
+    assert (lines["torch"], lines["numpy"]) == (torch.__version__, np.__version__)
+    assert lines["cpu features"].split() == _core.cpu_features()
+    assert lines["threads"].startswith(f"{_core.num_threads()} of ")
+    assert lines["huge pages"] in {"always", "madvise", "never", "unknown"}
+    assert {f"extra {name}" for name in doctor.EXTRAS} <= set(lines)
+
+
+def test_json_is_the_same_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["versions"]["core"] == _core.VERSION
+    assert report["core_file"] == _core.__file__
+    assert report["threads"] == _core.num_threads() >= 1
+    assert report["cpus"] >= 1
+    assert [extra["name"] for extra in report["extras"]] == list(doctor.EXTRAS)
+
+
+def test_extras_are_those_of_the_project(project_root: Path) -> None:
+    project = tomllib.loads((project_root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        extra: tuple(sorted(re.split(r"[<>=!~]", need)[0] for need in needs if not need.startswith("monolith[")))
+        for extra, needs in project["optional-dependencies"].items()
+    }
+    assert declared == doctor.EXTRAS
+
+
+def test_a_missing_extra_comes_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed = metadata.version
+
+    def without_pyarrow(distribution: str) -> str:
+        if distribution == "pyarrow":
+            raise metadata.PackageNotFoundError(distribution)
+        return installed(distribution)
+
+    monkeypatch.setattr(metadata, "version", without_pyarrow)
+    assert cli.main(["doctor"]) == 0
+    assert re.search(
+        r'extra parquet +missing pyarrow: python -m pip install -c constraints.txt "\.\[parquet\]"',
+        capsys.readouterr().out,
+    )
+
+
+def test_huge_pages_that_are_off_come_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "huge_pages", lambda: "never")
+    (line,) = doctor.diagnose().advice
+    assert "madvise" in line
+    assert f"advice  {line}" in re.sub(r"  +", "  ", doctor.describe(doctor.diagnose()))

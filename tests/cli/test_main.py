@@ -1,0 +1,84 @@
+"""The command line: help everywhere, one readable line for what it does not understand."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+
+import monolith
+from monolith import cli
+from monolith.cli import doctor
+from monolith.errors import NotFoundError
+
+
+def test_every_module_is_a_command_with_help_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "doctor" in cli.find_commands()
+    for name in cli.find_commands():
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([name, "--help"])
+        assert stopped.value.code == 0
+        assert f"monolith {name}" in capsys.readouterr().out.split("example", 1)[1]
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in cli.find_commands())
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"monolith {monolith.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["docter"], ["doctor", "--jsn"], ["doctor", "now"], ["--loud"]])
+def test_what_is_not_understood_is_one_line_and_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("monolith")
+    assert line.endswith("--help")
+
+
+@pytest.mark.parametrize("error", [ValueError("dim must be > 0,\n got -1"), NotFoundError("dim must be > 0, got -1")])
+def test_what_fails_is_one_line_and_status_1(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(args: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(doctor, "run", fail)
+    assert cli.main(["doctor"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "monolith doctor: error: dim must be > 0, got -1\n"
+
+
+def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(args: argparse.Namespace) -> int:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(doctor, "run", fail)
+    with pytest.raises(KeyError):
+        cli.main(["doctor"])
+
+
+def test_the_installed_program_returns_the_status() -> None:
+    program = "import sys; from monolith.cli import main; sys.exit(main())"
+    result = subprocess.run(
+        [sys.executable, "-c", program, "doctor"], capture_output=True, text=True, check=False, timeout=50
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""

@@ -1,0 +1,25 @@
+"""The engines that every contract is run on. A new engine is tested by one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import pytest
+
+from monolith.tables import LocalStore, TableConfig
+from monolith.tables.store import Store
+from monolith.testing.reference_store import ReferenceStore
+
+StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
+
+STORES: dict[str, StoreFactory] = {
+    "reference": ReferenceStore,
+    "local": LocalStore,
+}
+
+
+@pytest.fixture(scope="session", params=list(STORES))
+def make_store(request: pytest.FixtureRequest) -> StoreFactory:
+    """Builds a store of the engine under test."""
+    return STORES[request.param]

@@ -1,0 +1,101 @@
+"""The budget checker sees what it should, and the project keeps to its hard limits."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parent.parent / "scripts" / "check-budgets"
+
+
+@pytest.fixture(scope="module")
+def budgets() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("check_budgets", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("check_budgets", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_budgets"] = module
+    loader.exec_module(module)
+    return module
+
+
+def test_the_project_keeps_to_its_hard_limits() -> None:
+    result = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=50)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_python_functions_are_measured_with_their_docstrings(budgets: ModuleType) -> None:
+    text = 'def f():\n    """Say.\n\n    More.\n    """\n    return 1\n'
+    assert [(each.name, each.lines) for each in budgets.python_functions(text)] == [("f", 6)]
+
+
+CPP = """
+#define OPEN {
+namespace a {
+struct alignas(64) Row { int key = 0; };
+enum class Kind { kOne, kTwo };
+const char* kText = "{ not a brace";  // nor this {
+const char kBrace = '{';
+constexpr int kTable[] = {1, 2'000, 3};
+template <typename T>
+T Twice(T value) {
+  auto add = [&](T other) {
+    return value + other;
+  };
+  return add(value);
+}
+class Pool {
+ public:
+  int size() const { return size_; }
+  ~Pool() {
+    /* { */
+  }
+};
+TEST(PoolTest, Grows) {
+  EXPECT_EQ(R"({{)", "{{");
+}
+}  // namespace a
+"""
+
+
+def test_cpp_functions_are_found_among_scopes_strings_and_comments(budgets: ModuleType) -> None:
+    found = [(each.name, each.lines) for each in budgets.cpp_functions(CPP)]
+    assert found == [("Twice", 7), ("size", 1), ("~Pool", 3), ("PoolTest.Grows", 3)]
+
+
+def test_a_long_file_and_a_long_function_are_over_their_budgets(
+    budgets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "ROOT", tmp_path)
+    path = tmp_path / "long.cc"
+    path.write_text("void Long() {\n" + "  Step();\n" * 900 + "}\n")
+    file_excess, function_excess = budgets.excesses(path)
+    assert (file_excess.place, file_excess.lines, file_excess.fails) == ("long.cc", 902, True)
+    assert (function_excess.place, function_excess.lines, function_excess.fails) == ("long.cc:1 Long", 902, True)
+
+
+def test_an_exception_lets_its_subject_pass_the_hard_limit(
+    budgets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "ROOT", tmp_path)
+    monkeypatch.setattr(budgets, "EXCEPTIONS", {"long.py:f": "a table of cases"})
+    path = tmp_path / "long.py"
+    path.write_text("def f():\n" + "    step()\n" * 100)
+    (excess,) = budgets.excesses(path)
+    assert excess.lines == 101
+    assert not excess.fails
+
+
+def test_what_is_within_budget_is_not_mentioned(
+    budgets: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "ROOT", tmp_path)
+    path = tmp_path / "short.py"
+    path.write_text("def f():\n" + "    step()\n" * 39)
+    assert list(budgets.excesses(path)) == []

@@ -1,0 +1,36 @@
+"""Every example runs as a user runs it, within its minute, and prints what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+
+
+def run_example(path: Path) -> str:
+    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=55)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_succeeds_and_prints_its_result(path: Path) -> None:
+    assert run_example(path).strip()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_example_fits_on_a_few_screens(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_tables_prints_a_trained_an_expired_and_a_restored_row(project_root: Path) -> None:
+    lines = run_example(project_root / "examples" / "tables.py").splitlines()
+    rows = {line.split()[0]: [float(weight) for weight in line.split()[1:]] for line in lines}
+    assert list(rows) == ["trained", "expired", "restored"]
+    assert rows["trained"] == pytest.approx([0.5, -0.25, 0.125, 1.0], abs=0.01)
+    assert rows["expired"] == [0.0] * 4
+    assert rows["restored"] == rows["trained"]

@@ -1,0 +1,60 @@
+"""The README promises only what runs: its example, its commands and the files it points to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+DOCUMENTS = sorted(
+    [*README.parent.glob("*.md"), *README.parent.glob("docs/**/*.md"), *README.parent.glob("benchmarks/*.md")]
+)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python")
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(example, str(README), "exec"), names)  # noqa: S102 - the reader's first lines, as they stand
+    assert len(names["table"]) == 1000
+    assert float(names["loss"]) < 0.1
+    assert capsys.readouterr().out.startswith("1000 rows, loss 0.0")
+
+
+def test_example_has_twenty_lines_and_keeps_the_loop_visible() -> None:
+    (example,) = blocks("python")
+    lines = [line for line in example.splitlines() if line.strip()]
+    assert len(lines) <= 20
+    assert any(line.startswith("for ") for line in lines)
+
+
+def test_every_install_command_is_constrained() -> None:
+    commands = re.findall(r"pip install[^`\n]*", "\n".join(blocks("bash")))
+    assert len(commands) == 2
+    assert all("-c constraints.txt" in command for command in commands)
+
+
+def test_ci_runs_the_test_command() -> None:
+    (test_command,) = [block.strip() for block in blocks("bash") if "pytest" in block]
+    ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert "README.md" in ci
+    assert "pytest" in test_command
+
+
+def test_files_it_points_to_exist() -> None:
+    text = README.read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:src|core|docs|tests|examples|benchmarks)/[\w./-]*)`", text))
+    assert len(paths) > 10
+    assert sorted(path for path in paths if not (README.parent / path).exists()) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(README.parent).as_posix())
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)[^)]*\)", document.read_text(encoding="utf-8"))
+    assert sorted(link for link in links if not (document.parent / link).exists()) == []
