@@ -10,8 +10,11 @@ namespace monolith {
 void BindErrors(nanobind::module_& m);
 // Versions, threads, CPU features, huge pages and the bucket of an id.
 void BindSystem(nanobind::module_& m);
-// Tables: TableSpec, Group, Plan, Cut.
+void BindTableSpec(nanobind::module_& m);
+// Groups of tables, plans, what an update did.
 void BindGroup(nanobind::module_& m);
+// The cut, and iterators over row blocks.
+void BindCut(nanobind::module_& m);
 // Packing, unique and partition kernels over ids.
 void BindIdKernels(nanobind::module_& m);
 void BindTouchedKeySet(nanobind::module_& m);

@@ -2,9 +2,13 @@
 // struct.
 #include "table/id_kernels.h"
 
+#include <nanobind/stl/tuple.h>
+
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "bindings.h"
 #include "table/shard_reorder.h"
@@ -19,8 +23,8 @@ using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::devic
 using FloatBuffer = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 template <typename... T>
-nb::tuple ArraysOf(std::vector<T>&&... values) {
-  return nb::make_tuple(ArrayOf(std::move(values))...);
+std::tuple<VectorArray<T>...> ArraysOf(std::vector<T>&&... values) {
+  return {ArrayOf(std::move(values))...};
 }
 
 void BindGrouping(nb::module_& m) {
@@ -103,9 +107,9 @@ void BindOffsets(nb::module_& m) {
       [](const IdArray& keys, const IdArray& row_splits, const IdArray& dims) {
         UniqueKeys unique =
             WithoutGil([&] { return UniqueWithOffsets(SpanOf(keys), SpanOf(row_splits), SpanOf(dims)); });
-        return nb::make_tuple(ArrayOf(std::move(unique.keys)), ArrayOf(std::move(unique.row_splits)),
-                              ArrayOf(std::move(unique.offsets)), ArrayOf(std::move(unique.offset_splits)),
-                              unique.num_floats);
+        return std::tuple_cat(ArraysOf(std::move(unique.keys), std::move(unique.row_splits), std::move(unique.offsets),
+                                       std::move(unique.offset_splits)),
+                              std::tuple(unique.num_floats));
       },
       nb::arg("keys").noconvert(), nb::arg("row_splits").noconvert(), nb::arg("dims").noconvert());
   m.def(

@@ -5,4 +5,10 @@ NB_MODULE(_core, m) {
   m.doc() = "The C++ core of monolith. Private: use monolith.tables and monolith.ids.";
   monolith::BindErrors(m);
   monolith::BindSystem(m);
+  monolith::BindIdKernels(m);
+  monolith::BindTouchedKeySet(m);
+  monolith::BindTableSpec(m);
+  monolith::BindCut(m);
+  monolith::BindGroup(m);
+  monolith::BindSnapshot(m);
 }

@@ -1,11 +1,11 @@
 #include "base/half.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace monolith {
 namespace {

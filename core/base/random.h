@@ -2,6 +2,7 @@
 // restarts or the machine that computes it. A seed for one row is Combine(Combine(table seed, id), step).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "base/hash.h"
@@ -24,16 +25,20 @@ class CounterRandom {
   uint64_t seed_;
 };
 
-// The draws Uniform(first), Uniform(first + 1), ... at once, at half their price: one word serves two.
-// REQUIRES: first is even.
-inline void FillUniform(const CounterRandom& random, uint64_t first, float* values, int count) {
-  const int pairs = count / 2;
-  for (int i = 0; i < pairs; ++i) {
+// Fills values[i] with map(Uniform(first + i)), at half the price of asking one by one: a word serves two draws.
+// The bits are drawn first and converted in a second loop, which vectorises. REQUIRES: first is even.
+template <typename Map>
+inline void FillUniform(const CounterRandom& random, uint64_t first, float* values, int count, const Map& map) {
+  for (int i = 0; i < count / 2; ++i) {
     const uint64_t word = random.Bits(first / 2 + static_cast<uint64_t>(i));
-    values[2 * i] = static_cast<float>(static_cast<int32_t>(word & 0xffffffu)) * 0x1p-24f;
-    values[2 * i + 1] = static_cast<float>(static_cast<int32_t>(word >> 40)) * 0x1p-24f;
+    values[2 * i] = std::bit_cast<float>(static_cast<uint32_t>(word) & 0xffffffu);
+    values[2 * i + 1] = std::bit_cast<float>(static_cast<uint32_t>(word >> 40));
   }
-  if (count % 2 != 0) values[count - 1] = random.Uniform(first + static_cast<uint64_t>(count - 1));
+  if (count % 2 != 0) {
+    const uint64_t word = random.Bits(first / 2 + static_cast<uint64_t>(count / 2));
+    values[count - 1] = std::bit_cast<float>(static_cast<uint32_t>(word) & 0xffffffu);
+  }
+  for (int i = 0; i < count; ++i) values[i] = map(static_cast<float>(std::bit_cast<int32_t>(values[i])) * 0x1p-24f);
 }
 
 }  // namespace monolith

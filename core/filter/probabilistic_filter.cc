@@ -9,6 +9,9 @@ namespace monolith {
 namespace {
 
 constexpr double kMissedAfterThreshold = 0.05;
+// Far from the counters that others use: were the word shared with an initializer, ids would be admitted by the weights
+// they are going to start with.
+constexpr uint64_t kCounter = 0x61646d6974000000ull;
 
 // P(draw * threshold < count * 2^32) is count / threshold to within 2^-32; neither product leaves 64 bits.
 bool AdmitsInProportion(uint64_t word, uint32_t count, uint32_t threshold) {
@@ -26,7 +29,7 @@ bool AdmitsEveryOccurrenceAlike(uint64_t word, uint32_t count, uint32_t threshol
 }  // namespace
 
 bool ProbabilisticFilterSlice::ShouldDrop(uint64_t /*hash*/, uint32_t count, uint32_t threshold, uint64_t seed) {
-  const uint64_t word = CounterRandom(seed).Bits(0);
+  const uint64_t word = CounterRandom(seed).Bits(kCounter);
   return equal_probability_ ? !AdmitsEveryOccurrenceAlike(word, count, threshold)
                             : !AdmitsInProportion(word, count, threshold);
 }

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/hash.h"
+#include "base/random.h"
 
 namespace monolith {
 namespace {
@@ -52,6 +53,18 @@ TEST(ProbabilisticFilterTest, DecisionIsAFunctionOfTheSeedAlone) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     EXPECT_EQ(one->ShouldDrop(HashId(1), 1, 2, seed), other->ShouldDrop(HashId(2), 1, 2, seed));
   }
+}
+
+TEST(ProbabilisticFilterTest, DrawIsIndependentOfOtherDrawsOfTheSeed) {
+  const std::unique_ptr<FilterSlice> slice = MakeSlice(false);
+  double sum = 0;
+  int admitted = 0;
+  for (uint64_t seed = 0; seed < 100000; ++seed) {
+    if (slice->ShouldDrop(HashId(1), 1, 10, Combine(seed, 5))) continue;
+    sum += CounterRandom(Combine(seed, 5)).Uniform(1);  // what an initializer would draw
+    ++admitted;
+  }
+  EXPECT_NEAR(sum / admitted, 0.5, 0.02);
 }
 
 TEST(ProbabilisticFilterTest, HasNoStateAndRefusesThatOfOthers) {

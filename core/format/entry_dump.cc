@@ -74,12 +74,12 @@ class FloatFill {
 
 }  // namespace
 
-EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state)
-    : initial_state_(std::move(initial_state)) {
+EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only)
+    : weights_only_(weights_only), initial_state_(std::move(initial_state)) {
   for (const DumpSegment& segment : segments) dim_ += segment.dim;
   size_t state_offset = 4 * static_cast<size_t>(dim_);
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].optimizer != "moving_average") {
+    if (segments[i].optimizer != "moving_average" && !weights_only) {
       dumps_.push_back(DumpOf(segments[i], state_offset));
       dumps_.back().segment = i;
     }
@@ -200,8 +200,8 @@ bool EntryDumpCodec::Decode(std::string_view record, int64_t* key, uint32_t* tim
     } else if (reader.tag() == kTimeTag) {
       seconds = reader.number();
     } else if (reader.tag() == kOptimizerTag) {
-      has_optimizer = true;
-      if (!DecodeOptimizer(reader.bytes(), &decoded, payload)) return false;
+      has_optimizer = !weights_only_;
+      if (has_optimizer && !DecodeOptimizer(reader.bytes(), &decoded, payload)) return false;
     } else if (reader.tag() == kPackedWeightsTag && !weights.AddPacked(reader.bytes())) {
       return false;
     }

@@ -20,9 +20,10 @@ struct DumpSegment {
 
 class EntryDumpCodec {
  public:
-  // `initial_state` is what a new row's state holds, for members that a record leaves out.
-  // Throws Error(kInvalidArgument) for an optimizer that has no dump message, or state that does not fit its kind.
-  EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state);
+  // `initial_state` is what a new row's state holds, for members that a record leaves out. `weights_only` passes over
+  // the optimizer dumps of records, whatever they are: a serving table has no use for them. Throws
+  // Error(kInvalidArgument) for an optimizer that has no dump message, or state that does not fit its kind.
+  EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only = false);
 
   int dim() const { return dim_; }
   size_t payload_bytes() const { return 4 * static_cast<size_t>(dim_) + initial_state_.size(); }
@@ -57,6 +58,7 @@ class EntryDumpCodec {
   void EncodeOptimizer(const std::byte* payload, std::string* record) const;
 
   int dim_ = 0;
+  bool weights_only_;
   std::string initial_state_;
   std::vector<SegmentDump> dumps_;  // of the segments that have one: moving averages emit none
 };

@@ -1,5 +1,6 @@
 #include "format/entry_dump_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>

@@ -101,6 +101,14 @@ class RowBlockView {
   // reaches); checks the header and that the block fits, not the checksum. Throws as the constructor does.
   static RowBlockHeader HeaderAt(std::string_view bytes, std::string_view origin = "row block", uint64_t offset = 0);
 
+  // The same rows under another table number: groups number their tables by sorted name, so numbers differ between
+  // groups.
+  RowBlockView WithTable(uint32_t table) const {
+    RowBlockView view = *this;
+    view.header_.table = table;
+    return view;
+  }
+
   const RowBlockHeader& header() const { return header_; }
   uint32_t count() const { return header_.count; }
   int64_t key(uint32_t row) const {

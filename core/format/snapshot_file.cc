@@ -1,5 +1,6 @@
 #include "format/snapshot_file.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>

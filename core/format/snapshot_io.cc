@@ -2,11 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <exception>
-#include <mutex>
-#include <thread>
-
 #include "base/error.h"
 #include "format/rate_limit.h"
 
@@ -15,54 +10,6 @@ namespace {
 
 // A bucket up to this size is read by one call; larger ones block by block, to bound the memory of a restore.
 constexpr uint64_t kLargestRead = uint64_t{64} << 20;
-
-// Numbers 0..tasks-1 handed out to a few threads; the first error stops the handing out and is rethrown by Run().
-class TaskTeam {
- public:
-  using Task = std::function<void(size_t task, size_t worker)>;  // workers are numbered from 0
-
-  explicit TaskTeam(const TransferProgress& progress) : progress_(progress) {}
-
-  static size_t Size(size_t tasks, int threads) { return std::min(tasks, static_cast<size_t>(std::max(threads, 1))); }
-
-  void Run(size_t tasks, int threads, const Task& task) {
-    std::vector<std::thread> helpers;
-    for (size_t worker = 1; worker < Size(tasks, threads); ++worker) {
-      helpers.emplace_back([this, tasks, worker, &task] { Work(tasks, worker, task); });
-    }
-    Work(tasks, 0, task);
-    for (std::thread& helper : helpers) helper.join();
-    if (error_) std::rethrow_exception(error_);
-  }
-
-  // Called inside long tasks: ends them soon after the caller cancelled or another task failed.
-  void ThrowIfStopped() const {
-    if (progress_.cancelled.load(std::memory_order_relaxed) || failed_.load(std::memory_order_relaxed)) {
-      throw Error(Code::kFailedPrecondition, "cancelled by the caller");
-    }
-  }
-
- private:
-  void Work(size_t tasks, size_t worker, const Task& task) {
-    while (!failed_.load(std::memory_order_relaxed)) {
-      const size_t next = next_.fetch_add(1, std::memory_order_relaxed);
-      if (next >= tasks) return;
-      try {
-        task(next, worker);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!error_) error_ = std::current_exception();
-        failed_.store(true, std::memory_order_relaxed);
-      }
-    }
-  }
-
-  const TransferProgress& progress_;
-  std::atomic<size_t> next_{0};
-  std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::exception_ptr error_;  // guarded by mutex_ while threads run
-};
 
 SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_source, uint64_t snapshot_id,
                               const TaskTeam& team, RateLimit* limit, TransferProgress* progress) {
@@ -101,6 +48,17 @@ std::vector<BucketRun> RunsOf(const std::vector<std::unique_ptr<SnapshotFile>>& 
   return runs;
 }
 
+void VisitBlock(const SnapshotFile& file, size_t index, size_t first, std::string_view memory,
+                const BlockVisitor& visit) {
+  const RowBlockView block = file.View(index, first, memory);
+  try {
+    visit(block);
+  } catch (const Error& error) {
+    throw Error(error.code(), QuotedFile(file.path()) + ": offset " + std::to_string(file.blocks()[index].offset) +
+                                  ": " + error.what());
+  }
+}
+
 void VisitRun(const BucketRun& run, const BlockVisitor& visit, const TaskTeam& team, std::string* memory,
               TransferProgress* progress) {
   const std::vector<BlockEntry>& blocks = run.file->blocks();
@@ -111,7 +69,7 @@ void VisitRun(const BucketRun& run, const BlockVisitor& visit, const TaskTeam& t
     run.file->Read(first, last, memory);
     for (size_t index = first; index < last; ++index) {
       team.ThrowIfStopped();
-      visit(run.file->View(index, first, *memory));
+      VisitBlock(*run.file, index, first, *memory, visit);
       progress->blocks.fetch_add(1, std::memory_order_relaxed);
     }
     progress->bytes.fetch_add(bytes, std::memory_order_relaxed);

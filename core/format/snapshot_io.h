@@ -2,7 +2,6 @@
 // ended, and rethrows the first error one of them met; what it shares with other threads is stated at each member.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,15 +10,9 @@
 
 #include "format/block_source.h"
 #include "format/snapshot_file.h"
+#include "format/task_team.h"
 
 namespace monolith {
-
-// How far a save or restore is, and the wish to stop it. Any thread may read and cancel at any time.
-struct TransferProgress {
-  std::atomic<uint64_t> bytes{0};
-  std::atomic<uint64_t> blocks{0};
-  std::atomic<bool> cancelled{false};
-};
 
 struct FilePlan {
   std::string path;

@@ -16,7 +16,8 @@ class Initializer {
   virtual void Fill(uint64_t seed, float* weights, int dim) const = 0;
 };
 
-// Kinds: zeros ones constant random_uniform random_normal truncated_normal glorot_uniform ...
+// Kinds: zeros ones constant random_uniform random_normal truncated_normal glorot_uniform.
+// Throws kInvalidArgument for an unknown kind or a bad parameter.
 std::unique_ptr<Initializer> MakeInitializer(const std::string& kind, const Params& params);
 
 }  // namespace monolith

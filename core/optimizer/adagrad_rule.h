@@ -1,7 +1,8 @@
 // Adagrad's rule, shared by its plain and its dynamic-weight-decay form. Pure functions on one locked row.
 //
-// A run is a stretch of consecutive dims with one accumulator between them (hessian compression); `run` = 1 is the plain
-// rule. Decay is coupled (it goes through the gradient and the accumulator) or decoupled (it shrinks the weight directly).
+// A run is a stretch of consecutive dims with one accumulator between them (hessian compression); `run` = 1 is the
+// plain rule. Decay is coupled (it goes through the gradient and the accumulator) or decoupled (it shrinks the weight
+// directly).
 #pragma once
 
 #include <algorithm>
@@ -42,8 +43,8 @@ void AdagradByDim(float* __restrict weights, float* __restrict norms, const floa
 }
 
 template <bool kDecoupled>
-void AdagradByRun(float* __restrict weights, float* __restrict norms, const float* __restrict gradient, int dim, int run,
-                  const AdagradStep step) {
+void AdagradByRun(float* __restrict weights, float* __restrict norms, const float* __restrict gradient, int dim,
+                  int run, const AdagradStep step) {
   for (int begin = 0, k = 0; begin < dim; ++k) {
     const int end = begin + std::min(run, dim - begin);
     double sum = 0.0;

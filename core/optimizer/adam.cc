@@ -9,8 +9,8 @@ namespace monolith {
 namespace {
 
 template <bool kNesterov>
-void Step(float* __restrict weights, float* __restrict means, float* __restrict squares, const float* __restrict gradient,
-          int dim, float alpha, const AdamRule rule) {
+void Step(float* __restrict weights, float* __restrict means, float* __restrict squares,
+          const float* __restrict gradient, int dim, float alpha, const AdamRule rule) {
   const float fresh1 = 1.0f - rule.beta1;
   const float fresh2 = 1.0f - rule.beta2;
   for (int i = 0; i < dim; ++i) {

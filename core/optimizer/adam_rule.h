@@ -1,5 +1,5 @@
-// What Adam and AMSGrad share: the running means, the two powers kept at the end of a row's state, and the direction of the
-// step. The powers count the updates of the row, so bias correction fits rows that are seen rarely. Pure functions.
+// What Adam and AMSGrad share: the running means, the two powers kept at the end of a row's state, and the direction of
+// the step. The powers count the updates of the row, so bias correction fits rows that are seen rarely. Pure functions.
 #pragma once
 
 #include <cfloat>

@@ -25,8 +25,8 @@ class BatchSoftmax final : public RowOptimizer {
 
 std::unique_ptr<RowOptimizer> MakeBatchSoftmax(int dim, const Params&) {
   if (dim != 1) {
-    throw Error(Code::kInvalidArgument,
-                "batch_softmax needs a segment of dim 1, got " + std::to_string(dim) + "; give it a segment of its own");
+    throw Error(Code::kInvalidArgument, "batch_softmax needs a segment of dim 1, got " + std::to_string(dim) +
+                                            "; give it a segment of its own");
   }
   return std::make_unique<BatchSoftmax>(dim);
 }

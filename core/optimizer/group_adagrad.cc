@@ -9,8 +9,8 @@
 namespace monolith {
 namespace {
 
-// The largest square of g + decay * w; NaN when there is one. Compared as integers, which order like floats that are not
-// negative, put NaN above all, and need no order of evaluation.
+// The largest square of g + decay * w; NaN when there is one. Compared as integers, which order like floats that are
+// not negative, put NaN above all, and need no order of evaluation.
 float LargestSquare(const float* __restrict weights, const float* __restrict gradient, int dim, float decay) {
   uint32_t largest = 0;
   for (int i = 0; i < dim; ++i) {

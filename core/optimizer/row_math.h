@@ -12,13 +12,13 @@ namespace monolith {
 
 inline constexpr int kFloatBytes = static_cast<int>(sizeof(float));
 
-// The root of an accumulator, raised to that of the smallest normal float, so that it can be divided by: an accumulator of 0
-// (started at 0, or fed with squares that underflow) gives a finite step instead of 0/0. NaN stays NaN.
+// The root of an accumulator, raised to that of the smallest normal float, so that it can be divided by: an accumulator
+// of 0 (started at 0, or fed with squares that underflow) gives a finite step instead of 0/0. NaN stays NaN.
 inline float AsDivisor(float root) { return root < 0x1p-63f ? 0x1p-63f : root; }
 static_assert(0x1p-63f * 0x1p-63f == FLT_MIN);
 
-// A choice without a jump. In bits, because compilers keep the arithmetic of an arm not taken from running (it might trap)
-// and then do not vectorise the loop.
+// A choice without a jump. In bits, because compilers keep the arithmetic of an arm not taken from running (it might
+// trap) and then do not vectorise the loop.
 inline float Choose(bool condition, float yes, float no) {
   const uint32_t mask = 0u - static_cast<uint32_t>(condition);
   const uint32_t otherwise = std::bit_cast<uint32_t>(no);

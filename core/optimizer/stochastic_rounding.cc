@@ -42,7 +42,7 @@ class StochasticRounding final : public RowOptimizer {
     float uniforms[kChunk];  // drawn apart, so that the rounding vectorises
     for (int begin = 0; begin < dim(); begin += kChunk) {
       const int count = std::min(dim() - begin, kChunk);
-      FillUniform(random, static_cast<uint64_t>(begin), uniforms, count);
+      FillUniform(random, static_cast<uint64_t>(begin), uniforms, count, [](float draw) { return draw; });
       RoundAll(weights + begin, uniforms, count);
     }
   }

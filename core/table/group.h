@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,7 @@ struct Table {
   std::atomic<int64_t> size{0};
   std::atomic<int64_t> newest_time{0};
   std::atomic<uint64_t> evicted{0};
+  std::mutex cap_mutex;  // held while rows above the cap are evicted
 
   void RaiseNewestTime(int64_t time);
 };

@@ -60,6 +60,9 @@ class SlotValues {
 class TableSpec {
  public:
   explicit TableSpec(std::string table_name) : name(std::move(table_name)) {}
+  TableSpec(TableSpec&&) = default;
+  TableSpec(const TableSpec&) = delete;
+  TableSpec& operator=(const TableSpec&) = delete;
 
   void AddSegment(int dim, const Kernel& initializer, const Kernel& optimizer, const Kernel& compressor);
 

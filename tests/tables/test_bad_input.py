@@ -28,7 +28,11 @@ def table() -> Iterator[HashTable]:
 
 
 BAD_IDS = [
-    (torch.tensor([1], dtype=torch.int32), TypeError, r"ids must be int64, got torch.int32; write ids.to\(torch.int64\)"),
+    (
+        torch.tensor([1], dtype=torch.int32),
+        TypeError,
+        r"ids must be int64, got torch.int32; write ids.to\(torch.int64\)",
+    ),
     (torch.tensor([1.0]), TypeError, r"ids must be int64, got torch.float32; write ids.to\(torch.int64\)"),
     (np.array([1], np.int32), TypeError, r"ids must be int64, got int32; write ids.astype\(np.int64\)"),
     (np.array([1], np.uint64), TypeError, r"ids must be int64, got uint64; write ids.view\(np.int64\)"),
@@ -41,8 +45,16 @@ BAD_IDS = [
     (["1"], TypeError, r"ids must be int64 \(whole numbers"),
     (None, TypeError, r"ids must be int64 \(whole numbers"),
     ([[1], [1, 2]], InvalidArgumentError, r"ids must be a rectangular list of numbers"),
-    (torch.ones(1, dtype=torch.int64, device="meta"), InvalidArgumentError, r"ids must be on the CPU, got meta; write ids.cpu\(\)"),
-    (torch.tensor([1, 2]).to_sparse(), TypeError, r"ids must be a dense tensor, got torch.sparse_coo; write ids.to_dense\(\)"),
+    (
+        torch.ones(1, dtype=torch.int64, device="meta"),
+        InvalidArgumentError,
+        r"ids must be on the CPU, got meta; write ids.cpu\(\)",
+    ),
+    (
+        torch.tensor([1, 2]).to_sparse(),
+        TypeError,
+        r"ids must be a dense tensor, got torch.sparse_coo; write ids.to_dense\(\)",
+    ),
 ]
 
 
@@ -76,10 +88,16 @@ def test_ids_of_the_wrong_kind_are_refused(table: HashTable, ids: Any, kind: typ
         (np.ones((1, 3), np.float32), InvalidArgumentError, r"{name} must have shape \(1, 2\), got \(1, 3\)"),
         (np.ones(2, np.float32), InvalidArgumentError, r"{name} must have shape \(1, 2\), got \(2,\)"),
         (np.ones((0, 2), np.float32), InvalidArgumentError, r"{name} must have shape \(1, 2\), got \(0, 2\)"),
-        (torch.ones(1, 2, device="meta"), InvalidArgumentError, r"{name} must be on the CPU, got meta; write {name}.cpu\(\)"),
+        (
+            torch.ones(1, 2, device="meta"),
+            InvalidArgumentError,
+            r"{name} must be on the CPU, got meta; write {name}.cpu\(\)",
+        ),
     ],
 )
-def test_values_of_the_wrong_kind_are_refused(table: HashTable, grads: Any, kind: type[Exception], message: str) -> None:
+def test_values_of_the_wrong_kind_are_refused(
+    table: HashTable, grads: Any, kind: type[Exception], message: str
+) -> None:
     for name, call in (
         ("rows", lambda: table.assign([1], grads)),
         ("rows", lambda: table.assign_add([1], grads)),
@@ -99,7 +117,11 @@ def test_values_of_the_wrong_kind_are_refused(table: HashTable, grads: Any, kind
         (2**32, InvalidArgumentError, r"time must be Unix seconds in \[0, 2\^32\), got 4294967296"),
         (np.array([-7]), InvalidArgumentError, r"time must be Unix seconds in \[0, 2\^32\), got -7"),
         (torch.tensor([2**40]), InvalidArgumentError, r"time must be Unix seconds in \[0, 2\^32\), got 1099511627776"),
-        (np.array([1, 2]), InvalidArgumentError, r"time must be one number or have the shape \(1,\) of ids, got \(2,\)"),
+        (
+            np.array([1, 2]),
+            InvalidArgumentError,
+            r"time must be one number or have the shape \(1,\) of ids, got \(2,\)",
+        ),
         (1.5, TypeError, r"time must be whole Unix seconds, got float 1.5; write int\(time\)"),
         ("now", TypeError, r"time must be whole Unix seconds, got str 'now'"),
         (np.array([1], np.int32), TypeError, r"time must be int64, got int32"),
@@ -259,11 +281,13 @@ def test_an_unknown_combiner_is_refused(table: HashTable, combiner: Any, message
 
 def test_an_unknown_table_is_refused_with_the_closest_name() -> None:
     group = TableGroup({"user": TableConfig([Segment(1)]), "item": TableConfig([Segment(1)])})
-    with pytest.raises(InvalidArgumentError, match="unknown table 'usr'; did you mean 'user'?"):
+    with pytest.raises(InvalidArgumentError, match=r"unknown table 'usr'; did you mean 'user'\?"):
         group.lookup({"usr": [1]})
     with pytest.raises(InvalidArgumentError, match="unknown table 'zzz'; the tables are item, user"):
         group["zzz"]
-    with pytest.raises(InvalidArgumentError, match=r"grads must name the same tables as ids, \['user'\], got \['item'\]"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"grads must name the same tables as ids, \['user'\], got \['item'\]"
+    ):
         group.apply_gradients({"user": [1]}, {"item": [[1.0]]})
     with pytest.raises(InvalidArgumentError, match="table 'user': grads must have shape"):
         group.apply_gradients({"user": [1], "item": [1]}, {"user": [[1.0, 2.0]], "item": [[1.0]]})

@@ -21,7 +21,10 @@ from monolith.tables.row_optimizers import Adagrad, BatchSoftmax, Sgd
         ({"segments": [Segment(0)]}, r"table 'user': dim must be > 0, got 0"),
         ({"segments": [Segment(4), Segment(-1)]}, r"table 'user': dim must be > 0, got -1"),
         ({"segments": [Segment(1 << 20)]}, r"table 'user': dim must be <= 65536, got 1048576"),
-        ({"segments": [Segment(2, optimizer=BatchSoftmax())]}, r"table 'user': BatchSoftmax needs a segment of dim 1, got 2"),
+        (
+            {"segments": [Segment(2, optimizer=BatchSoftmax())]},
+            r"table 'user': BatchSoftmax needs a segment of dim 1, got 2",
+        ),
         ({"expire_days": -1}, r"table 'user': expire_days must be days in \[0, \d+\], got -1"),
         ({"slot_expire_days": {3: -2}}, r"table 'user': slot_expire_days of slot 3 must be days in .* got -2"),
         ({"slot_expire_days": {32768: 1}}, r"table 'user': slot_expire_days: slot must be in \[0, 32768\), got 32768"),

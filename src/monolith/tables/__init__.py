@@ -1,7 +1,7 @@
 """Embedding tables: every 64-bit id has its own row, which starts, learns, expires and is saved by itself.
 
-May import: `ids`, `errors`, `clock`, `config` and the C++ core. Read `hash_table.py` first: `HashTable` is the whole of it for
-one table, `TableGroup` for many. `store.py` is the interface through which models reach tables of any engine.
+May import: `ids`, `errors`, `clock`, `config` and the C++ core. Read `hash_table.py` first: `HashTable` is the whole of
+it for one table, `TableGroup` for many. `store.py` is the interface through which models reach tables of any engine.
 """
 
 from __future__ import annotations

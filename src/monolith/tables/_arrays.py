@@ -1,24 +1,26 @@
 """Arrays in, arrays out: what users hand over becomes the typed, contiguous NumPy views that the core takes.
 
-Torch CPU tensors and NumPy arrays go in without a copy when they are contiguous; anything else is copied or refused with
-the call to write. The checks are ordered so that a good array passes after two or three attribute reads: this code runs
-for every lookup of a single id.
+Torch CPU tensors and NumPy arrays go in without a copy when they are contiguous; anything else is copied or refused
+with the call to write. The checks are ordered so that a good array passes after two or three attribute reads: this code
+runs for every lookup of a single id.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import time as clock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 Ids: TypeAlias = "torch.Tensor | NDArray[np.int64] | Sequence[Any] | int"
 """int64 of any shape."""
@@ -90,6 +92,20 @@ def step_number(step: int, subject: str) -> int:
     if not 0 <= number < 2**63:
         raise InvalidArgumentError(f"{subject}: step must be >= 0, got {number}")
     return number
+
+
+def finite_scale(scale: float, subject: str) -> float:
+    """The factor of all gradients as a plain float."""
+    if not math.isfinite(scale):
+        raise InvalidArgumentError(f"{subject}: scale must be finite, got {scale}")
+    return float(scale)
+
+
+def array_size(values: object) -> int:
+    """Elements of an array that may be too large to copy; lists count as 0, they are in memory already."""
+    if isinstance(values, torch.Tensor):
+        return values.numel()
+    return values.size if isinstance(values, np.ndarray) else 0
 
 
 def hand_back(array: NDArray[Any], like: object) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
+from monolith.tables.schema import fnv1a_64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ def _table_spec(config: TableConfig, max_rows: int) -> _core.TableSpec:
         config.name,
         serving=config.serving,
         skip_zero=config.skip_zero,
-        seed=config.seed % 2**64,
+        seed=(config.seed + fnv1a_64(config.name)) % 2**64,  # equal ids of two tables start differently
         nonfinite=config.nonfinite,
         max_rows=max_rows,
         eviction=config.eviction,

@@ -1,7 +1,7 @@
 """Several plans made into one, so that accumulated gradients become a single optimizer step per id.
 
-Planning the inputs of all plans once more keeps the occurrence counts right, which admission needs. Gradients are added in
-the order of the plans.
+Planning the inputs of all plans once more keeps the occurrence counts right, which admission needs. Gradients are added
+in the order of the plans.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def merge_updates(
     gradients: Sequence[NDArray[np.float32]],
     times: NDArray[np.int64],
 ) -> MergedUpdate:
-    """One plan and one flat gradient for all; ``times`` has one entry, or one for each input of all plans end to end."""
+    """One plan and one flat gradient for all; ``times`` has one entry, or one per input of all plans end to end."""
     sizes = np.array([np.diff(plan.table_splits) for plan in plans])
     splits = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
     starts = splits[:-1] + np.cumsum(sizes, axis=0) - sizes  # [plan, table]: where its ids go

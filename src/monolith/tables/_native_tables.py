@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,10 @@ from monolith.errors import InvalidArgumentError
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._core_group import build_core_group
 from monolith.tables.schema import Schema, TableSchema
+from monolith.tables.table_config import sorted_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -25,15 +25,11 @@ if TYPE_CHECKING:
 
 
 class NativeTables:
-    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; nothing here changes after construction."""
+    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; it never changes."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
-        if not configs:
-            raise InvalidArgumentError("a group needs at least one table, got none")
-        self.names = tuple(sorted(configs))
-        self.configs = tuple(
-            configs[name] if configs[name].name == name else replace(configs[name], name=name) for name in self.names
-        )
+        self.configs = sorted_by_name(configs)
+        self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
         self.dims = tuple(config.dim for config in self.configs)
         self.subjects = tuple(f"table {name!r}" for name in self.names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError
 from monolith.tables.cut import ALL_BUCKETS, TableCut, bucket_bounds

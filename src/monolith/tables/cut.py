@@ -26,8 +26,8 @@ def bucket_bounds(buckets: range) -> tuple[int, int]:
 class TableCut:
     """The rows, filters and tombstones of a group as they were at one moment; valid until `release`.
 
-    A context manager; only one cut of a group can be open. Writers go on meanwhile: the old image of a row they change is
-    kept for the cut until its bucket was read.
+    A context manager; only one cut of a group can be open. Writers go on meanwhile: the old image of a row they change
+    is kept for the cut until its bucket was read.
     """
 
     def __init__(self, core: _core.Cut) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from monolith.tables._arrays import float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, step_number, time_array
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables, single
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
@@ -30,9 +30,10 @@ _PER_ID, _PER_UNIQUE_ID = 0, 1
 class HashTable(WholeGroup):
     """A table that maps any int64 to a row of float32 weights, grows as ids come and forgets expired ones.
 
-    ``ids`` are int64 of any shape: torch CPU tensors or NumPy arrays, without a copy when contiguous, or lists. Results are
-    of the kind of ``ids`` (torch for lists). Calls may come from many threads at once; the change of one id is atomic, a
-    batch is not. A refused call leaves the table as it was. ``time`` is Unix seconds, one or per id; None means now.
+    ``ids`` are int64 of any shape: torch CPU tensors or NumPy arrays, without a copy when contiguous, or lists. Results
+    are of the kind of ``ids`` (torch for lists). Calls may come from many threads at once; the change of one id is
+    atomic, a batch is not. A refused call leaves the table as it was. ``time`` is Unix seconds, one or per id; None
+    means now.
 
     >>> import torch
     >>> from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
@@ -53,7 +54,7 @@ class HashTable(WholeGroup):
     def of_group(cls, native: NativeTables, number: int) -> HashTable:
         """The table of this number in a group: the same rows, not a copy."""
         table = cls.__new__(cls)
-        table._bind(native, number, owns_group=len(native) == 1)
+        table._bind(native, number, owns_group=len(native) == 1)  # noqa: SLF001 - of its own class
         return table
 
     def _bind(self, native: NativeTables, number: int, *, owns_group: bool) -> None:
@@ -64,7 +65,7 @@ class HashTable(WholeGroup):
         self._owns_group = owns_group
         self._core = native.core
         self._subject = native.subjects[number]
-        self._state_bytes = native.core.state_bytes(number)
+        self._state_bytes = 0 if self.config.serving else native.core.state_bytes(number)
 
     @property
     def name(self) -> str:
@@ -78,7 +79,7 @@ class HashTable(WholeGroup):
         array = id_array(ids, self._subject)
         values = np.empty((*array.shape, self.dim), np.float32)
         splits = self.native.splits_for(self._number, array.size)
-        self._core.lookup(array.reshape(-1), splits, values.reshape(-1), step)
+        self._core.lookup(array.reshape(-1), splits, values.reshape(-1), step_number(step, self._subject))
         return hand_back(values, ids)
 
     def lookup_rows(self, ids: Ids) -> FoundRows:
@@ -110,7 +111,13 @@ class HashTable(WholeGroup):
         pooling = parse_combiner(combiner, self._subject)
         values = np.empty(pooling.shape(len(splits) - 1, self.dim), np.float32)
         self._core.lookup_pooled(
-            self._number, array, splits, pooling.mode, pooling.first_n, values.reshape(-1), step_number(step, self._subject)
+            self._number,
+            array,
+            splits,
+            pooling.mode,
+            pooling.first_n,
+            values.reshape(-1),
+            step_number(step, self._subject),
         )
         return hand_back(values, ids)
 
@@ -132,7 +139,7 @@ class HashTable(WholeGroup):
         return self._assign(ids, rows, time, add=False)
 
     def assign_add(self, ids: Ids, rows: Floats, *, time: Times = None) -> int:
-        """Adds to weights; a new id starts from its initializer. Duplicates add up. Returns how many ids were written."""
+        """Adds to weights; new ids start from the initializer, duplicates add up. Returns how many ids were written."""
         return self._assign(ids, rows, time, add=True)
 
     def apply_gradients(
@@ -251,7 +258,9 @@ class HashTable(WholeGroup):
         times = time_array(time, (plan.core.num_ids,), subject)
         number = step_number(step, subject)
         rates = self.native.rates({self._number: learning_rates}, number)
-        applied = self._core.apply(plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, scale, None)
+        applied = self._core.apply(
+            plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, finite_scale(scale, subject), None
+        )
         return applied_from_core(applied)
 
     # The whole table

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import float_array, id_array, time_array
+from monolith.tables._arrays import finite_scale, float_array, id_array, time_array
 from monolith.tables._merged_update import merge_updates
 from monolith.tables._native_tables import NativeTables
 from monolith.tables.cut import ALL_BUCKETS, bucket_bounds
@@ -163,12 +163,13 @@ class LocalStore:
             seen = self._last_seq
             if after > seen:
                 raise FailedPreconditionError(
-                    f"{_SUBJECT}: asked to read after update {after}, but the last one applied is {seen}; apply it first"
+                    f"{_SUBJECT}: asked to read after update {after}, but the last one applied is {seen};"
+                    " apply it first"
                 )
             if train:
                 self._open(own)
         values = torch.empty(own.core.num_values, dtype=torch.float32)
-        self.native.core.read(own.core, values.numpy(), 0)
+        self.native.core.read(own.core, values.numpy(), max(0, after + 1))  # the step that this read is for
         return Finished(LocalRows(values, seen))
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
@@ -188,12 +189,23 @@ class LocalStore:
                 return Finished(Applied(duplicate=True))
             for plan in plans:
                 if plan.status == "discarded":
-                    raise FailedPreconditionError(f"{_SUBJECT}: plan of {plan.stamp} was discarded; it cannot be applied")
+                    raise FailedPreconditionError(
+                        f"{_SUBJECT}: plan of {plan.stamp} was discarded; it cannot be applied"
+                    )
             plan, gradient = plans[0].core, gradients[0]
             if len(plans) > 1:
                 plan, gradient, times = merge_updates(self.native, plans, gradients, times)
             applied = self.native.core.apply(
-                plan, gradient, _PER_UNIQUE_ID, None, None, rates, rule.step, times, rule.scale, None
+                plan,
+                gradient,
+                _PER_UNIQUE_ID,
+                None,
+                None,
+                rates,
+                rule.step,
+                times,
+                finite_scale(rule.scale, _SUBJECT),
+                None,
             )
             self._close(plans, "applied")
             self._applied |= {plan.stamp.worker: plan.stamp for plan in sorted(plans, key=lambda p: p.stamp.seq)}
@@ -293,7 +305,9 @@ class LocalStore:
 
     def _own(self, plan: Plan) -> LocalPlan:
         if not isinstance(plan, LocalPlan) or plan.native is not self.native:
-            raise InvalidArgumentError(f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}")
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
+            )
         return plan
 
     def _open(self, plan: LocalPlan) -> None:
@@ -328,8 +342,8 @@ class LocalStore:
         tables = self.schema.tables
         if block.table >= len(tables) or tables[block.table].digest != block.digest:
             raise FailedPreconditionError(
-                f"{_SUBJECT}: {block!r} has schema digest {block.digest:#018x}, which is not that of table {block.table}"
-                " here; compare the two stores' schema.text"
+                f"{_SUBJECT}: {block!r} has schema digest {block.digest:#018x}, which is not that of this store's table"
+                f" {block.table}; compare the two stores' schema.text"
             )
 
     def _require_generation(self, mark: Mark) -> None:

@@ -55,7 +55,9 @@ class RowBlock:
         magic, version, kind, zero, self.digest, self.table, self.bucket, self.count, self.row_bytes = fields[:9]
         self.payload_size, self.epoch = fields[9:]
         if magic != MAGIC or version != VERSION or zero != 0:
-            raise DataLossError(f"row block: magic {MAGIC:#x} and version {VERSION} expected, got {magic:#x}, {version}")
+            raise DataLossError(
+                f"row block: magic {MAGIC:#x} and version {VERSION} expected, got {magic:#x}, {version}"
+            )
         if kind not in BlockKind.__members__.values():
             raise DataLossError(f"row block: kind 1 to 4 expected, got {kind}")
         self.kind = BlockKind(kind)

@@ -1,8 +1,8 @@
 """What the rows of a store look like, as text that two sides can compare.
 
 Two stores may exchange rows iff their schemas agree, so the digest is compared when a client connects, a snapshot is
-restored or a log is replayed. How rows *learn* (learning rates, initializers, expiry) is not part of it: that may change
-between two runs without making old rows unreadable.
+restored or a log is replayed. How rows *learn* (learning rates, initializers, expiry) is not part of it: that may
+change between two runs without making old rows unreadable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one interface between a model and its tables, whatever engine keeps the rows.
 
-`LocalStore` keeps them in this process; parameter servers, sharded ranks and a GPU cache implement the same protocol, so a
-model never knows which one it talks to. `tests/contracts` runs on every implementation and compares it with the plain
-dictionary of `monolith.testing.ReferenceStore`.
+`LocalStore` keeps them in this process; parameter servers, sharded ranks and a GPU cache implement the same protocol,
+so a model never knows which one it talks to. `tests/contracts` runs on every implementation and compares it with the
+plain dictionary of `monolith.testing.ReferenceStore`.
 
 The life of a batch::
 
@@ -39,8 +39,8 @@ NOTHING_APPLIED = -1
 class BatchStamp:
     """Who read a batch, and how far its input had been read after it.
 
-    Stores keep the last applied stamp of every worker: it makes a repeated push harmless and is the input position that a
-    checkpoint commits.
+    Stores keep the last applied stamp of every worker: it makes a repeated push harmless and is the input position that
+    a checkpoint commits.
     """
 
     worker: int
@@ -60,7 +60,7 @@ class BatchStamp:
 
 
 class Plan(Protocol):
-    """The distinct ids of a batch, grouped for the engine. A pure function of the ids: no table is touched to make one."""
+    """The distinct ids of a batch, grouped for the engine. A pure function of the ids: making one touches no table."""
 
     @property
     def stamp(self) -> BatchStamp:
@@ -338,7 +338,8 @@ def require_boundary(subject: str, *, asked: int, last: int) -> None:
     """
     if asked > last:
         raise FailedPreconditionError(
-            f"{subject}: asked for the state after update {asked}, but the last one applied is {last}; apply or flush first"
+            f"{subject}: asked for the state after update {asked}, but the last one applied is {last};"
+            " apply or flush first"
         )
     if asked < last:
         raise FailedPreconditionError(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Literal
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Literal
 
 from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError
@@ -14,6 +13,9 @@ from monolith.tables.compressors import Compressor, Fp32
 from monolith.tables.filters import AdmissionFilter, SlidingHashFilter
 from monolith.tables.initializers import Initializer, Zeros
 from monolith.tables.row_optimizers import RowOptimizer, Sgd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Segment", "TableConfig"]
 
@@ -106,11 +108,22 @@ class TableConfig(Config):
     @property
     def filters_ids(self) -> bool:
         """True iff some id has to be seen more than once before it gets a row."""
-        return self.admission is not None and any(count > 0 for count in (self.min_count, *self.slot_min_counts.values()))
+        if self.admission is None or self.admission.kernel() is None:
+            return False
+        return any(count > 0 for count in (self.min_count, *self.slot_min_counts.values()))
 
     def learning_rates_at(self, step: int) -> list[float]:
         """One learning rate per segment, as its optimizer gives it for this global step."""
         return [segment.optimizer.learning_rate_at(step) for segment in self.segments]
+
+
+def sorted_by_name(configs: Mapping[str, TableConfig]) -> tuple[TableConfig, ...]:
+    """The tables of a group in the order of their names, each named as it is listed."""
+    if not configs:
+        raise InvalidArgumentError("a group needs at least one table, got none")
+    return tuple(
+        config if config.name == name else replace(config, name=name) for name, config in sorted(configs.items())
+    )
 
 
 def _refuse(table: TableConfig, what: str) -> InvalidArgumentError:
@@ -154,7 +167,9 @@ def _check_expiry(table: TableConfig) -> None:
 
 def _check_admission(table: TableConfig) -> None:
     if table.admission is not None and not isinstance(table.admission, AdmissionFilter):
-        raise TypeError(f"table {table.name!r}: admission must be one of monolith's filters or None, got {table.admission!r}")
+        raise TypeError(
+            f"table {table.name!r}: admission must be one of monolith's filters or None, got {table.admission!r}"
+        )
     _check_slots(table, "slot_min_counts", table.slot_min_counts)
     highest = None if table.admission is None else table.admission.max_threshold
     for name, count in (("min_count", table.min_count), *_named("slot_min_counts", table.slot_min_counts)):

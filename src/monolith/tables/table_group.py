@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import MAX_IDS, float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._arrays import (
+    MAX_IDS,
+    array_size,
+    finite_scale,
+    float_array,
+    hand_back,
+    id_array,
+    step_number,
+    time_array,
+)
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables
 from monolith.tables._whole_group import WholeGroup
@@ -41,8 +50,8 @@ class _Batch(NamedTuple):
 class TableGroup(WholeGroup):
     """Named tables that are looked up, updated, cut and saved together.
 
-    Arguments are mappings from table name to what `HashTable` takes; tables left out have no ids in the call. All tables
-    of a call are served by one pass over the buckets. ``group["user"]`` is one table, for everything else.
+    Arguments are mappings from table name to what `HashTable` takes; tables left out have no ids in the call. All
+    tables of a call are served by one pass over the buckets. ``group["user"]`` is one table, for everything else.
 
     >>> import torch
     >>> from monolith.tables import Segment, TableConfig, TableGroup
@@ -61,7 +70,7 @@ class TableGroup(WholeGroup):
     def of_native(cls, native: NativeTables) -> TableGroup:
         """The tables of a native group: the same rows, not a copy."""
         group = cls.__new__(cls)
-        group._bind(native)
+        group._bind(native)  # noqa: SLF001 - of its own class
         return group
 
     def _bind(self, native: NativeTables) -> None:
@@ -174,7 +183,9 @@ class TableGroup(WholeGroup):
         times = time_array(time, (plan.core.num_ids,), "group")
         given = self._named_rates(learning_rates)
         rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number)
-        applied = self._core.apply(plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, scale, None)
+        applied = self._core.apply(
+            plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, finite_scale(scale, "group"), None
+        )
         return applied_from_core(applied)
 
     # All tables
@@ -202,17 +213,17 @@ class TableGroup(WholeGroup):
     # Inside
 
     def _batch(self, ids: Mapping[str, Ids]) -> _Batch:
+        total = sum(array_size(part) for part in ids.values())  # before anything is copied
+        if total > MAX_IDS:
+            raise InvalidArgumentError(f"group: at most 2^31 - 1 ids fit in one call, got {total}; split the batch")
         tables = sorted(self.native.number_of(name) for name in ids)
         names = [self.native.names[table] for table in tables]
         arrays = [id_array(ids[self.native.names[table]], self.native.subjects[table]) for table in tables]
         sizes = np.zeros(len(self.native) + 1, np.int64)
         for table, array in zip(tables, arrays, strict=True):
             sizes[table + 1] = array.size
-        splits = np.cumsum(sizes)
-        if splits[-1] > MAX_IDS:
-            raise InvalidArgumentError(f"group: at most 2^31 - 1 ids fit in one call, got {splits[-1]}; split the batch")
         flat = _end_to_end([array.reshape(-1) for array in arrays], np.int64)
-        return _Batch(tables, names, arrays, flat, splits)
+        return _Batch(tables, names, arrays, flat, np.cumsum(sizes))
 
     def _parts(self, values: NDArray[np.float32], batch: _Batch, like: Mapping[str, Ids]) -> dict[str, Any]:
         parts, at = {}, 0
@@ -240,9 +251,7 @@ class TableGroup(WholeGroup):
         ]
         return _end_to_end(parts, np.int64)
 
-    def _rates(
-        self, batch: _Batch, given: Mapping[str, LearningRates] | None, step: int
-    ) -> NDArray[np.float32]:
+    def _rates(self, batch: _Batch, given: Mapping[str, LearningRates] | None, step: int) -> NDArray[np.float32]:
         named = self._named_rates(given)
         return self.native.rates({table: named.get(table) for table in batch.tables} | named, step)
 

@@ -15,36 +15,29 @@ if TYPE_CHECKING:
     from monolith.testing.reference_rows import DictionaryTable
 
 
-def write_blocks(
-    tables: Sequence[DictionaryTable], *, since_epoch: int, epoch: int, state: bool
-) -> Iterator[RowBlock]:
-    """Bucket by bucket, as the core orders them: filter, tombstones, rows."""
+def write_blocks(tables: Sequence[DictionaryTable], *, since_epoch: int, epoch: int, state: bool) -> Iterator[RowBlock]:
+    """Filters first, then bucket by bucket and table by table the tombstones before the rows."""
     kind = BlockKind.FULL if state else BlockKind.SERVING
-    tombstones: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
-    rows: dict[tuple[int, int], list[tuple[int, int, bytes]]] = {}
+    parts: dict[tuple[int, int, bool], list[tuple[int, int, bytes]]] = {}  # by bucket, table, then tombstones first
     for number, table in enumerate(tables):
         for key, removed in table.tombstones.items():
             if removed > since_epoch:
-                tombstones.setdefault((bucket_of_id(key), number), []).append((key, removed, b""))
+                parts.setdefault((bucket_of_id(key), number, False), []).append((key, removed, b""))
         for key, row in table.rows.items():
             if row.epoch > since_epoch:
                 item = (key, row.time, row.payload(state=state))
-                rows.setdefault((bucket_of_id(key), number), []).append(item)
-    counted = {bucket_of_id(key) for table in tables for key in table.counts}
-    for bucket in sorted(counted | {place[0] for place in (*tombstones, *rows)}):
-        if bucket in counted:
-            yield build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
-        for block_kind, source in ((BlockKind.TOMBSTONE, tombstones), (kind, rows)):
-            for number, table in enumerate(tables):
-                if (bucket, number) in source:
-                    yield build_block(
-                        block_kind,
-                        digest=table.schema.digest,
-                        table=number,
-                        bucket=bucket,
-                        epoch=epoch,
-                        rows=source[bucket, number],
-                    )
+                parts.setdefault((bucket_of_id(key), number, True), []).append(item)
+    for bucket in sorted({bucket_of_id(key) for table in tables for key in table.counts}):
+        yield build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
+    for bucket, number, is_rows in sorted(parts):
+        yield build_block(
+            kind if is_rows else BlockKind.TOMBSTONE,
+            digest=tables[number].schema.digest,
+            table=number,
+            bucket=bucket,
+            epoch=epoch,
+            rows=parts[bucket, number, is_rows],
+        )
 
 
 def check_block(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
@@ -84,7 +77,5 @@ def clear_buckets(tables: Sequence[DictionaryTable], buckets: range) -> None:
 
 
 def _filter_bytes(tables: Sequence[DictionaryTable], bucket: int) -> bytes:
-    counts = [
-        {key: seen for key, seen in table.counts.items() if bucket_of_id(key) == bucket} for table in tables
-    ]
+    counts = [{key: seen for key, seen in table.counts.items() if bucket_of_id(key) == bucket} for table in tables]
     return json.dumps(counts).encode()

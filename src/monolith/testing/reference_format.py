@@ -1,4 +1,4 @@
-"""Row blocks written plainly in Python, byte by byte from their grammar, so that the core's writer has a second opinion."""
+"""Row blocks written plainly in Python from their byte grammar, so that the core's writer has a second opinion."""
 
 from __future__ import annotations
 
@@ -52,12 +52,10 @@ def bucket_of_id(key: int) -> int:
 def build_block(
     kind: BlockKind, *, digest: int, table: int, bucket: int, epoch: int, rows: Sequence[tuple[int, int, bytes]]
 ) -> RowBlock:
-    """A block of (id, time, payload) rows; for tombstones the time is the epoch of the removal and the payload empty."""
+    """A block of (id, time, payload) rows; of tombstones the time is the epoch of the removal, the payload empty."""
     row_bytes = len(rows[0][2]) if rows else 0
     payload = b"".join(row[2] for row in rows)
-    header = HEADER.pack(
-        MAGIC, VERSION, kind, 0, digest, table, bucket, len(rows), row_bytes, len(payload), epoch
-    )
+    header = HEADER.pack(MAGIC, VERSION, kind, 0, digest, table, bucket, len(rows), row_bytes, len(payload), epoch)
     keys = np.array([row[0] for row in rows], np.int64).tobytes()
     times = np.array([row[1] for row in rows], np.uint32).tobytes()
     return _finish(header + keys + _pad(times) + _pad(payload))

@@ -1,7 +1,7 @@
 """One table as a Python dictionary, with the arithmetic of SGD and Adagrad written plainly in float32.
 
-Nothing here is fast. Each line does what the specification says, in the order of operations that the core uses, so the two
-can be compared bit for bit.
+Nothing here is fast. Each line does what the specification says, in the order of operations that the core uses, so the
+two can be compared bit for bit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from monolith.tables.table_config import Segment, TableConfig
 
 SECONDS_PER_DAY = 86400
+SMALLEST_DIVISOR = np.float32(2.0**-63)
+"""An accumulator of 0 gives a finite step, not 0/0."""
 MAX_COUNT = 15
 """Admission counters have 4 bits."""
 
@@ -51,7 +53,6 @@ class Row:
 class DictionaryTable:
     """id -> `Row`, with admission counts and tombstones."""
 
-    number: int
     config: TableConfig
     rows: dict[int, Row] = field(default_factory=dict)
     tombstones: dict[int, int] = field(default_factory=dict)
@@ -151,7 +152,7 @@ def _initial_weights(segment: Segment) -> NDArray[np.float32]:
 def _state_floats(segment: Segment) -> int:
     if isinstance(segment.optimizer, row_optimizers.Sgd):
         return 0
-    if isinstance(segment.optimizer, row_optimizers.Adagrad):
+    if isinstance(segment.optimizer, row_optimizers.Adagrad) and segment.optimizer.hessian_compression_times == 1:
         return segment.dim
     raise InvalidArgumentError(f"ReferenceStore knows Sgd and Adagrad, got {segment.optimizer!r}")
 
@@ -174,6 +175,6 @@ def _update_segment(
     if isinstance(optimizer, row_optimizers.Adagrad):
         decayed = gradient + np.float32(optimizer.weight_decay_factor) * weights
         state += decayed * decayed
-        weights -= learning_rate / np.sqrt(state) * decayed
+        weights -= learning_rate / np.maximum(np.sqrt(state), SMALLEST_DIVISOR) * decayed
     else:
         weights -= learning_rate * gradient

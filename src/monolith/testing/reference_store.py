@@ -1,8 +1,8 @@
 """A store made of Python dictionaries: what every engine is compared with.
 
 It implements the whole `monolith.tables.store.Store` protocol for tables with SGD or Adagrad, constant initializers and
-counting admission, and is bit for bit what `LocalStore` computes. It knows no cap on rows, no serving rows and no random
-initializer: the refusal says so.
+counting admission, and is bit for bit what `LocalStore` computes. It knows no cap on rows, no serving rows and no
+random initializer: the refusal says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from monolith.tables.store import (
     Traits,
     require_boundary,
 )
+from monolith.tables.table_config import sorted_by_name
 from monolith.testing.reference_blocks import check_block, clear_buckets, load_block, write_blocks
 from monolith.testing.reference_format import bucket_of_id
 from monolith.testing.reference_rows import DictionaryTable
@@ -120,7 +121,7 @@ class ReferenceStore:
     """See the module."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
-        self._tables = [DictionaryTable(number, configs[name]) for number, name in enumerate(sorted(configs))]
+        self._tables = [DictionaryTable(config) for config in sorted_by_name(configs)]
         self.schema = Schema(tuple(table.schema for table in self._tables))
         self.traits = Traits()
         self._lock = threading.RLock()
@@ -162,7 +163,9 @@ class ReferenceStore:
         plan = _own(plan)
         with self._lock:
             if after > self._last_seq:
-                raise FailedPreconditionError(f"read after update {after}, but the last one applied is {self._last_seq}")
+                raise FailedPreconditionError(
+                    f"read after update {after}, but the last one applied is {self._last_seq}"
+                )
             if train:
                 self._open(plan)
             parts = [self._weights(table, key) for table, key in plan.pairs]
@@ -177,6 +180,7 @@ class ReferenceStore:
         with self._lock:
             stamps = {plan.stamp.worker: plan.stamp for plan, _ in sorted(own, key=lambda pair: pair[0].stamp.seq)}
             if self._was_applied([plan.stamp for plan, _ in own]):
+                self._plans |= {plan: "applied" for plan, _ in own}
                 return Finished(Applied(duplicate=True))
             for plan, _ in own:
                 if self._plans.get(plan) == "discarded":
@@ -321,9 +325,7 @@ class ReferenceStore:
             raise FailedPreconditionError("apply: some of these batches were applied before, others not")
         return all(old)
 
-    def _merge(
-        self, own: Sequence[tuple[ReferencePlan, NDArray[np.float32]]], rule: Update
-    ) -> _Merged:
+    def _merge(self, own: Sequence[tuple[ReferencePlan, NDArray[np.float32]]], rule: Update) -> _Merged:
         """Summed over plans in the order given."""
         merged: _Merged = {}
         start = 0
@@ -373,6 +375,8 @@ class ReferenceStore:
 
     def _rates_by_table(self, rates: NDArray[np.float32]) -> list[list[np.float32]]:
         if rates.shape != (self.schema.num_segments,):
-            raise InvalidArgumentError(f"learning_rates must have {self.schema.num_segments} entries, got {rates.shape}")
+            raise InvalidArgumentError(
+                f"learning_rates must have {self.schema.num_segments} entries, got {rates.shape}"
+            )
         remaining = iter(rates)
         return [[next(remaining) for _ in table.config.segments] for table in self._tables]

@@ -1,7 +1,7 @@
 """Runs the same calls on an engine and on the dictionary reference, and compares all that can be seen of them.
 
-For whoever writes a `monolith.tables.store.Store`: build a program of operations (random ones, best), and let `StoreContract`
-run it. Engines whose traits say ``exact`` are compared bit for bit, others within a tolerance.
+For whoever writes a `monolith.tables.store.Store`: build a program of operations (random ones, best), and let
+`StoreContract` run it. Engines whose traits say ``exact`` are compared bit for bit, others within a tolerance.
 
 >>> from monolith.tables import LocalStore, Segment, TableConfig
 >>> contract = StoreContract(LocalStore, {"user": TableConfig([Segment(2)])})
@@ -106,7 +106,7 @@ class _Side:
 
     store: Store
     follower: Contents = field(default_factory=dict)
-    mark: Mark = Mark(0, 0)
+    mark: Mark = field(default_factory=lambda: Mark(0, 0))
 
 
 class StoreContract:
@@ -143,9 +143,7 @@ class StoreContract:
                 case Assign():
                     self._assign(operation)
                 case Evict():
-                    self._same(
-                        "evicted", *(side.store.evict(now=operation.now, seq=self._seq) for side in self._sides)
-                    )
+                    self._same("evicted", *(side.store.evict(now=operation.now, seq=self._seq) for side in self._sides))
                 case FollowChanges():
                     self._follow(operation)
                 case Reload():

@@ -53,7 +53,8 @@ def fill_with(table: HashTable, weights: torch.Tensor) -> None:
 
 def memory_bytes(table: HashTable) -> int:
     """Memory of the table by its own count."""
-    return int(table.stats()["memory_bytes"])
+    stats = table.stats()
+    return int(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"])
 
 
 def row_bytes(table: HashTable) -> int:

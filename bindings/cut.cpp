@@ -1,0 +1,31 @@
+// The cut, and iterators over row blocks.
+#include "table/cut.h"
+
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "block_iterator.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;  // NOLINT: argument names only
+
+namespace monolith {
+
+void BindCut(nb::module_& m) {
+  nb::class_<BlockIterator>(m, "BlockIterator")
+      .def("__iter__", [](nb::handle self) { return nb::borrow(self); })
+      .def("__next__", &BlockIterator::Next);
+  nb::class_<Cut>(m, "Cut")
+      .def_prop_ro("epoch", &Cut::epoch)
+      .def("count", &Cut::counts)
+      .def("newest_times", &Cut::newest_times)
+      .def(
+          "blocks",
+          [](Cut& self, uint32_t begin, uint32_t end, bool state, bool drop_expired) {
+            return BlockIterator(self.Blocks(begin, end, CutOptions{state, drop_expired}));
+          },
+          "begin"_a, "end"_a, "state"_a, "drop_expired"_a = false, nb::keep_alive<0, 1>())
+      .def("release", &Cut::Release, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace monolith

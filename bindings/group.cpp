@@ -1,0 +1,253 @@
+// Groups of tables and the plans of their batches.
+#include "table/group.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <string_view>
+
+#include "bindings.h"
+#include "block_iterator.h"
+#include "kernel.h"
+#include "table/cut.h"
+#include "vector_array.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;  // NOLINT: argument names only
+
+namespace monolith {
+namespace {
+
+template <typename T>
+using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Out = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> Span(const In<T>& array) {
+  return {array.data(), array.size()};
+}
+template <typename T>
+std::span<T> Span(const Out<T>& array) {
+  return {array.data(), array.size()};
+}
+template <typename T>
+std::span<const T> Span(const std::optional<In<T>>& array) {
+  return array.has_value() ? Span(*array) : std::span<const T>();
+}
+
+// A view of a plan's memory that keeps the plan alive.
+template <typename T>
+nb::ndarray<nb::numpy, const T, nb::ndim<1>, nb::c_contig> ViewOf(const Buffer<T>& buffer, nb::handle owner) {
+  return {buffer.data(), {buffer.size()}, owner};
+}
+
+std::vector<int32_t> CountsOf(const Plan& plan) {
+  std::vector<int32_t> counts(plan.num_unique());
+  for (int64_t u = 0; u < plan.num_unique(); ++u) counts[u] = plan.CountOf(u);
+  return counts;
+}
+
+void InitGroup(Group* group, nb::list tables, const std::optional<KernelPair>& admission) {
+  std::vector<TableSpec> specs;
+  for (nb::handle table : tables) specs.push_back(std::move(nb::cast<TableSpec&>(table)));
+  std::unique_ptr<AdmissionFilter> filter;
+  if (admission.has_value()) filter = MakeAdmissionFilter(admission->first, Params(admission->second));
+  new (group) Group(std::move(specs), std::move(filter));
+}
+
+std::vector<int> SegmentNumbers(const Group& group, int table, int Segment::*member) {
+  std::vector<int> numbers;
+  for (const Segment& segment : group.table(table).spec.segments()) numbers.push_back(segment.*member);
+  return numbers;
+}
+
+nb::dict StatsOf(const Group& group, int table) {
+  const TableStats stats = WithoutGil([&] { return group.Stats(table); });
+  nb::dict result;
+  result["rows"] = stats.rows;
+  result["evicted"] = stats.evicted;
+  result["row_bytes"] = stats.row_bytes;
+  result["index_bytes"] = stats.index_bytes;
+  result["other_bytes"] = stats.other_bytes;
+  result["tombstones"] = stats.tombstones;
+  result["index_load"] = stats.index_load;
+  result["overhead_per_id"] = stats.overhead_per_id;
+  return result;
+}
+
+int64_t LoadBlocks(Group& group, const std::vector<nb::bytes>& blocks, std::pair<uint32_t, uint32_t> buckets,
+                   const std::optional<std::map<int, std::string>>& source_schemas) {
+  std::vector<std::string_view> views;
+  for (const nb::bytes& block : blocks) views.emplace_back(block.c_str(), block.size());
+  std::vector<std::string> schemas(group.num_tables());
+  for (const auto& [table, schema] : source_schemas.value_or(std::map<int, std::string>())) {
+    group.table(table);
+    schemas[table] = schema;
+  }
+  return WithoutGil([&] { return group.Load(views, buckets.first, buckets.second, schemas); });
+}
+
+void BindPlan(nb::module_& m) {
+  nb::class_<Plan>(m, "Plan")
+      .def_prop_ro("num_ids", &Plan::num_ids)
+      .def_prop_ro("num_unique", &Plan::num_unique)
+      .def_ro("deduplicated", &Plan::deduplicated)
+      .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).unique, self); })
+      .def_prop_ro("splits", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).splits, self); })
+      .def_prop_ro("inverse", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).inverse, self); })
+      .def_prop_ro("counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); });
+  nb::class_<Applied>(m, "Applied")
+      .def_ro("updated", &Applied::updated)
+      .def_ro("inserted", &Applied::inserted)
+      .def_ro("filtered", &Applied::filtered)
+      .def_ro("skipped", &Applied::skipped);
+}
+
+void BindSchema(nb::class_<Group>& group) {
+  group.def("__init__", &InitGroup, "tables"_a, "admission"_a.none())
+      .def_prop_ro("num_tables", &Group::num_tables)
+      .def("table_name", [](const Group& self, int table) { return self.table(table).spec.name; }, "table"_a)
+      .def("dim", [](const Group& self, int table) { return self.table(table).spec.dim(); }, "table"_a)
+      .def("num_segments", [](const Group& self, int table) { return self.table(table).spec.segments().size(); }, "table"_a)
+      .def("segment_dims", [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::dim); }, "table"_a)
+      .def("segment_state_bytes",
+           [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::state_bytes); }, "table"_a)
+      .def("state_bytes", [](const Group& self, int table) { return self.table(table).spec.state_bytes(); }, "table"_a)
+      .def("row_bytes", [](const Group& self, int table) { return self.table(table).spec.row_bytes(); }, "table"_a)
+      .def("schema", [](const Group& self, int table) { return self.table(table).spec.SchemaText(); }, "table"_a)
+      .def("digest", [](const Group& self, int table) { return self.table(table).digest; }, "table"_a)
+      .def("num_values", &Group::NumValues, "plan"_a);
+}
+
+void BindReads(nb::class_<Group>& group) {
+  group
+      .def(
+          "plan",
+          [](const Group&, const In<int64_t>& ids, const In<int64_t>& table_splits, bool dedup) {
+            return WithoutGil([&] { return MakePlan(Span(ids), Span(table_splits), dedup); });
+          },
+          "ids"_a.noconvert(), "table_splits"_a.noconvert(), "dedup"_a)
+      .def(
+          "read",
+          [](const Group& self, Plan& plan, const Out<float>& values, int64_t step) {
+            return WithoutGil([&] { return self.Read(plan, Span(values), step); });
+          },
+          "plan"_a, "values"_a.noconvert(), "step"_a)
+      .def(
+          "lookup",
+          [](const Group& self, const In<int64_t>& ids, const In<int64_t>& table_splits, const Out<float>& values,
+             int64_t step) {
+            return WithoutGil([&] { return self.Lookup(Span(ids), Span(table_splits), Span(values), step); });
+          },
+          "ids"_a.noconvert(), "table_splits"_a.noconvert(), "values"_a.noconvert(), "step"_a)
+      .def(
+          "lookup_pooled",
+          [](const Group& self, int table, const In<int64_t>& ids, const In<int64_t>& row_splits, int mode,
+             int64_t first_n, const Out<float>& values, int64_t step) {
+            const auto pooling = static_cast<Pooling>(mode);
+            return WithoutGil([&] {
+              return self.LookupPooled(table, Span(ids), Span(row_splits), pooling, first_n, Span(values), step);
+            });
+          },
+          "table"_a, "ids"_a.noconvert(), "row_splits"_a.noconvert(), "mode"_a, "first_n"_a, "values"_a.noconvert(),
+          "step"_a)
+      .def(
+          "lookup_rows",
+          [](const Group& self, int table, const In<int64_t>& ids, const Out<float>& weights, const Out<uint8_t>& state,
+             const Out<int64_t>& times, const Out<uint8_t>& found) {
+            return WithoutGil([&] {
+              return self.LookupRows(table, Span(ids), Span(weights), Span(state), Span(times), Span(found));
+            });
+          },
+          "table"_a, "ids"_a.noconvert(), "weights"_a.noconvert(), "state"_a.noconvert(), "times"_a.noconvert(),
+          "found"_a.noconvert())
+      .def(
+          "contains",
+          [](const Group& self, int table, const In<int64_t>& ids, const Out<uint8_t>& found) {
+            return WithoutGil([&] { return self.Contains(table, Span(ids), Span(found)); });
+          },
+          "table"_a, "ids"_a.noconvert(), "found"_a.noconvert());
+}
+
+void BindWrites(nb::class_<Group>& group) {
+  group
+      .def(
+          "apply",
+          [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
+             const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
+             const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
+             const std::optional<In<float>>& latest) {
+            const Update update{Span(gradients), layout == 1,   Span(rows), Span(scales), Span(learning_rates), step,
+                                Span(times),     scale, Span(latest)};
+            return WithoutGil([&] { return self.Apply(plan, update); });
+          },
+          "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
+          "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none())
+      .def(
+          "assign",
+          [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times, bool add,
+             int64_t step) {
+            return WithoutGil([&] { return self.Assign(table, Span(ids), Span(values), Span(times), add, step); });
+          },
+          "table"_a, "ids"_a.noconvert(), "values"_a.noconvert(), "times"_a.noconvert(), "add"_a, "step"_a)
+      .def(
+          "reinitialize",
+          [](Group& self, int table, const In<int64_t>& ids, int64_t time, const Out<int8_t>& status) {
+            WithoutGil([&] { return self.Reinitialize(table, Span(ids), time, Span(status)); });
+          },
+          "table"_a, "ids"_a.noconvert(), "time"_a, "status"_a.noconvert())
+      .def(
+          "erase",
+          [](Group& self, int table, const In<int64_t>& ids) {
+            return WithoutGil([&] { return self.Erase(table, Span(ids)); });
+          },
+          "table"_a, "ids"_a.noconvert())
+      .def("evict", &Group::Evict, nb::call_guard<nb::gil_scoped_release>(), "table"_a, "now"_a)
+      .def("clear", &Group::Clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear_buckets", &Group::ClearBuckets, nb::call_guard<nb::gil_scoped_release>(), "begin"_a, "end"_a)
+      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none());
+}
+
+void BindWhole(nb::class_<Group>& group) {
+  group.def("size", [](const Group& self, int table) { return self.table(table).size.load(); }, "table"_a)
+      .def("newest_time", [](const Group& self, int table) { return self.table(table).newest_time.load(); }, "table"_a)
+      .def(
+          "ids",
+          [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); }, "table"_a)
+      .def("stats", &StatsOf, "table"_a)
+      .def("mark", &Group::Mark, nb::call_guard<nb::gil_scoped_release>())
+      .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
+      .def(
+          "tombstones",
+          [](const Group& self, int table, uint64_t since) {
+            return ArrayOf(WithoutGil([&] { return self.Tombstones(table, since); }));
+          },
+          "table"_a, "since"_a)
+      .def(
+          "changes",
+          [](Group& self, uint64_t since, std::pair<uint32_t, uint32_t> buckets, bool state) {
+            return BlockIterator(
+                WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
+          },
+          "since"_a, "buckets"_a, "state"_a, nb::keep_alive<0, 1>())
+      .def("cut", &Group::OpenCut, nb::call_guard<nb::gil_scoped_release>(), nb::keep_alive<0, 1>());
+}
+
+}  // namespace
+
+void BindGroup(nb::module_& m) {
+  BindPlan(m);
+  nb::class_<Group> group(m, "Group");
+  BindSchema(group);
+  BindReads(group);
+  BindWrites(group);
+  BindWhole(group);
+}
+
+}  // namespace monolith

@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "optimizer/row_for_test.h"
+
+namespace monolith {
+namespace {
+
+const ParamMap kEveryParameter = {{"initial_accumulator_value", 0.1},
+                                  {"hessian_compression_times", 1},
+                                  {"weight_decay_factor", 0},
+                                  {"averaging_ratio", 0.9},
+                                  {"epsilon", 0.01},
+                                  {"beta", 1},
+                                  {"beta1", 0.9},
+                                  {"beta2", 0.99},
+                                  {"use_nesterov", 0},
+                                  {"l1_regularization_strength", 0},
+                                  {"l2_regularization_strength", 0},
+                                  {"momentum", 0.9},
+                                  {"decouple_weight_decay", 0},
+                                  {"enable_dynamic_wd", 0},
+                                  {"dynamic_wd_temperature", 1},
+                                  {"flip_direction", 0}};
+
+Code CodeOf(const std::string& kind, int dim, const ParamMap& params) {
+  try {
+    MakeRowOptimizer(kind, dim, Params(params));
+  } catch (const Error& error) {
+    return error.code();
+  }
+  ADD_FAILURE() << kind << " was accepted";
+  return Code::kDataLoss;
+}
+
+TEST(RowOptimizerFactoryTest, StateHasTheDocumentedSize) {
+  const std::map<std::string, int> floats_for_dim_16 = {
+      {"sgd", 0},           {"adagrad", 16}, {"adadelta", 32},           {"adam", 34},     {"ftrl", 32},
+      {"group_ftrl", 32},   {"amsgrad", 50}, {"dynamic_wd_adagrad", 18}, {"momentum", 16}, {"moving_average", 0},
+      {"group_adagrad", 1}, {"rmsprop", 16}, {"rmspropv2", 16}};
+  for (const auto& [kind, floats] : floats_for_dim_16) {
+    EXPECT_EQ(MakeForTest(kind, 16, kEveryParameter)->StateBytes(), 4 * floats) << kind;
+    EXPECT_EQ(MakeForTest(kind, 16, kEveryParameter)->dim(), 16) << kind;
+  }
+  EXPECT_EQ(MakeForTest("batch_softmax", 1, kEveryParameter)->StateBytes(), 8);
+}
+
+TEST(RowOptimizerFactoryTest, RefusesUnknownKindsAndBadDims) {
+  EXPECT_EQ(CodeOf("adagrda", 4, kEveryParameter), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf("", 4, kEveryParameter), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf("sgd", 0, kEveryParameter), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf("sgd", -1, kEveryParameter), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf("batch_softmax", 2, kEveryParameter), Code::kInvalidArgument);
+}
+
+TEST(RowOptimizerFactoryTest, RefusesMissingAndUnusableParameters) {
+  EXPECT_EQ(CodeOf("adagrad", 4, {}), Code::kInvalidArgument);
+  const std::vector<std::pair<std::string, double>> bad = {
+      {"hessian_compression_times", 0},     {"hessian_compression_times", 1.5}, {"hessian_compression_times", 3e9},
+      {"dynamic_wd_temperature", 0},        {"dynamic_wd_temperature", -1},     {"initial_accumulator_value", 1e300},
+      {"weight_decay_factor", std::nan("")}};
+  for (const auto& [name, value] : bad) {
+    ParamMap params = kEveryParameter;
+    params.insert({{"stochastic_rounding", 0}, {"delay_compensation_lambda", 0}});
+    params[name] = value;
+    EXPECT_EQ(CodeOf("dynamic_wd_adagrad", 4, params), Code::kInvalidArgument) << name << " = " << value;
+  }
+}
+
+}  // namespace
+}  // namespace monolith

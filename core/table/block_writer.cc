@@ -1,0 +1,59 @@
+#include "table/block_writer.h"
+
+#include <cstring>
+
+namespace monolith {
+namespace {
+
+RowBlockHeader HeaderFor(const Table& table, BlockKind kind, uint32_t bucket, uint64_t epoch) {
+  RowBlockHeader header;
+  header.kind = kind;
+  header.digest = table.digest;
+  header.table = table.number;
+  header.bucket = bucket;
+  header.epoch = epoch;
+  return header;
+}
+
+RowBlockHeader RowsHeader(const Table& table, uint32_t bucket, bool state, uint64_t epoch) {
+  const bool full = state && !table.spec.serving;
+  RowBlockHeader header = HeaderFor(table, full ? BlockKind::kFull : BlockKind::kServing, bucket, epoch);
+  header.payload_bytes_per_row =
+      static_cast<uint32_t>(full ? table.spec.training_payload_bytes() : table.spec.serving_payload_bytes());
+  return header;
+}
+
+}  // namespace
+
+BlockWriter::BlockWriter(const Table& table, uint32_t bucket, bool state, uint64_t epoch, uint32_t max_rows,
+                         std::string memory)
+    : spec_(table.spec),
+      compress_(!state && !table.spec.serving),
+      payload_bytes_(table.spec.payload_bytes()),
+      builder_(RowsHeader(table, bucket, state, epoch), max_rows, std::move(memory)) {}
+
+void BlockWriter::Add(const std::byte* record) {
+  const RowHeader& header = *HeaderOf(record);
+  std::byte* payload = builder_.Add(header.key, header.time);
+  if (compress_) {
+    spec_.Compress(reinterpret_cast<const float*>(PayloadOf(record)), payload);
+  } else {
+    std::memcpy(payload, PayloadOf(record), payload_bytes_);
+  }
+}
+
+bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones, uint32_t since,
+                         uint32_t until, uint64_t epoch, std::string* block) {
+  std::vector<const Tombstone*> wanted;
+  for (const Tombstone& tombstone : tombstones) {
+    if (tombstone.table == table.number && tombstone.epoch > since && tombstone.epoch <= until) wanted.push_back(&tombstone);
+  }
+  if (wanted.empty()) return false;
+  RowBlockBuilder builder(HeaderFor(table, BlockKind::kTombstone, bucket, epoch), static_cast<uint32_t>(wanted.size()),
+                          std::move(*block));
+  for (const Tombstone* tombstone : wanted) builder.Add(tombstone->key, tombstone->epoch);
+  *block = builder.Finish();
+  return true;
+}
+
+}  // namespace monolith

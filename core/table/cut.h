@@ -1,0 +1,53 @@
+// One exact state of a group, readable while training goes on.
+//
+// Opening waits for the calls in flight and takes microseconds. From then on the first change of a row that has not been read yet
+// keeps the row's old image. Reading walks the rows, 64 to a lock hold, and adds the images. Each bucket is read once: what was
+// read needs no image any more. Different threads may read different buckets at once. The cut ends with Release() or destruction,
+// before the group does, and after every source of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "format/block_source.h"
+#include "table/group.h"
+
+namespace monolith {
+
+struct CutOptions {
+  bool state = true;          // false: serving blocks
+  bool drop_expired = false;  // leave out rows that have expired by their table's newest time at the cut
+};
+
+class Cut {
+ public:
+  ~Cut();
+  Cut(const Cut&) = delete;
+  Cut& operator=(const Cut&) = delete;
+
+  uint64_t epoch() const { return epoch_; }
+  const std::vector<int64_t>& counts() const { return counts_; }              // rows of each table
+  const std::vector<int64_t>& newest_times() const { return newest_times_; }  // of each table
+
+  // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition when one of
+  // the buckets was asked for before or the cut was released.
+  std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options);
+  void Release();
+
+ private:
+  friend class CutSource;
+  friend class Group;
+  explicit Cut(Group& group);
+
+  Group& group_;
+  uint64_t epoch_;
+  uint32_t row_epoch_;
+  std::vector<int64_t> counts_;
+  std::vector<int64_t> newest_times_;
+  std::unique_ptr<std::atomic<bool>[]> claimed_;  // by bucket
+  std::atomic<bool> released_{false};
+};
+
+}  // namespace monolith

@@ -1,0 +1,278 @@
+// Group's writing calls other than Apply: assign, reinitialize, erase, evict.
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "table/group.h"
+#include "table/planned_walk.h"
+#include "table/row_copy.h"
+
+namespace monolith {
+namespace {
+
+struct Count {
+  int64_t value = 0;
+  Count& operator+=(const Count& other) {
+    value += other.value;
+    return *this;
+  }
+};
+
+void CheckSize(const std::string& what, size_t got, size_t expected) {
+  if (got != expected) {
+    throw Error(Code::kInvalidArgument,
+                what + " must have " + std::to_string(expected) + " elements, got " + std::to_string(got));
+  }
+}
+
+// A vector that serving need not store: its squared length is zero or denormal. NaN is stored.
+bool IsAlmostZero(const float* values, int count) {
+  float sum = 0.0f;
+  for (int i = 0; i < count; ++i) sum += values[i] * values[i];
+  return sum < std::numeric_limits<float>::min();
+}
+
+}  // namespace
+
+// Occurrence by occurrence, in input order inside each bucket; equal ids share a bucket, so the last of them is written last.
+class RowWriter {
+ public:
+  RowWriter(Group& group, int table, std::span<const int64_t> ids)
+      : group_(group), table_(group.MutableTable(table)), plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, false)) {}
+
+  int64_t Assign(std::span<const float> values, const Times& times, bool add, int64_t step) {
+    AssignVisitor visitor{group_, plan_, values, times, add, step};
+    return Walk(visitor);
+  }
+  int64_t Reinitialize(uint32_t time, std::span<int8_t> status) {
+    ReinitializeVisitor visitor{group_, plan_, time, status};
+    return Walk(visitor);
+  }
+  int64_t Erase() {
+    EraseVisitor visitor{group_};
+    return Walk(visitor);
+  }
+
+ private:
+  struct Visitor {
+    void Prefetch(int64_t) const {}
+  };
+
+  struct AssignVisitor : Visitor {
+    AssignVisitor(Group& the_group, const Plan& the_plan, std::span<const float> the_values, const Times& the_times,
+                  bool adds, int64_t the_step)
+        : group(the_group), plan(the_plan), values(the_values), times(the_times), add(adds), step(the_step) {}
+
+    void Visit(const PlannedId& id, Count& written) const {
+      const TableSpec& spec = id.table.spec;
+      const int32_t position = plan.order[id.place];
+      const float* given = values.data() + static_cast<int64_t>(position) * spec.dim();
+      uint32_t row = id.row;
+      if (spec.skip_zero && !add && IsAlmostZero(given, spec.dim())) {
+        if (row != kNoRow) group.EraseRow(id.bucket_number, id.table, row);
+        return;
+      }
+      if (row == kNoRow) {
+        if (group.KeepsOut(id.bucket, id.table, id.id, id.hash, 1, step)) return;
+        row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
+      } else {
+        id.shard.BeforeChange(id.table.rows, row, group.clock_);
+      }
+      std::byte* record = id.table.rows.AtAllocated(row);
+      Write(spec, PayloadOf(record), given);
+      HeaderOf(record)->time = times.Of(position);
+      ++written.value;
+    }
+
+    void Write(const TableSpec& spec, std::byte* payload, const float* given) const {
+      if (!spec.serving) {
+        auto* weights = reinterpret_cast<float*>(payload);
+        add ? AddFloats(weights, given, spec.dim()) : CopyFloats(weights, given, spec.dim());
+        return;
+      }
+      if (!add) return spec.Compress(given, payload);
+      thread_local std::vector<float> sum;
+      sum.resize(spec.dim());
+      spec.Decompress(payload, sum.data());
+      AddFloats(sum.data(), given, spec.dim());
+      spec.Compress(sum.data(), payload);
+    }
+
+    Group& group;
+    const Plan& plan;
+    const std::span<const float> values;
+    const Times& times;
+    const bool add;
+    const int64_t step;
+  };
+
+  struct ReinitializeVisitor : Visitor {
+    ReinitializeVisitor(Group& the_group, const Plan& the_plan, uint32_t the_time, std::span<int8_t> the_status)
+        : group(the_group), plan(the_plan), time(the_time), status(the_status) {}
+
+    void Visit(const PlannedId& id, Count& written) const {
+      status[plan.order[id.place]] = id.row != kNoRow;
+      uint32_t row = id.row;
+      if (row == kNoRow) {
+        row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
+      } else {
+        id.shard.BeforeChange(id.table.rows, row, group.clock_);
+        if (!id.table.spec.serving) id.table.spec.InitPayload(id.id, PayloadOf(id.table.rows.AtAllocated(row)));
+      }
+      HeaderOf(id.table.rows.AtAllocated(row))->time = time;
+      ++written.value;
+    }
+
+    Group& group;
+    const Plan& plan;
+    const uint32_t time;
+    const std::span<int8_t> status;
+  };
+
+  struct EraseVisitor : Visitor {
+    explicit EraseVisitor(Group& the_group) : group(the_group) {}
+    void Visit(const PlannedId& id, Count& erased) const {
+      if (id.row == kNoRow) return;
+      group.EraseRow(id.bucket_number, id.table, id.row);
+      ++erased.value;
+    }
+    Group& group;
+  };
+
+  static int64_t SizeOf(std::span<const int64_t> ids) { return static_cast<int64_t>(ids.size()); }
+
+  template <typename AnyVisitor>
+  int64_t Walk(AnyVisitor& visitor) {
+    Table* const tables[] = {&table_};
+    return PlannedWalk<Count>(group_.buckets_.get(), tables, plan_).Run(visitor).value;
+  }
+
+  Group& group_;
+  Table& table_;
+  const Plan plan_;
+};
+
+int64_t Group::Assign(int table_number, std::span<const int64_t> ids, std::span<const float> values,
+                      std::span<const int64_t> times, bool add, int64_t step) {
+  Table& table = MutableTable(table_number);
+  CheckSize("values", values.size(), ids.size() * table.spec.dim());
+  const Times checked_times(times, static_cast<int64_t>(ids.size()));
+  if (ids.empty()) return 0;
+  Gate::Shared call(gate_);
+  const int64_t written = RowWriter(*this, table_number, ids).Assign(values, checked_times, add, step);
+  table.RaiseNewestTime(checked_times.Newest(0, static_cast<int64_t>(ids.size())));
+  EnforceCap(table);
+  return written;
+}
+
+void Group::Reinitialize(int table_number, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status) {
+  Table& table = MutableTable(table_number);
+  CheckSize("status", status.size(), ids.size());
+  const Times checked_time(std::span<const int64_t>(&time, 1), 1);
+  if (ids.empty()) return;
+  Gate::Shared call(gate_);
+  RowWriter(*this, table_number, ids).Reinitialize(checked_time.Of(0), status);
+  table.RaiseNewestTime(time);
+  EnforceCap(table);
+}
+
+int64_t Group::Erase(int table_number, std::span<const int64_t> ids) {
+  table(table_number);
+  Gate::Shared call(gate_);
+  return RowWriter(*this, table_number, ids).Erase();
+}
+
+template <typename Dies>
+int64_t Group::EraseWhere(Table& table, Dies&& dies) {
+  constexpr uint32_t kRecordsPerHold = 512;
+  int64_t erased = 0;
+  std::vector<uint32_t> dying;
+  for (uint32_t number = 0; number < kNumBuckets; ++number) {
+    for (uint32_t from = 0; from != kNoRow;) {
+      BucketGuard guard(buckets_[number].lock, Access::kChanges);
+      dying.clear();
+      from = table.shards[number].VisitFrom(table.rows, from, kRecordsPerHold, [&](uint32_t row) {
+        if (dies(*HeaderOf(table.rows.AtAllocated(row)))) dying.push_back(row);
+      });
+      for (const uint32_t row : dying) EraseRow(number, table, row);
+      erased += static_cast<int64_t>(dying.size());
+    }
+  }
+  table.evicted.fetch_add(erased, std::memory_order_relaxed);
+  return erased;
+}
+
+int64_t Group::Evict(int table_number, int64_t now) {
+  if (table_number != -1) table(table_number);
+  if (now < -1 || now >= (int64_t{1} << 32)) {
+    throw Error(Code::kInvalidArgument, "now must be Unix seconds in [0, 2^32), got " + std::to_string(now));
+  }
+  Gate::Shared call(gate_);
+  int64_t evicted = 0;
+  for (auto& table : tables_) {
+    if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;
+    const int64_t reference = now == -1 ? table->newest_time.load(std::memory_order_relaxed) : now;
+    evicted += EraseWhere(*table, [&](const RowHeader& row) {
+      return table->spec.HasExpired(row.key, row.time, reference);
+    });
+  }
+  return evicted;
+}
+
+namespace {
+
+constexpr int64_t kSlackFrom = 1 << 16;  // from this cap on, evict a little more at once than asked
+
+// Low scores go first.
+uint32_t ScoreOf(const TableSpec& spec, const RowHeader& row) {
+  if (spec.cap_eviction == CapEviction::kLeastRecentlyUsed) return row.time;
+  return FrequencyOf(row) << 25 | row.time >> 7;
+}
+
+// The score below which lie fewer than `rank` of the visited scores, and how many with exactly that score make up the rest.
+struct Threshold {
+  uint32_t score;
+  int64_t ties;
+};
+
+template <typename ForEach>
+Threshold SelectThreshold(int64_t rank, ForEach&& for_each) {
+  std::vector<int64_t> counts(1 << 16);
+  for_each([&](uint32_t score) { ++counts[score >> 16]; });
+  uint32_t high = 0;
+  while (high < 0xffff && rank > counts[high]) rank -= counts[high++];
+  std::fill(counts.begin(), counts.end(), 0);
+  for_each([&](uint32_t score) {
+    if (score >> 16 == high) ++counts[score & 0xffff];
+  });
+  uint32_t low = 0;
+  while (low < 0xffff && rank > counts[low]) rank -= counts[low++];
+  return {high << 16 | low, rank};
+}
+
+}  // namespace
+
+void Group::EnforceCap(Table& table) {
+  const auto cap = static_cast<int64_t>(table.spec.max_rows);
+  if (cap == 0) return;
+  std::lock_guard one_at_a_time(table.cap_mutex);
+  const int64_t size = table.size.load(std::memory_order_relaxed);
+  if (size <= cap) return;
+  const int64_t surplus = size - cap + (cap >= kSlackFrom ? cap / 64 : 0);
+  Threshold threshold = SelectThreshold(surplus, [&](auto&& visit) {
+    for (uint32_t number = 0; number < kNumBuckets; ++number) {
+      BucketGuard guard(buckets_[number].lock, Access::kReads);
+      table.shards[number].VisitAll(table.rows, [&](uint32_t row) {
+        visit(ScoreOf(table.spec, *HeaderOf(table.rows.AtAllocated(row))));
+      });
+    }
+  });
+  EraseWhere(table, [&](const RowHeader& row) {
+    const uint32_t score = ScoreOf(table.spec, row);
+    return score < threshold.score || (score == threshold.score && threshold.ties-- > 0);
+  });
+}
+
+}  // namespace monolith

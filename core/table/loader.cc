@@ -1,0 +1,253 @@
+#include "table/loader.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+
+namespace monolith {
+namespace {
+
+struct SourceSegment {
+  int dim;
+  std::string optimizer;
+  int state_bytes;
+  std::string compressor;
+};
+
+[[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
+
+std::vector<std::string> Split(const std::string& text, char separator) {
+  std::vector<std::string> parts(1);
+  for (const char each : text) {
+    if (each == separator) {
+      parts.emplace_back();
+    } else {
+      parts.back().push_back(each);
+    }
+  }
+  return parts;
+}
+
+int PositiveNumber(const std::string& text, const std::string& schema) {
+  char* end = nullptr;
+  const long value = std::strtol(text.c_str(), &end, 10);
+  if (text.empty() || *end != '\0' || value < 0 || value > (1 << 24)) Refuse("schema text not understood: '" + schema + "'");
+  return static_cast<int>(value);
+}
+
+// "monolith-table/1;serving=0;segment=<dim>,<optimizer>,<state bytes>,<compressor>,<compressed bytes>;..."
+std::vector<SourceSegment> ParseSchema(const std::string& schema) {
+  const std::vector<std::string> parts = Split(schema, ';');
+  if (parts.size() < 3 || parts[0] != "monolith-table/1") Refuse("schema text not understood: '" + schema + "'");
+  std::vector<SourceSegment> segments;
+  for (size_t i = 2; i < parts.size(); ++i) {
+    const std::vector<std::string> fields = Split(parts[i].substr(std::min<size_t>(8, parts[i].size())), ',');
+    if (parts[i].rfind("segment=", 0) != 0 || fields.size() != 5) Refuse("schema text not understood: '" + schema + "'");
+    segments.push_back({PositiveNumber(fields[0], schema), fields[1], PositiveNumber(fields[2], schema), fields[3]});
+  }
+  return segments;
+}
+
+}  // namespace
+
+Loader::Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std::string>& source_schemas)
+    : group_(group), call_(group.gate_), begin_(begin), end_(end) {
+  if (begin > end || end > kNumBuckets) Refuse("buckets must be a range in [0, 1024]");
+  for (const auto& table : group_.tables_) {
+    const bool given = table->number < source_schemas.size() && !source_schemas[table->number].empty();
+    maps_.push_back(MapFrom(*table, given ? source_schemas[table->number] : table->spec.SchemaText(false)));
+    // Without a schema of the source, the table's own rows and those of its serving or training twin are taken.
+    if (!given) maps_.back().digests = {table->digest, DigestOf(table->spec.SchemaText(!table->spec.serving))};
+  }
+}
+
+Loader::RowMap Loader::MapFrom(const Table& table, const std::string& source_schema) const {
+  const TableSpec& spec = table.spec;
+  const std::vector<SourceSegment> source = ParseSchema(source_schema);
+  const std::string where = "table '" + spec.name + "': ";
+  if (source.size() > spec.segments().size()) {
+    Refuse(where + "the source has " + std::to_string(source.size()) + " segments, the table " +
+           std::to_string(spec.segments().size()) + "; a segment cannot be dropped");
+  }
+  int dims = 0, bytes = 0;
+  for (const SourceSegment& segment : source) dims += segment.dim, bytes += 4 * segment.dim + segment.state_bytes;
+  RowMap map{{DigestOf(source_schema)}, bytes, source_schema == spec.SchemaText(), true, {}};
+  int from_weights = 0, from_state = 4 * dims;
+  for (size_t i = 0; i < source.size(); ++i) {
+    const Segment& ours = spec.segments()[i];
+    if (source[i].dim != ours.dim) {
+      Refuse(where + "segment " + std::to_string(i) + " has dim " + std::to_string(source[i].dim) +
+             " in the source and dim " + std::to_string(ours.dim) + " in the table; dims must be equal");
+    }
+    map.same_compressors = map.same_compressors && source[i].compressor == ours.compressor_kind;
+    map.copies.push_back({from_weights, 4 * ours.first_dim, 4 * ours.dim});
+    if (source[i].optimizer == ours.optimizer_kind && source[i].state_bytes == ours.state_bytes && ours.state_bytes > 0) {
+      map.copies.push_back({from_state, ours.state_offset, ours.state_bytes});
+    }
+    from_weights += 4 * source[i].dim;
+    from_state += source[i].state_bytes;
+  }
+  if (spec.serving && source.size() != spec.segments().size()) {
+    Refuse(where + "a serving table takes rows with all of its segments");
+  }
+  return map;
+}
+
+bool Loader::Fits(const Table& table, const RowBlockView& block) const {
+  const RowMap& map = maps_[table.number];
+  const bool known = std::find(map.digests.begin(), map.digests.end(), block.header().digest) != map.digests.end();
+  return known && (block.header().kind != BlockKind::kServing || map.same_compressors);
+}
+
+void Loader::Check(const RowBlockView& block) const {
+  const RowBlockHeader& header = block.header();
+  if (header.bucket < begin_ || header.bucket >= end_) {
+    Refuse("block of bucket " + std::to_string(header.bucket) + " is outside of [" + std::to_string(begin_) + ", " +
+           std::to_string(end_) + ")");
+  }
+  if (header.kind == BlockKind::kFilter) {
+    if (group_.admission_ != nullptr) group_.admission_->MakeSlice()->Load(std::string(block.payload_bytes()));
+    return;
+  }
+  if (header.table >= group_.tables_.size()) {
+    Refuse("block of table number " + std::to_string(header.table) + ", which does not exist");
+  }
+  const Table& table = *group_.tables_[header.table];
+  if (!Fits(table, block)) {
+    Refuse("table '" + table.spec.name + "': the block has another schema than '" + table.spec.SchemaText() +
+           "'; give the schema of its source");
+  }
+  for (uint32_t i = 0; i < block.count(); ++i) {
+    if (BucketOf(block.key(i)) == header.bucket) continue;
+    Refuse("a block of bucket " + std::to_string(header.bucket) + " holds id " + std::to_string(block.key(i)) +
+           ", which belongs to another");
+  }
+  const int expected = header.kind == BlockKind::kFull      ? maps_[table.number].source_bytes
+                       : header.kind == BlockKind::kServing ? table.spec.serving_payload_bytes()
+                                                            : 0;
+  if (static_cast<int>(header.payload_bytes_per_row) != expected) {
+    Refuse("table '" + table.spec.name + "': a row of the block has " + std::to_string(header.payload_bytes_per_row) +
+           " bytes, expected " + std::to_string(expected));
+  }
+}
+
+int64_t Loader::Write(const RowBlockView& block) {
+  switch (block.header().kind) {
+    case BlockKind::kFull:
+    case BlockKind::kServing:
+      return WriteRows(block);
+    case BlockKind::kTombstone:
+      WriteTombstones(block);
+      return 0;
+    case BlockKind::kFilter:
+      WriteFilter(block);
+      return 0;
+  }
+  return 0;
+}
+
+int64_t Loader::WriteRows(const RowBlockView& block) {
+  constexpr uint32_t kRowsPerHold = 512;
+  const uint32_t number = block.header().bucket;
+  Table& table = *group_.tables_[block.header().table];
+  TableShard& shard = table.shards[number];
+  int64_t newest = 0;
+  for (uint32_t first = 0; first < block.count(); first += kRowsPerHold) {
+    BucketGuard guard(group_.buckets_[number].lock, Access::kChanges);
+    if (first == 0 && shard.size() == 0) shard.Reserve(group_.HomeOf(table), number, block.count());
+    for (uint32_t i = first; i < std::min(block.count(), first + kRowsPerHold); ++i) {
+      const uint64_t hash = HashId(block.key(i));
+      uint32_t row = shard.Find(table.rows, hash, block.key(i));
+      if (row == kNoRow) {
+        row = shard.Insert(group_.HomeOf(table), number, hash, block.key(i), group_.clock_);
+        table.size.fetch_add(1, std::memory_order_relaxed);
+      } else {
+        shard.BeforeChange(table.rows, row, group_.clock_);
+      }
+      std::byte* record = table.rows.AtAllocated(row);
+      WritePayload(table, block, i, PayloadOf(record));
+      HeaderOf(record)->time = block.time(i);
+      newest = std::max<int64_t>(newest, block.time(i));
+    }
+  }
+  table.RaiseNewestTime(newest);
+  return block.count();
+}
+
+void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_t row, std::byte* payload) const {
+  const TableSpec& spec = table.spec;
+  const RowMap& map = maps_[table.number];
+  const std::byte* source = block.payload(row);
+  const bool full = block.header().kind == BlockKind::kFull;
+  if (full && map.identical) {
+    std::memcpy(payload, source, spec.payload_bytes());
+    return;
+  }
+  if (full && spec.serving) {  // weights come first in a full payload
+    thread_local std::vector<float> weights;
+    weights.resize(spec.dim());
+    std::memcpy(weights.data(), source, sizeof(float) * spec.dim());
+    return spec.Compress(weights.data(), payload);
+  }
+  if (!full && spec.serving) {
+    std::memcpy(payload, source, spec.payload_bytes());
+    return;
+  }
+  spec.InitPayload(block.key(row), payload);
+  if (!full) return spec.Decompress(source, reinterpret_cast<float*>(payload));
+  for (const Copy& copy : map.copies) std::memcpy(payload + copy.to, source + copy.from, copy.bytes);
+}
+
+void Loader::WriteTombstones(const RowBlockView& block) {
+  const uint32_t number = block.header().bucket;
+  Table& table = *group_.tables_[block.header().table];
+  BucketGuard guard(group_.buckets_[number].lock, Access::kChanges);
+  for (uint32_t i = 0; i < block.count(); ++i) {
+    const uint32_t row = table.shards[number].Find(table.rows, HashId(block.key(i)), block.key(i));
+    if (row != kNoRow) {
+      group_.EraseRow(number, table, row);
+    } else {
+      group_.buckets_[number].tombstones.push_back({block.key(i), table.number, group_.clock_.epoch});
+    }
+  }
+}
+
+void Loader::WriteFilter(const RowBlockView& block) {
+  if (group_.admission_ == nullptr) return;  // the group lets every id in: counts have no use
+  Bucket& bucket = group_.buckets_[block.header().bucket];
+  std::unique_ptr<FilterSlice> filter = group_.admission_->MakeSlice();
+  filter->Load(std::string(block.payload_bytes()));
+  BucketGuard guard(bucket.lock, Access::kChanges);
+  bucket.filter = std::move(filter);
+}
+
+int64_t Group::Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+                    const std::vector<std::string>& source_schemas) {
+  Loader loader(*this, begin, end, source_schemas);
+  std::vector<RowBlockView> views;
+  views.reserve(blocks.size());
+  for (const std::string_view bytes : blocks) {
+    views.emplace_back(bytes);
+    loader.Check(views.back());
+  }
+  std::stable_sort(views.begin(), views.end(), [](const RowBlockView& a, const RowBlockView& b) {
+    return a.header().bucket < b.header().bucket;
+  });
+  std::vector<size_t> first_of_bucket;
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (i == 0 || views[i].header().bucket != views[i - 1].header().bucket) first_of_bucket.push_back(i);
+  }
+  first_of_bucket.push_back(views.size());
+  std::atomic<int64_t> rows{0};
+  ParallelFor(static_cast<int>(first_of_bucket.size()) - 1, [&](int task) {
+    int64_t written = 0;
+    for (size_t i = first_of_bucket[task]; i < first_of_bucket[task + 1]; ++i) written += loader.Write(views[i]);
+    rows.fetch_add(written, std::memory_order_relaxed);
+  });
+  return rows.load(std::memory_order_relaxed);
+}
+
+}  // namespace monolith

@@ -1,0 +1,58 @@
+// Writes row blocks into a group: a restore, a delta, a bucket that moves.
+//
+// Check() touches nothing and may be called from any thread. Write() may be called by several threads at once for different buckets;
+// blocks of one bucket must come in order. A loader holds the group open to calls, and back from a cut, while it lives.
+//
+// A block fits if its table's schema text is ours. Otherwise the source's text decides, segment by segment in order: dims must be
+// equal; equal optimizer and state size keep the state, else the state starts anew; segments that only we have are initialised;
+// a segment that only the source has is refused.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "format/row_block.h"
+#include "table/group.h"
+
+namespace monolith {
+
+class Loader {
+ public:
+  // source_schemas[t]: schema text of the blocks' table t; empty or missing = ours. Throws kInvalidArgument when one does not fit.
+  Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std::string>& source_schemas);
+
+  // Throws kInvalidArgument with the reason.
+  void Check(const RowBlockView& block) const;
+  // Rows written. REQUIRES: Check(block) passed.
+  int64_t Write(const RowBlockView& block);
+
+ private:
+  struct Copy {  // bytes of the source's payload to bytes of ours
+    int from;
+    int to;
+    int bytes;
+  };
+  struct RowMap {  // how a full payload becomes ours
+    std::vector<uint64_t> digests;  // blocks with one of these are from that source
+    int source_bytes;
+    bool identical;
+    bool same_compressors;
+    std::vector<Copy> copies;
+  };
+
+  RowMap MapFrom(const Table& table, const std::string& source_schema) const;
+  bool Fits(const Table& table, const RowBlockView& block) const;
+  int64_t WriteRows(const RowBlockView& block);
+  void WriteTombstones(const RowBlockView& block);
+  void WriteFilter(const RowBlockView& block);
+  void WritePayload(const Table& table, const RowBlockView& block, uint32_t row, std::byte* payload) const;
+
+  Group& group_;
+  const Gate::Shared call_;
+  const uint32_t begin_;
+  const uint32_t end_;
+  std::vector<RowMap> maps_;  // by table
+};
+
+}  // namespace monolith

@@ -1,0 +1,27 @@
+"""Durable copies of whole groups: a folder of bucket files with a manifest that is written last.
+
+May import: `monolith.tables.schema`, `monolith.tables.cut`, `errors` and the C++ core. Read `manifest.py` first: what it lists is
+the snapshot, everything else in the folder is rubbish of a save that did not end. Byte grammar: docs/formats/snapshot.md.
+"""
+
+from __future__ import annotations
+
+from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, Manifest, TableEntry, read_manifest
+from monolith.tables.snapshot.restore import RestoreReport, restore, verify
+from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save
+
+__all__ = [
+    "FORMAT_VERSION",
+    "FileEntry",
+    "Manifest",
+    "RestoreReport",
+    "SaveHandle",
+    "SaveOptions",
+    "SaveProgress",
+    "SaveReport",
+    "TableEntry",
+    "read_manifest",
+    "restore",
+    "save",
+    "verify",
+]

@@ -1,0 +1,120 @@
+"""The folder of a snapshot: names of its files, who may touch it, and how a manifest takes effect."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.json\.tmp")
+"""Every name a save may leave behind when its process is killed."""
+
+
+class FolderLock:
+    """Keeps a folder's snapshot from being replaced while it is read, and from being written twice at once.
+
+    An advisory lock on the folder itself: it ends with the process, whatever happens to it. File systems without such locks
+    are used without.
+    """
+
+    def __init__(self, folder: Path, *, exclusive: bool) -> None:
+        self._descriptor = _open_folder(folder)
+        kind = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}:
+                return
+            os.close(self._descriptor)
+            doing = "read or written" if exclusive else "written"
+            raise UnavailableError(f"folder '{folder}': its snapshot is being {doing} by another; try again") from error
+
+    def release(self) -> None:
+        """Lets others in. Calling it again does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def file_name(begin: int, end: int, snapshot_id: int) -> str:
+    """Name of the file of buckets [begin, end); the id keeps it apart from the files of the snapshot it will replace."""
+    return f"buckets-{begin:04d}-{end:04d}-{snapshot_id:016x}.rows"
+
+
+def bucket_ranges(num_files: int) -> Iterator[tuple[int, int]]:
+    """All buckets cut into `num_files` runs whose sizes differ by at most one."""
+    size, rest = divmod(_core.NUM_BUCKETS, num_files)
+    begin = 0
+    for number in range(num_files):
+        end = begin + size + (number < rest)
+        yield begin, end
+        begin = end
+
+
+def make_folder(folder: Path) -> None:
+    """Creates the folder and its parents, durably."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(f"folder '{folder}': cannot be created: {error}") from error
+    for path in missing:
+        _core.sync_directory(str(path.parent))
+
+
+def refuse_newer_generation(folder: Path, generation: int) -> None:
+    """Keeps a trainer that has been replaced from overwriting its successor's snapshot.
+
+    Raises:
+        FailedPreconditionError: the folder holds a snapshot of a higher generation.
+    """
+    try:
+        present = read_manifest(folder)
+    except NotFoundError:
+        return
+    if present.generation > generation:
+        raise FailedPreconditionError(
+            f"folder '{folder}': holds generation {present.generation}, a save of generation {generation} must not replace it"
+        )
+
+
+def commit(folder: Path, manifest: Manifest) -> None:
+    """Makes the files durable, then the manifest: after this call the new snapshot is the folder's, before it the old one."""
+    _core.sync_directory(str(folder))
+    _core.commit_file(str(folder / MANIFEST_NAME), manifest.to_bytes())
+    _core.sync_directory(str(folder))
+
+
+def remove_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Removes files of earlier snapshots and of saves that did not end. Only names that a save makes are touched."""
+    listed = {file.name for file in manifest.files}
+    for path in folder.iterdir():
+        if _OURS.fullmatch(path.name) and path.name not in listed:
+            with suppress(OSError):  # what stays is unlisted and does no harm
+                path.unlink()
+
+
+def _open_folder(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"folder '{folder}': no snapshot here (not a folder)") from error
+    except OSError as error:
+        raise UnavailableError(f"folder '{folder}': cannot be opened: {error}") from error

@@ -1,0 +1,228 @@
+"""The list of what a snapshot consists of, as a JSON file that is exactly itself or refused.
+
+The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it has read
+once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monolith import _core
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.tables.schema import TableSchema, fnv1a_64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT_VERSION = 1
+"""Version of the manifest and of the folder's layout.
+
+To change either: raise the number, describe the new form in docs/formats/snapshot.md under its version, keep reading the
+old one, and store a real snapshot of the old version under tests/format/v<number>/ with a test that restores it. Row blocks
+and bucket files carry versions of their own (core/format), raised the same way.
+"""
+
+FORMAT = "monolith-snapshot"
+MANIFEST_NAME = "manifest.json"
+FILE_NAME = re.compile(r"buckets-(\d{4})-(\d{4})-([0-9a-f]{16})\.rows")
+
+Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
+_Entry = TypeVar("_Entry", bound="TableEntry | FileEntry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """One table of the group, in the order of the numbers that row blocks carry."""
+
+    name: str
+    schema: str
+    """Canonical text of what its rows hold; see `monolith.tables.schema`."""
+    digest: int
+    """64-bit hash of `schema`, as in every row block of the table."""
+    rows: int
+    newest_time: int
+    """Unix seconds of the newest update the table had seen, the reference of expiry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One bucket file."""
+
+    name: str
+    begin: int
+    """First bucket."""
+    end: int
+    """Behind the last bucket."""
+    bytes: int
+    index_crc32c: int
+    """Checksum of the file's index; the index holds the checksum of every block, so this one covers the whole file."""
+    rows: int
+    """Rows of all tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A snapshot: tables, files, and what the caller wanted to keep with them."""
+
+    snapshot_id: int
+    """64 random bits, in every file too: files of two snapshots cannot be mixed."""
+    generation: int
+    """Given by the caller; a save refuses to replace a snapshot of a higher one."""
+    epoch: int
+    """Epoch of the cut in its group's history."""
+    created: int
+    """Unix seconds at which the save began."""
+    state: bool
+    """Whether rows are full (weights and optimizer state) or compressed serving rows."""
+    tables: tuple[TableEntry, ...]
+    files: tuple[FileEntry, ...]
+    applied: Json
+    """Stamps of the last applied batches, as the caller gave them."""
+    extra: Json
+    """Whatever else the caller gave."""
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Table name to number of rows."""
+        return {table.name: table.rows for table in self.tables}
+
+    @property
+    def buckets(self) -> range:
+        """The buckets it holds."""
+        return range(self.files[0].begin, self.files[-1].end)
+
+    def to_bytes(self) -> bytes:
+        """The text of the manifest file.
+
+        Raises:
+            InvalidArgumentError: `applied` or `extra` is not made of JSON values.
+        """
+        document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
+        try:
+            body = _canonical(document)
+            if json.loads(body) != document:
+                raise ValueError("keys must be texts and tuples lists")
+        except (TypeError, ValueError) as error:
+            message = f"snapshot: applied and extra must be plain JSON values (no NaN, no other types): {error}"
+            raise InvalidArgumentError(message) from error
+        return _canonical({**document, "crc32c": _core.crc32c(body)})
+
+    @classmethod
+    def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
+        """What `to_bytes` wrote.
+
+        Raises:
+            DataLossError: anything else, with `origin` (the file), offset and reason.
+        """
+        document = _parse(text, origin)
+        body = {key: value for key, value in document.items() if key != "crc32c"}
+        if document.get("crc32c") != _core.crc32c(_canonical(body)):
+            raise DataLossError(f"{origin}: offset 0: checksum of the manifest does not match (it was changed)")
+        try:
+            manifest = _built(body)
+        except (KeyError, TypeError) as error:
+            raise DataLossError(f"{origin}: offset 0: not the fields of a version {FORMAT_VERSION} manifest: {error!r}") from error
+        if manifest.to_bytes() != text:
+            offset = _first_difference(manifest.to_bytes(), text)
+            raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
+        _check(manifest, origin)
+        return manifest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a local snapshot folder.
+
+    Raises:
+        NotFoundError: there is no committed snapshot.
+        DataLossError: the file is not what was written.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError(f"folder '{folder}': no snapshot here ({MANIFEST_NAME} is missing)") from error
+    except OSError as error:
+        raise UnavailableError(f"file '{path}': cannot be read: {error}") from error
+    return Manifest.from_bytes(text, origin=f"file '{path}'")
+
+
+def _canonical(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _plain(manifest: Manifest) -> dict[str, Any]:
+    """Plain dictionaries; the caller's values as they are."""
+    document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
+    document["tables"] = [_plain_entry(table) for table in manifest.tables]
+    document["files"] = [_plain_entry(file) for file in manifest.files]
+    return document
+
+
+def _plain_entry(entry: TableEntry | FileEntry) -> dict[str, Any]:
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
+
+
+def _parse(text: bytes, origin: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text.decode("ascii"))
+    except UnicodeDecodeError as error:
+        raise DataLossError(f"{origin}: offset {error.start}: not ASCII text") from error
+    except json.JSONDecodeError as error:
+        raise DataLossError(f"{origin}: offset {error.pos}: not JSON: {error.msg}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataLossError(f"{origin}: offset 0: not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (no '\"format\": \"{FORMAT}\"')")
+    if document.get("version") != FORMAT_VERSION:
+        found = document.get("version")
+        raise DataLossError(f"{origin}: offset 0: snapshot version {found!r}, this build reads version {FORMAT_VERSION}")
+    return document
+
+
+def _built(document: Mapping[str, Any]) -> Manifest:
+    values = {key: value for key, value in document.items() if key not in {"format", "version"}}
+    values["tables"] = tuple(_entry(TableEntry, each) for each in values["tables"])
+    values["files"] = tuple(_entry(FileEntry, each) for each in values["files"])
+    for key, expected in (("snapshot_id", int), ("generation", int), ("epoch", int), ("created", int), ("state", bool)):
+        if type(values[key]) is not expected:
+            raise TypeError(f"{key} is {values[key]!r}")
+    return Manifest(**values)
+
+
+def _entry(cls: type[_Entry], values: Mapping[str, Any]) -> _Entry:
+    for field in fields(cls):
+        expected = str if field.type == "str" else int
+        if type(values[field.name]) is not expected or (expected is int and values[field.name] < 0):
+            raise TypeError(f"{field.name} is {values[field.name]!r}")
+    return cls(**values)
+
+
+def _check(manifest: Manifest, origin: str) -> None:
+    """What a writer never does, even though the checksum is right: refuse it before anything is opened."""
+    names = [table.name for table in manifest.tables]
+    if not names or names != sorted(set(names)):
+        raise DataLossError(f"{origin}: offset 0: tables must be sorted by name and distinct, got {names}")
+    for table in manifest.tables:
+        if TableSchema.parse(table.name, table.schema).text != table.schema or fnv1a_64(table.schema) != table.digest:
+            raise DataLossError(f"{origin}: offset 0: table {table.name!r}: schema and digest do not agree")
+    end = manifest.files[0].begin if manifest.files else -1
+    for file in manifest.files:
+        match = FILE_NAME.fullmatch(file.name)
+        expected = (f"{file.begin:04d}", f"{file.end:04d}", f"{manifest.snapshot_id:016x}")
+        if match is None or match.groups() != expected:
+            raise DataLossError(f"{origin}: offset 0: {file.name!r} is not the name of a file of this snapshot")
+        if file.begin != end or not file.begin < file.end <= _core.NUM_BUCKETS:
+            raise DataLossError(f"{origin}: offset 0: {file.name!r} does not follow the buckets before it")
+        end = file.end
+    if end < 0:
+        raise DataLossError(f"{origin}: offset 0: no files")
+
+
+def _first_difference(expected: bytes, text: bytes) -> int:
+    pairs = zip(expected, text, strict=False)
+    return next((offset for offset, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(text)))

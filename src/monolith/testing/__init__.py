@@ -1,0 +1,13 @@
+"""Doubles and small configs for tests: ours, and those of users.
+
+May import anything; nothing inside the package imports it. Read `reference_store.py` first: a store made of
+dictionaries, which says in plain Python what every engine has to do.
+"""
+
+from __future__ import annotations
+
+from monolith.testing.fake_clock import FakeClock
+from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.table_configs import generate_test_hash_table_config
+
+__all__ = ["FakeClock", "ReferenceStore", "generate_test_hash_table_config"]
