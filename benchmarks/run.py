@@ -50,7 +50,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     bench.add_arguments(parser)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write the table into this RESULTS.md")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a requirement is not met")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.quick and args.record is not None:
+        parser.error("--record is for full runs: the requirements speak of full-sized tables; leave out --quick")
+    return args
 
 
 if __name__ == "__main__":

@@ -51,14 +51,16 @@ std::vector<DumpExportFile> ExportPlan(const std::vector<ExportFile>& files) {
   return plan;
 }
 
-nb::list ReadRecords(const std::string& path, bool snappy) {
+using RecordList = nb::typed<nb::list, nb::bytes>;
+
+RecordList ReadRecords(const std::string& path, bool snappy) {
   RecordReader reader(path, CompressionOf(snappy));
   nb::list records;
   for (std::string_view record; reader.Next(&record);) records.append(nb::bytes(record.data(), record.size()));
   return records;
 }
 
-void WriteRecords(const std::string& path, const std::string& temporary_path, nb::list records, bool snappy) {
+void WriteRecords(const std::string& path, const std::string& temporary_path, const RecordList& records, bool snappy) {
   OutputFile file(path, temporary_path);
   RecordWriter writer(&file, CompressionOf(snappy));
   for (nb::handle record : records) {

@@ -81,16 +81,35 @@ nb::dict StatsOf(const Group& group, int table) {
   return result;
 }
 
-int64_t LoadBlocks(Group& group, const std::vector<nb::bytes>& blocks, std::pair<uint32_t, uint32_t> buckets,
-                   const std::optional<std::map<int, std::string>>& source_schemas) {
+using BlockList = std::vector<nb::bytes>;
+using BucketRange = std::pair<uint32_t, uint32_t>;
+using SourceSchemas = std::optional<std::map<int, std::string>>;
+
+std::vector<std::string_view> ViewsOf(const BlockList& blocks) {
   std::vector<std::string_view> views;
   for (const nb::bytes& block : blocks) views.emplace_back(block.c_str(), block.size());
+  return views;
+}
+
+std::vector<std::string> SchemasOf(const Group& group, const SourceSchemas& source_schemas) {
   std::vector<std::string> schemas(group.num_tables());
   for (const auto& [table, schema] : source_schemas.value_or(std::map<int, std::string>())) {
     group.table(table);
     schemas[table] = schema;
   }
+  return schemas;
+}
+
+int64_t LoadBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
+  const auto views = ViewsOf(blocks);
+  const auto schemas = SchemasOf(group, source_schemas);
   return WithoutGil([&] { return group.Load(views, buckets.first, buckets.second, schemas); });
+}
+
+void CheckBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
+  const auto views = ViewsOf(blocks);
+  const auto schemas = SchemasOf(group, source_schemas);
+  WithoutGil([&] { group.CheckBlocks(views, buckets.first, buckets.second, schemas); });
 }
 
 void BindPlan(nb::module_& m) {
@@ -101,7 +120,7 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).unique, self); })
       .def_prop_ro("splits", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).splits, self); })
       .def_prop_ro("inverse", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).inverse, self); })
-      .def_prop_ro("counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); });
+      .def_prop_ro("counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); }, nb::rv_policy::move);
   nb::class_<Applied>(m, "Applied")
       .def_ro("updated", &Applied::updated)
       .def_ro("inserted", &Applied::inserted)
@@ -211,11 +230,13 @@ void BindWrites(nb::class_<Group>& group) {
       .def("evict", &Group::Evict, nb::call_guard<nb::gil_scoped_release>(), "table"_a, "now"_a)
       .def("clear", &Group::Clear, nb::call_guard<nb::gil_scoped_release>())
       .def("clear_buckets", &Group::ClearBuckets, nb::call_guard<nb::gil_scoped_release>(), "begin"_a, "end"_a)
-      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none());
+      .def("check", &CheckBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
+      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
+      .def("raise_newest_time", &Group::RaiseNewestTime, "table"_a, "time"_a);
 }
 
 void BindWhole(nb::class_<Group>& group) {
-  group.def("size", [](const Group& self, int table) { return self.table(table).size.load(); }, "table"_a)
+  group.def("size", [](const Group& self, int table) { return self.table(table).Size(); }, "table"_a)
       .def("newest_time", [](const Group& self, int table) { return self.table(table).newest_time.load(); }, "table"_a)
       .def(
           "ids",

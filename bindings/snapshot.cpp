@@ -115,10 +115,6 @@ void BindSnapshot(nb::module_& m) {
             group, PlanOf(std::move(files), buckets, std::move(tables), std::move(source_schemas), threads), &transfer);
       },
       "group"_a, "files"_a, nb::kw_only(), "buckets"_a, "tables"_a, "source_schemas"_a, "threads"_a, "transfer"_a);
-  m.def(
-      "raise_newest_time",
-      [](Group& group, int table, int64_t time) { const_cast<Table&>(group.table(table)).RaiseNewestTime(time); },
-      "group"_a, "table"_a, "time"_a);
   BindEntryDump(m);
 }
 

@@ -50,22 +50,21 @@ def main() -> None:
     table = make_table()
     user, visitor = torch.tensor([USER]), torch.tensor([VISITOR])
     distance = train(table, visitor, time=JANUARY)
-    train(table, user, time=MARCH)
     trained = table.lookup(visitor)
     show("trained", trained[0])
     assert distance < 0.01
 
     with tempfile.TemporaryDirectory() as folder:
         table.save(folder)
+        train(table, user, time=MARCH)
         num_removed = table.evict(now=MARCH)  # the visitor was last seen in January
         show("expired", table.lookup(visitor)[0])
         assert (num_removed, len(table)) == (1, 1)
         assert not table.lookup(visitor).any()
 
-        restored = make_table()
-        restored.restore(folder)
-        show("restored", restored.lookup(visitor)[0])
-        assert torch.equal(restored.lookup(visitor), trained)
+        table.restore(folder)
+        show("restored", table.lookup(visitor)[0])
+        assert torch.equal(table.lookup(visitor), trained)
 
 
 if __name__ == "__main__":

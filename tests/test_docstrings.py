@@ -19,7 +19,7 @@ def module_names() -> Iterator[str]:
             yield module.name
 
 
-@pytest.mark.parametrize("name", module_names())
+@pytest.mark.parametrize("name", list(module_names()))
 def test_examples_in_docstrings_are_true(name: str) -> None:
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
     result = doctest.testmod(importlib.import_module(name), optionflags=flags)

@@ -16,8 +16,8 @@ class FilterSlice {
   virtual ~FilterSlice() = default;
 
   // Called for an id that is not in the table, seen `count` more times. True iff the id must be dropped now.
-  // `hash` is HashId(id) mixed with the table number; `seed` is a function of (seed, table, id, step) for filters that
-  // draw. REQUIRES: 0 < threshold <= max_threshold() of the filter that made the slice, count > 0.
+  // `hash` is HashId(id) mixed with the table; `seed` is a function of (seed, table, id, step) for filters that draw.
+  // REQUIRES: 0 < threshold <= max_threshold() of the filter that made the slice, count > 0.
   virtual bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) = 0;
 
   // Exact state as bytes, and back; the format carries its own parameters and refuses bytes of other ones with

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -31,8 +32,11 @@ class BlockCollector {
   void Keep(int64_t key, uint32_t time) {
     keys_.push_back(key);
     times_.push_back(time);
+    ++kept_;
     if (keys_.size() == limit_) Flush();
   }
+
+  uint64_t kept() const { return kept_; }
 
   void Flush() {
     if (sink_ && !keys_.empty()) sink_(Blocks());
@@ -66,44 +70,61 @@ class BlockCollector {
   size_t payload_bytes_;
   size_t limit_;
   const BlockSink& sink_;
+  uint64_t kept_ = 0;
   std::vector<int64_t> keys_;
   std::vector<uint32_t> times_;
   std::vector<std::byte> payloads_;
 };
+
+// The squared length is below the smallest normal float; NaN is not.
+bool IsAlmostZero(const std::byte* weights, int count) {
+  float sum = 0.0f;
+  for (int i = 0; i < count; ++i) {
+    float weight;
+    std::memcpy(&weight, weights + 4 * static_cast<size_t>(i), 4);
+    sum += weight * weight;
+  }
+  return sum < std::numeric_limits<float>::min();
+}
 
 [[noreturn]] void ThrowUnparsable(const RecordReader& reader, bool sectioned) {
   if (sectioned) throw Error(Code::kDataLoss, "Parse entry failed! (" + reader.Place() + ")");
   throw Error(Code::kFailedPrecondition, "Unable to parse data. Data might be corrupted (" + reader.Place() + ")");
 }
 
+void DecodeInto(const DumpSection& section, std::string_view record, const RecordReader& reader,
+                BlockCollector* collector) {
+  int64_t key;
+  uint32_t time;
+  std::byte* payload = collector->Place();
+  try {
+    if (!section.codec->Decode(record, &key, &time, payload)) ThrowUnparsable(reader, section.IsCounted());
+  } catch (const Error& error) {
+    if (error.code() != Code::kInvalidArgument) throw;
+    throw Error(Code::kInvalidArgument, reader.Place() + ": " + error.what());
+  }
+  if (section.skip_zero && IsAlmostZero(payload, section.codec->dim())) return;
+  collector->Keep(key, time);
+}
+
 uint64_t ReadSection(const DumpSection& section, RecordReader* reader, const BlockSink& sink,
                      TransferProgress* progress) {
-  const bool sectioned = section.entries != DumpSection::kToTheEnd;
   const size_t payload_bytes = section.codec == nullptr ? 0 : section.codec->payload_bytes();
   BlockCollector collector(section.header, payload_bytes, sink);
   std::string_view record;
-  uint64_t rows = 0;
-  for (; rows < section.entries && reader->Next(&record); ++rows) {
+  uint64_t entries = 0;
+  for (; entries < section.entries && reader->Next(&record); ++entries) {
     if (progress->cancelled.load(std::memory_order_relaxed))
       throw Error(Code::kFailedPrecondition, "cancelled by the caller");
-    if (section.codec == nullptr) continue;
-    int64_t key;
-    uint32_t time;
-    try {
-      if (!section.codec->Decode(record, &key, &time, collector.Place())) ThrowUnparsable(*reader, sectioned);
-    } catch (const Error& error) {
-      if (error.code() != Code::kInvalidArgument) throw;
-      throw Error(Code::kInvalidArgument, reader->Place() + ": " + error.what());
-    }
-    collector.Keep(key, time);
+    if (section.codec != nullptr) DecodeInto(section, record, *reader, &collector);
   }
-  if (sectioned && rows < section.entries) {
+  if (section.IsCounted() && entries < section.entries) {
     throw Error(Code::kDataLoss, "Parse entry failed! (" + reader->Place() + ": " + std::to_string(section.entries) +
-                                     " entries announced, the file ends after " + std::to_string(rows) + ")");
+                                     " entries announced, the file ends after " + std::to_string(entries) + ")");
   }
   collector.Flush();
   progress->blocks.fetch_add(1, std::memory_order_relaxed);
-  return section.codec == nullptr ? 0 : rows;
+  return collector.kept();
 }
 
 // The records of one table while the blocks of a cut come bucket by bucket. The first table writes into the file

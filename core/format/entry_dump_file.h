@@ -22,6 +22,9 @@ struct DumpSection {
   const EntryDumpCodec* codec;  // null: the records are read past
   RowBlockHeader header;        // kind, digest and table of the blocks to make
   uint64_t entries;             // how many, or kToTheEnd
+  bool skip_zero = false;       // leave out rows whose weights are all (almost) zero
+
+  bool IsCounted() const { return entries != kToTheEnd; }
 };
 
 // Takes blocks of mixed buckets; may be called several times for one file.

@@ -33,7 +33,8 @@ DumpSection SectionOf(const Group& group, const DumpImportFile::Section& section
   RowBlockHeader header;
   header.digest = group.table(section.table).digest;
   header.table = static_cast<uint32_t>(section.table);
-  return {codecs[header.table].get(), header, section.entries};
+  const TableSpec& spec = group.table(section.table).spec;
+  return {codecs[header.table].get(), header, section.entries, spec.skip_zero};
 }
 
 }  // namespace

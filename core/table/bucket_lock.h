@@ -1,7 +1,7 @@
 // The lock of one bucket, which is also a version that readers check instead of locking.
 //
 // Writers take the lock; the word is odd while one holds it. A reader that takes no lock notes the version, copies what it
-// wants, and trusts the copy iff the version was even and has not moved (ReadFence() between the copy and the second look).
+// wants, and trusts the copy iff the version was even and has not moved, with a ReadFence() on either side of the copy.
 // Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every number in it usable.
 // The thread sanitizer cannot follow fences: under it readers take the lock (kReadersLock).
 #pragma once
@@ -30,7 +30,9 @@ inline void ReadFence() { std::atomic_thread_fence(std::memory_order_acquire); }
 inline void WriteFence() { std::atomic_thread_fence(std::memory_order_release); }
 #endif
 
-class alignas(64) BucketLock {
+// Four bytes, without padding: the versions of all buckets fit the nearest cache of every reader. Writers take neighbouring buckets
+// one after another on one thread, so they seldom share a line with another writer.
+class BucketLock {
  public:
   bool TryLock() {
     uint32_t version = version_.load(std::memory_order_relaxed);

@@ -61,7 +61,7 @@ class CutSource final : public BlockSource {
     Bucket& bucket = group_.buckets_[bucket_];
     std::string bytes;
     {
-      BucketGuard guard(bucket.lock, Access::kReads);
+      BucketGuard guard(group_.locks_[bucket_], Access::kReads);
       const FilterSlice* filter = bucket.filter_changed_since_cut ? bucket.filter_at_cut.get() : bucket.filter.get();
       if (filter != nullptr) bytes = filter->Save();
       bucket.filter_changed_since_cut = true;  // it has been read: no copy is needed any more
@@ -74,7 +74,7 @@ class CutSource final : public BlockSource {
 
   bool Tombstones(std::string* block) {
     Bucket& bucket = group_.buckets_[bucket_];
-    BucketGuard guard(bucket.lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     return BuildTombstoneBlock(table(), bucket_, bucket.tombstones, 0, cut_.row_epoch_, cut_.epoch_, block);
   }
 
@@ -88,7 +88,7 @@ class CutSource final : public BlockSource {
     if (from_ == kNoRow) return false;
     BlockWriter writer(table(), bucket_, options_.state, cut_.epoch_, MostRows(), std::move(*block));
     while (from_ != kNoRow && writer.count() + kRowsPerHold <= writer.max_rows()) {
-      BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+      BucketGuard guard(group_.locks_[bucket_], Access::kReads);
       from_ = shard().VisitFrom(table().rows, from_, kRowsPerHold, [&](uint32_t row) {
         const std::byte* record = table().rows.AtAllocated(row);
         if (EpochOf(*HeaderOf(record)) <= cut_.row_epoch_ && Wanted(record)) writer.Add(record);
@@ -103,12 +103,12 @@ class CutSource final : public BlockSource {
 
   // Room for a whole block, or for all rows of a smaller shard; rows that have not changed only become fewer.
   uint32_t MostRows() {
-    BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     return std::min(BlockWriter::kRowsPerBlock, shard().size() + 2 * kRowsPerHold);
   }
 
   void TakeImages() {
-    BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     images_ = shard().TakeImages();
     image_ = 0;
   }
@@ -144,7 +144,7 @@ Cut::Cut(Group& group)
       row_epoch_(group.clock_.epoch),
       claimed_(std::make_unique<std::atomic<bool>[]>(kNumBuckets)) {
   for (const auto& table : group.tables_) {
-    counts_.push_back(table->size.load(std::memory_order_relaxed));
+    counts_.push_back(table->Size());
     newest_times_.push_back(table->newest_time.load(std::memory_order_relaxed));
   }
 }

@@ -12,7 +12,16 @@ Table::Table(TableSpec table_spec, uint32_t table_number)
       number(table_number),
       digest(DigestOf(spec.SchemaText())),
       rows(spec.row_bytes()),
-      shards(std::make_unique<TableShard[]>(kNumBuckets)) {}
+      heads(std::make_unique<IndexHead[]>(kNumBuckets)),
+      shards(std::make_unique<TableShard[]>(kNumBuckets)) {
+  for (int i = 0; i < kNumBuckets; ++i) shards[i].index.UseHead(&heads[i]);
+}
+
+int64_t Table::Size() const {
+  int64_t size = 0;
+  for (int i = 0; i < kNumBuckets; ++i) size += heads[i].size();
+  return size;
+}
 
 void Table::RaiseNewestTime(int64_t time) {
   int64_t newest = newest_time.load(std::memory_order_relaxed);
@@ -38,7 +47,9 @@ int64_t Times::Newest(int64_t begin, int64_t end) const {
 }
 
 Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission)
-    : admission_(std::move(admission)), buckets_(std::make_unique<Bucket[]>(kNumBuckets)) {
+    : admission_(std::move(admission)),
+      locks_(std::make_unique<BucketLock[]>(kNumBuckets)),
+      buckets_(std::make_unique<Bucket[]>(kNumBuckets)) {
   if (specs.empty()) throw Error(Code::kInvalidArgument, "a group needs at least one table");
   for (size_t i = 0; i < specs.size(); ++i) {
     const TableSpec& spec = specs[i];
@@ -48,6 +59,7 @@ Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admi
                                               specs[i - 1].name + "'");
     }
     num_learning_rates_ += static_cast<int>(spec.segments().size());
+    if (admission_ != nullptr) admission_->CheckThreshold(spec.min_counts.Largest(), "table '" + spec.name + "'");
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i)));
@@ -68,19 +80,21 @@ bool Group::KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t ha
   if (admission_ == nullptr) return false;
   const uint32_t threshold = table.spec.min_counts.Of(id);
   if (threshold == 0) return false;
-  if (clock_.cut_is_open && !bucket.filter_changed_since_cut) {
-    bucket.filter_changed_since_cut = true;
-    bucket.filter_at_cut = bucket.filter == nullptr ? nullptr : bucket.filter->Clone();
-  }
+  BeforeFilterChange(bucket);
   if (bucket.filter == nullptr) bucket.filter = admission_->MakeSlice();
   const uint64_t seed = Combine(table.spec.RowSeed(id), static_cast<uint64_t>(step));
   return bucket.filter->ShouldDrop(Combine(hash, DigestOf(table.spec.name)), count, threshold, seed);
 }
 
+void Group::BeforeFilterChange(Bucket& bucket) {
+  if (!clock_.cut_is_open || bucket.filter_changed_since_cut) return;
+  bucket.filter_changed_since_cut = true;
+  bucket.filter_at_cut = bucket.filter == nullptr ? nullptr : bucket.filter->Clone();
+}
+
 uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
   const uint32_t row = table.shards[bucket].Insert(HomeOf(table), bucket, hash, id, clock_);
   table.spec.InitPayload(id, PayloadOf(table.rows.AtAllocated(row)));
-  table.size.fetch_add(1, std::memory_order_relaxed);
   return row;
 }
 
@@ -88,7 +102,6 @@ void Group::EraseRow(uint32_t bucket, Table& table, uint32_t row) {
   const int64_t key = HeaderOf(table.rows.AtAllocated(row))->key;
   buckets_[bucket].tombstones.push_back({key, table.number, clock_.epoch});
   table.shards[bucket].Erase(HomeOf(table), row, clock_);
-  table.size.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Group::ClearBuckets(uint32_t begin, uint32_t end) {
@@ -101,7 +114,6 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
   for (uint32_t number = begin; number < end; ++number) {
     for (auto& table : tables_) {
       TableShard& shard = table->shards[number];
-      table->size.fetch_sub(shard.size(), std::memory_order_relaxed);
       all ? shard.Clear(HomeOf(*table)) : shard.EraseAll(HomeOf(*table), clock_);
     }
     buckets_[number].filter.reset();
@@ -121,9 +133,9 @@ std::vector<int64_t> Group::Ids(int table_number) const {
   const Table& table = this->table(table_number);
   Gate::Shared call(gate_);
   std::vector<int64_t> ids;
-  ids.reserve(table.size.load(std::memory_order_relaxed));
+  ids.reserve(table.Size());
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
-    BucketGuard guard(buckets_[number].lock, Access::kReads);
+    BucketGuard guard(locks_[number], Access::kReads);
     table.shards[number].VisitAll(
         table.rows, [&](uint32_t row) { ids.push_back(HeaderOf(table.rows.AtAllocated(row))->key); });
   }
@@ -134,15 +146,15 @@ TableStats Group::Stats(int table_number) const {
   const Table& table = this->table(table_number);
   Gate::Shared call(gate_);
   TableStats stats{};
-  stats.rows = table.size.load(std::memory_order_relaxed);
+  stats.rows = table.Size();
   stats.evicted = table.evicted.load(std::memory_order_relaxed);
   stats.row_bytes = table.rows.allocated() * table.rows.record_bytes();
   uint64_t places = 0;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     const Bucket& bucket = buckets_[number];
-    BucketGuard guard(buckets_[number].lock, Access::kReads);
+    BucketGuard guard(locks_[number], Access::kReads);
     const TableShard& shard = table.shards[number];
-    if (shard.index.view() != nullptr) places += uint64_t{shard.index.view()->num_lines} * kLineEntries;
+    places += uint64_t{shard.index.shape().num_lines} * kLineEntries;
     stats.index_bytes += shard.index.MemoryBytes();
     const auto tombstones = static_cast<uint64_t>(
         std::count_if(bucket.tombstones.begin(), bucket.tombstones.end(),

@@ -37,8 +37,7 @@ struct Tombstone {
   uint32_t epoch;
 };
 
-struct alignas(64) Bucket {  // guarded by `lock`, all of it
-  BucketLock lock;
+struct Bucket {  // guarded by the bucket's lock, all of it
   std::unique_ptr<FilterSlice> filter;         // null until something was counted
   std::unique_ptr<FilterSlice> filter_at_cut;  // as it was at the cut, iff filter_changed_since_cut
   bool filter_changed_since_cut = false;
@@ -52,12 +51,13 @@ struct Table {
   const uint32_t number;
   const uint64_t digest;
   RecordPool rows;
+  std::unique_ptr<IndexHead[]> heads;    // one per bucket
   std::unique_ptr<TableShard[]> shards;  // one per bucket
-  std::atomic<int64_t> size{0};
   std::atomic<int64_t> newest_time{0};
   std::atomic<uint64_t> evicted{0};
   std::mutex cap_mutex;  // held while rows above the cap are evicted
 
+  int64_t Size() const;
   void RaiseNewestTime(int64_t time);
 };
 
@@ -161,6 +161,11 @@ class Group {
   // are in docs/formats/row_block.md. Blocks outside [begin, end) are refused.
   int64_t Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
                const std::vector<std::string>& source_schemas);
+  // What Load() would refuse, without writing.
+  void CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+                   const std::vector<std::string>& source_schemas);
+  // For a restore: rows do not tell the newest time when its row is gone.
+  void RaiseNewestTime(int table, int64_t time) { MutableTable(table).RaiseNewestTime(time); }
 
   std::vector<int64_t> Ids(int table) const;
   TableStats Stats(int table) const;
@@ -177,6 +182,8 @@ class Group {
   TableShard::Home HomeOf(Table& table) { return {table.rows, lines_}; }
   // True iff an id that is not in the table must stay out. Under the bucket's lock.
   bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
+  // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
+  void BeforeFilterChange(Bucket& bucket);
   // A new row with its initial payload. Under the bucket's lock.
   uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
   void EraseRow(uint32_t bucket, Table& table, uint32_t row);
@@ -193,6 +200,7 @@ class Group {
   std::vector<std::unique_ptr<Table>> tables_;
   std::unique_ptr<AdmissionFilter> admission_;
   int num_learning_rates_ = 0;
+  std::unique_ptr<BucketLock[]> locks_;  // one per bucket
   std::unique_ptr<Bucket[]> buckets_;
   BlockArena lines_;
 

@@ -38,7 +38,7 @@ class Applier {
   }
 
   Applied Run() {
-    const Applied applied = PlannedWalk<AppliedSum>(group_.buckets_.get(), tables_, plan_).Run(*this);
+    const Applied applied = PlannedWalk<AppliedSum>(group_.locks_.get(), group_.buckets_.get(), tables_, plan_).Run(*this);
     for (size_t t = 0; t < tables_.size(); ++t) {
       const int64_t begin = plan_.table_splits[t], end = plan_.table_splits[t + 1];
       if (begin < end) tables_[t]->RaiseNewestTime(times_.Newest(begin, end));
@@ -48,9 +48,9 @@ class Applier {
   }
 
   void Prefetch(int64_t place) const {
-    if (update_.per_unique) return;
-    const int32_t position = plan_.order[plan_.starts[place]];
-    if (tables_.size() == 1) __builtin_prefetch(update_.gradients.data() + RowOf(position, 0) * tables_[0]->spec.dim());
+    if (update_.per_unique || tables_.size() != 1) return;
+    const int32_t begin = plan_.starts[place], end = std::min(plan_.starts[place + 1], begin + kAhead);
+    for (int32_t k = begin; k < end; ++k) PrefetchGradient(plan_.order[k], 0);
   }
 
   void Visit(const PlannedId& id, AppliedSum& applied) {
@@ -172,6 +172,14 @@ class Applier {
     return update_.gradient_rows.empty() ? position - plan_.table_splits[table_place] : update_.gradient_rows[position];
   }
 
+  // Both ends: a row of gradients seldom begins with a cache line.
+  void PrefetchGradient(int32_t position, size_t table_place) const {
+    const int dim = tables_[table_place]->spec.dim();
+    const float* gradient = update_.gradients.data() + first_value_[table_place] + RowOf(position, table_place) * dim;
+    __builtin_prefetch(gradient);
+    __builtin_prefetch(gradient + dim - 1);
+  }
+
   const float* UniqueGradient(int64_t place, size_t table_place) const {
     // The cell of a place: only needed where gradients are per unique id, which is the remote path.
     const auto cell_end = std::upper_bound(plan_.splits.data(), plan_.splits.data() + plan_.splits.size(), place);
@@ -194,9 +202,7 @@ class Applier {
       if (scaled) ScaleFloats(sum, update_.gradient_scales[plan_.order[begin]], dim);
       for (int32_t k = begin + 1; k < end; ++k) {
         const int32_t position = plan_.order[k];
-        if (k + kAhead < end) {
-          __builtin_prefetch(base + RowOf(plan_.order[k + kAhead], id.table_place) * dim);
-        }
+        if (k + kAhead < end) PrefetchGradient(plan_.order[k + kAhead], id.table_place);
         const float* gradient = base + RowOf(position, id.table_place) * dim;
         scaled ? AddScaledFloats(sum, gradient, update_.gradient_scales[position], dim) : AddFloats(sum, gradient, dim);
       }

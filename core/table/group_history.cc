@@ -39,7 +39,7 @@ class ChangeSource final : public BlockSource {
 
   void Enter() {
     Gate::Shared call(group_.gate_);
-    BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     listed_ = table().shards[bucket_].ChangedSince(since_, &changed_);
     from_ = 0;
   }
@@ -47,7 +47,7 @@ class ChangeSource final : public BlockSource {
   bool Tombstones(std::string* block) {
     Gate::Shared call(group_.gate_);
     Bucket& bucket = group_.buckets_[bucket_];
-    BucketGuard guard(bucket.lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     return BuildTombstoneBlock(table(), bucket_, bucket.tombstones, since_, kMaxRowEpoch, Epoch(), block);
   }
 
@@ -56,7 +56,7 @@ class ChangeSource final : public BlockSource {
     Gate::Shared call(group_.gate_);
     BlockWriter writer(table(), bucket_, state_, Epoch(), MostRows(), std::move(*block));
     while (from_ != kNoRow && writer.count() + kRowsPerHold <= writer.max_rows()) {
-      BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+      BucketGuard guard(group_.locks_[bucket_], Access::kReads);
       const auto add = [&](uint32_t row) {
         const std::byte* record = table().rows.AtAllocated(row);
         if (IsLive(*HeaderOf(record)) && EpochOf(*HeaderOf(record)) > since_) writer.Add(record);
@@ -80,7 +80,7 @@ class ChangeSource final : public BlockSource {
       const auto left = static_cast<uint32_t>(changed_.size()) - from_;
       return std::min(BlockWriter::kRowsPerBlock, left + kRowsPerHold);
     }
-    BucketGuard guard(group_.buckets_[bucket_].lock, Access::kReads);
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
     return std::min(BlockWriter::kRowsPerBlock, table().shards[bucket_].size() + 2 * kRowsPerHold);
   }
 
@@ -118,14 +118,14 @@ void Group::AdvanceEpoch() {
   epoch_base_ = history_floor_;
   clock_.epoch = 1;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
-    BucketGuard guard(buckets_[number].lock, Access::kChanges);
+    BucketGuard guard(locks_[number], Access::kChanges);
     buckets_[number].tombstones = {};
     for (auto& table : tables_) {
       table->shards[number].VisitAll(table->rows, [&](uint32_t row) {
         RowHeader& header = *HeaderOf(table->rows.AtAllocated(row));
         header.meta = MakeMeta(FrequencyOf(header), 0);
       });
-      table->shards[number].RestartLog(0);
+      if (clock_.logs_changes) table->shards[number].RestartLog(0);
     }
   }
 }
@@ -155,7 +155,7 @@ std::vector<int64_t> Group::Tombstones(int table_number, uint64_t since) const {
   const uint32_t row_epoch = RowEpoch(since);
   std::vector<int64_t> keys;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
-    BucketGuard guard(buckets_[number].lock, Access::kReads);
+    BucketGuard guard(locks_[number], Access::kReads);
     for (const Tombstone& tombstone : buckets_[number].tombstones) {
       if (static_cast<int>(tombstone.table) == table_number && tombstone.epoch > row_epoch) keys.push_back(tombstone.key);
     }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kIdsPerTask = 4096;
 constexpr int64_t kBucketsPerTask = 32;
+constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
 
 void CheckSize(const char* what, size_t got, int64_t expected) {
   if (static_cast<int64_t>(got) != expected) {
@@ -47,18 +48,19 @@ int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
 // Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
 class BagPooler {
  public:
-  BagPooler(Bucket* buckets, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
+  BagPooler(BucketLock* locks, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
             int64_t step)
-      : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(buckets, step) {}
+      : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(locks, step) {}
 
   void Sum(int64_t begin, int64_t end, float* out) {
-    Buffer<float> rows(static_cast<size_t>(RowReader::kBlock) * dim_);
+    Buffer<float> rows(static_cast<size_t>(kIdsPerBlock) * dim_);
     std::fill_n(out + begin * dim_, (end - begin) * dim_, 0.0f);
     int64_t bag = begin;
-    for (int64_t first = splits_[begin]; first < splits_[end]; first += RowReader::kBlock) {
-      const int64_t last = std::min(first + RowReader::kBlock, splits_[end]);
-      for (int64_t i = first; i < last; ++i) reader_.Add(table_, ids_[i], rows.data() + (i - first) * dim_, nullptr);
-      reader_.Flush();
+    for (int64_t first = splits_[begin]; first < splits_[end]; first += kIdsPerBlock) {
+      const int64_t last = std::min(first + kIdsPerBlock, splits_[end]);
+      hits_ += reader_.Read(first, last, nullptr, [&](int64_t i) {
+        return RowWish{&table_, ids_[i], rows.data() + (i - first) * dim_};
+      });
       for (int64_t i = first; i < last; ++i) {
         while (i >= splits_[bag + 1]) ++bag;
         AddFloats(out + bag * dim_, rows.data() + (i - first) * dim_, static_cast<int>(dim_));
@@ -78,13 +80,14 @@ class BagPooler {
     for (int64_t bag = begin; bag < end; ++bag) {
       float* places = out + bag * n * dim_;
       const int64_t taken = std::min(n, splits_[bag + 1] - splits_[bag]);
-      for (int64_t k = 0; k < taken; ++k) reader_.Add(table_, ids_[splits_[bag] + k], places + k * dim_, nullptr);
+      hits_ += reader_.Read(splits_[bag], splits_[bag] + taken, nullptr, [&](int64_t i) {
+        return RowWish{&table_, ids_[i], places + (i - splits_[bag]) * dim_};
+      });
       std::fill_n(places + taken * dim_, (n - taken) * dim_, 0.0f);
     }
-    reader_.Flush();
   }
 
-  int64_t hits() const { return reader_.hits(); }
+  int64_t hits() const { return hits_; }
 
  private:
   const Table& table_;
@@ -92,6 +95,7 @@ class BagPooler {
   const std::span<const int64_t> ids_;
   const std::span<const int64_t> splits_;
   RowReader reader_;
+  int64_t hits_ = 0;
 };
 
 }  // namespace
@@ -116,15 +120,17 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
   CheckSize("values", values.size(), first_value.back());
   Gate::Shared call(gate_);
   return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
-    RowReader reader(buckets_.get(), step);
+    RowReader reader(locks_.get(), step);
+    int64_t hits = 0;
     for (size_t t = 0; t < tables_.size(); ++t) {
-      const int dim = tables_[t]->spec.dim();
-      const int64_t from = std::max(begin, table_splits[t]), to = std::min(end, table_splits[t + 1]);
-      float* out = values.data() + first_value[t] + (from - table_splits[t]) * dim;
-      for (int64_t i = from; i < to; ++i, out += dim) reader.Add(*tables_[t], ids[i], out, nullptr);
+      const Table& table = *tables_[t];
+      const int dim = table.spec.dim();
+      float* out = values.data() + first_value[t];
+      hits += reader.Read(std::max(begin, table_splits[t]), std::min(end, table_splits[t + 1]), nullptr, [&](int64_t i) {
+        return RowWish{&table, ids[i], out + (i - table_splits[t]) * dim};
+      });
     }
-    reader.Flush();
-    return reader.hits();
+    return hits;
   });
 }
 
@@ -134,14 +140,12 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   Gate::Shared call(gate_);
   if (plan.hints.size() == 0) plan.hints = Buffer<uint32_t>(plan.num_unique());
   if (num_tables() == 1) {
-    const int dim = tables_[0]->spec.dim();
+    const Table& table = *tables_[0];
+    const int dim = table.spec.dim();
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
-      RowReader reader(buckets_.get(), step);
-      for (int64_t u = begin; u < end; ++u) {
-        reader.Add(*tables_[0], plan.unique[u], values.data() + u * dim, &plan.hints[u]);
-      }
-      reader.Flush();
-      return reader.hits();
+      return RowReader(locks_.get(), step).Read(begin, end, plan.hints.data(), [&](int64_t u) {
+        return RowWish{&table, plan.unique[u], values.data() + u * dim};
+      });
     });
   }
   Buffer<int64_t> first_value(plan.splits.size());
@@ -151,16 +155,14 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     first_value[cell + 1] = first_value[cell] + count * tables_[cell % tables_.size()]->spec.dim();
   }
   return SumOverTasks(kNumBuckets, kBucketsPerTask, [&](int64_t begin, int64_t end) {
-    RowReader reader(buckets_.get(), step);
-    for (size_t cell = begin * tables_.size(); cell < end * tables_.size(); ++cell) {
+    size_t cell = begin * tables_.size();
+    const int64_t last = plan.splits[end * tables_.size()];
+    return RowReader(locks_.get(), step).Read(plan.splits[cell], last, plan.hints.data(), [&](int64_t u) {
+      while (u >= plan.splits[cell + 1]) ++cell;
       const Table& table = *tables_[cell % tables_.size()];
-      float* out = values.data() + first_value[cell];
-      for (int64_t u = plan.splits[cell]; u < plan.splits[cell + 1]; ++u, out += table.spec.dim()) {
-        reader.Add(table, plan.unique[u], out, &plan.hints[u]);
-      }
-    }
-    reader.Flush();
-    return reader.hits();
+      float* out = values.data() + first_value[cell] + (u - plan.splits[cell]) * table.spec.dim();
+      return RowWish{&table, plan.unique[u], out};
+    });
   });
 }
 
@@ -175,7 +177,7 @@ int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std:
   Gate::Shared call(gate_);
   const int64_t ids_per_bag = std::max<int64_t>(1, static_cast<int64_t>(ids.size()) / std::max<int64_t>(bags, 1));
   return SumOverTasks(bags, std::max<int64_t>(1, kIdsPerTask / ids_per_bag), [&](int64_t begin, int64_t end) {
-    BagPooler pooler(buckets_.get(), table, ids, row_splits, step);
+    BagPooler pooler(locks_.get(), table, ids, row_splits, step);
     if (pooling == Pooling::kSum) pooler.Sum(begin, end, values.data());
     if (pooling == Pooling::kMean) pooler.Mean(begin, end, values.data());
     if (pooling == Pooling::kFirstN) pooler.FirstN(begin, end, first_n, values.data());
@@ -197,7 +199,7 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
     int64_t hits = 0;
     for (int64_t i = begin; i < end; ++i) {
       const uint64_t hash = HashId(ids[i]);
-      BucketGuard guard(buckets_[BucketOfHash(hash)].lock, Access::kReads);
+      BucketGuard guard(locks_[BucketOfHash(hash)], Access::kReads);
       const uint32_t row = table.shards[BucketOfHash(hash)].Find(table.rows, hash, ids[i]);
       found[i] = row != kNoRow;
       hits += found[i];
@@ -228,7 +230,7 @@ int64_t Group::Contains(int table_number, std::span<const int64_t> ids, std::spa
     int64_t hits = 0;
     for (int64_t i = begin; i < end; ++i) {
       const uint64_t hash = HashId(ids[i]);
-      BucketGuard guard(buckets_[BucketOfHash(hash)].lock, Access::kReads);
+      BucketGuard guard(locks_[BucketOfHash(hash)], Access::kReads);
       found[i] = table.shards[BucketOfHash(hash)].Find(table.rows, hash, ids[i]) != kNoRow;
       hits += found[i];
     }

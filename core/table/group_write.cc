@@ -146,7 +146,7 @@ class RowWriter {
   template <typename AnyVisitor>
   int64_t Walk(AnyVisitor& visitor) {
     Table* const tables[] = {&table_};
-    return PlannedWalk<Count>(group_.buckets_.get(), tables, plan_).Run(visitor).value;
+    return PlannedWalk<Count>(group_.locks_.get(), group_.buckets_.get(), tables, plan_).Run(visitor).value;
   }
 
   Group& group_;
@@ -191,7 +191,7 @@ int64_t Group::EraseWhere(Table& table, Dies&& dies) {
   std::vector<uint32_t> dying;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     for (uint32_t from = 0; from != kNoRow;) {
-      BucketGuard guard(buckets_[number].lock, Access::kChanges);
+      BucketGuard guard(locks_[number], Access::kChanges);
       dying.clear();
       from = table.shards[number].VisitFrom(table.rows, from, kRecordsPerHold, [&](uint32_t row) {
         if (dies(*HeaderOf(table.rows.AtAllocated(row)))) dying.push_back(row);
@@ -258,12 +258,12 @@ void Group::EnforceCap(Table& table) {
   const auto cap = static_cast<int64_t>(table.spec.max_rows);
   if (cap == 0) return;
   std::lock_guard one_at_a_time(table.cap_mutex);
-  const int64_t size = table.size.load(std::memory_order_relaxed);
+  const int64_t size = table.Size();
   if (size <= cap) return;
   const int64_t surplus = size - cap + (cap >= kSlackFrom ? cap / 64 : 0);
   Threshold threshold = SelectThreshold(surplus, [&](auto&& visit) {
     for (uint32_t number = 0; number < kNumBuckets; ++number) {
-      BucketGuard guard(buckets_[number].lock, Access::kReads);
+      BucketGuard guard(locks_[number], Access::kReads);
       table.shards[number].VisitAll(table.rows, [&](uint32_t row) {
         visit(ScoreOf(table.spec, *HeaderOf(table.rows.AtAllocated(row))));
       });

@@ -156,14 +156,13 @@ int64_t Loader::WriteRows(const RowBlockView& block) {
   TableShard& shard = table.shards[number];
   int64_t newest = 0;
   for (uint32_t first = 0; first < block.count(); first += kRowsPerHold) {
-    BucketGuard guard(group_.buckets_[number].lock, Access::kChanges);
+    BucketGuard guard(group_.locks_[number], Access::kChanges);
     if (first == 0 && shard.size() == 0) shard.Reserve(group_.HomeOf(table), number, block.count());
     for (uint32_t i = first; i < std::min(block.count(), first + kRowsPerHold); ++i) {
       const uint64_t hash = HashId(block.key(i));
       uint32_t row = shard.Find(table.rows, hash, block.key(i));
       if (row == kNoRow) {
         row = shard.Insert(group_.HomeOf(table), number, hash, block.key(i), group_.clock_);
-        table.size.fetch_add(1, std::memory_order_relaxed);
       } else {
         shard.BeforeChange(table.rows, row, group_.clock_);
       }
@@ -204,7 +203,7 @@ void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_
 void Loader::WriteTombstones(const RowBlockView& block) {
   const uint32_t number = block.header().bucket;
   Table& table = *group_.tables_[block.header().table];
-  BucketGuard guard(group_.buckets_[number].lock, Access::kChanges);
+  BucketGuard guard(group_.locks_[number], Access::kChanges);
   for (uint32_t i = 0; i < block.count(); ++i) {
     const uint32_t row = table.shards[number].Find(table.rows, HashId(block.key(i)), block.key(i));
     if (row != kNoRow) {
@@ -220,8 +219,15 @@ void Loader::WriteFilter(const RowBlockView& block) {
   Bucket& bucket = group_.buckets_[block.header().bucket];
   std::unique_ptr<FilterSlice> filter = group_.admission_->MakeSlice();
   filter->Load(std::string(block.payload_bytes()));
-  BucketGuard guard(bucket.lock, Access::kChanges);
+  BucketGuard guard(group_.locks_[block.header().bucket], Access::kChanges);
+  group_.BeforeFilterChange(bucket);
   bucket.filter = std::move(filter);
+}
+
+void Group::CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+                        const std::vector<std::string>& source_schemas) {
+  const Loader loader(*this, begin, end, source_schemas);
+  for (const std::string_view bytes : blocks) loader.Check(RowBlockView(bytes));
 }
 
 int64_t Group::Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,

@@ -8,9 +8,12 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "base/thread_pool.h"
 #include "table/group.h"
+#include "table/row_finder.h"
 
 namespace monolith {
 
@@ -29,8 +32,8 @@ struct PlannedId {
 template <typename Local>
 class PlannedWalk {
  public:
-  PlannedWalk(Bucket* buckets, std::span<Table* const> tables, const Plan& plan)
-      : buckets_(buckets), tables_(tables), plan_(plan) {}
+  PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan)
+      : locks_(locks), buckets_(buckets), tables_(tables), plan_(plan) {}
 
   // Calls visitor.Visit(const PlannedId&, Local&) for every id, and visitor.Prefetch(place) a little before; returns the sum of
   // the tasks' Locals by +=.
@@ -52,105 +55,124 @@ class PlannedWalk {
  private:
   static constexpr int kIdsPerHold = 512;
   static constexpr int kBucketsPerTask = 16;
-  static constexpr int kBlock = 64;
 
   int64_t BeginOf(uint32_t bucket) const { return plan_.splits[static_cast<size_t>(bucket) * plan_.num_tables]; }
 
+  size_t CellOf(uint32_t bucket, int place) const { return static_cast<size_t>(bucket) * plan_.num_tables + place; }
+
+  // Which cell an id of the plan is in, for ids asked about in order.
+  class CellCursor {
+   public:
+    CellCursor(const Plan& plan, size_t cell) : plan_(plan), cell_(cell) {}
+    void MoveTo(int64_t u) {
+      while (u >= plan_.splits[cell_ + 1]) ++cell_;
+    }
+    uint32_t bucket() const { return static_cast<uint32_t>(cell_ / plan_.num_tables); }
+    int place() const { return static_cast<int>(cell_ % plan_.num_tables); }
+
+   private:
+    const Plan& plan_;
+    size_t cell_;
+  };
+
+  // The lock of the bucket that is being visited.
+  class Holder {
+   public:
+    explicit Holder(BucketLock* locks) : locks_(locks) {}
+    ~Holder() { Leave(); }
+    bool IsAt(uint32_t bucket) const { return held_ && bucket == bucket_; }
+    bool TryEnter(uint32_t bucket) {
+      Leave();
+      held_ = locks_[bucket].TryLock();
+      bucket_ = bucket;
+      return held_;
+    }
+    void Enter(uint32_t bucket) {
+      Leave();
+      locks_[bucket].Lock();
+      held_ = true;
+      bucket_ = bucket;
+    }
+    void CountId() {
+      if (++ids_ % kIdsPerHold != 0 || !held_) return;
+      locks_[bucket_].Unlock();
+      locks_[bucket_].Lock();
+    }
+    void Leave() {
+      if (std::exchange(held_, false)) locks_[bucket_].Unlock();
+    }
+
+   private:
+    BucketLock* const locks_;
+    bool held_ = false;
+    uint32_t bucket_ = 0;
+    int ids_ = 0;
+  };
+
   template <typename Visitor>
   void VisitBuckets(uint32_t begin, uint32_t end, Visitor& visitor, Local& local) {
-    uint16_t busy[kNumBuckets];
-    int num_busy = 0;
-    for (uint32_t number = begin; number < end; ++number) {
-      if (BeginOf(number) == BeginOf(number + 1)) continue;
-      if (number + 1 < end) PrefetchLines(number + 1);
-      if (buckets_[number].lock.TryLock()) {
-        VisitLocked(number, visitor, local);
-      } else {
-        busy[num_busy++] = static_cast<uint16_t>(number);
-      }
-    }
-    for (int i = 0; i < num_busy; ++i) {
-      buckets_[busy[i]].lock.Lock();
-      VisitLocked(busy[i], visitor, local);
-    }
-  }
-
-  // The lines of the first ids of a bucket, while the bucket before it is worked on.
-  void PrefetchLines(uint32_t number) const {
-    if (kReadersLock || plan_.hints.size() != 0 || plan_.num_tables != 1) return;
-    const RowIndex::View* view = tables_[0]->shards[number].index.view();
-    if (view == nullptr) return;
-    const int64_t begin = BeginOf(number), end = std::min(BeginOf(number + 1), begin + kBlock);
-    for (int64_t u = begin; u < end; ++u) __builtin_prefetch(view->Line(view->HomeOf(HashId(plan_.unique[u]))));
-  }
-
-  // Takes over the held lock and gives it back on every way out.
-  template <typename Visitor>
-  void VisitLocked(uint32_t number, Visitor& visitor, Local& local) {
-    struct Unlocker {
-      BucketLock& lock;
-      ~Unlocker() { lock.Unlock(); }
-    } holder{buckets_[number].lock};
-    int held = 0;
-    for (int place = 0; place < plan_.num_tables; ++place) {
-      const size_t cell = static_cast<size_t>(number) * plan_.num_tables + place;
-      for (int64_t u = plan_.splits[cell]; u < plan_.splits[cell + 1]; u += kBlock) {
-        const int count = static_cast<int>(std::min<int64_t>(kBlock, plan_.splits[cell + 1] - u));
-        if (held + count > kIdsPerHold) {
-          holder.lock.Unlock();
-          holder.lock.Lock();
-          held = 0;
+    Holder holder(locks_);
+    std::vector<uint32_t> busy;
+    CellCursor ahead(plan_, CellOf(begin, 0)), here(plan_, CellOf(begin, 0));
+    RowFinder finders[2];
+    RowFinder *current = &finders[0], *next = &finders[1];
+    current->count = 0;
+    const int64_t last = BeginOf(end);
+    for (int64_t first = BeginOf(begin); first < last + RowFinder::kBlock; first += RowFinder::kBlock) {
+      next->count = static_cast<int>(std::clamp<int64_t>(last - first, 0, RowFinder::kBlock));
+      BeginBlock(first, ahead, *next);
+      for (int i = 0; i < current->count; ++i) {
+        const int64_t u = first - RowFinder::kBlock + i;
+        here.MoveTo(u);
+        const uint32_t bucket = here.bucket();
+        if (!busy.empty() && busy.back() == bucket) continue;
+        if (!holder.IsAt(bucket) && !holder.TryEnter(bucket)) {
+          busy.push_back(bucket);
+          continue;
         }
-        held += count;
-        VisitBlock(number, place, u, count, visitor, local);
+        VisitId(u, here, current->hashes[i], current->rows[i], visitor, local);
+        holder.CountId();
+      }
+      if (!kReadersLock && plan_.hints.size() == 0 && next->count > 0) next->AskForRows(RowFinder::Purpose::kWriting);
+      for (int i = 0; i < next->count; ++i) visitor.Prefetch(first + i);
+      std::swap(current, next);
+    }
+    for (const uint32_t bucket : busy) {
+      holder.Enter(bucket);
+      CellCursor cursor(plan_, CellOf(bucket, 0));
+      for (int64_t u = BeginOf(bucket); u < BeginOf(bucket + 1); ++u) {
+        cursor.MoveTo(u);
+        VisitId(u, cursor, HashId(plan_.unique[u]), kNoRow, visitor, local);
+        holder.CountId();
       }
     }
   }
 
-  template <typename Visitor>
-  void VisitBlock(uint32_t number, int place, int64_t first, int count, Visitor& visitor, Local& local) {
-    Table& table = *tables_[place];
-    TableShard& shard = table.shards[number];
-    uint64_t hashes[kBlock];
-    uint32_t rows[kBlock];
-    GuessRows(table, shard, first, count, hashes, rows, visitor);
-    for (int i = 0; i < count; ++i) {
-      const int64_t id = plan_.unique[first + i];
-      uint32_t row = rows[i];
-      if (row == kNoRow || !TableShard::Holds(table.rows, row, id)) row = shard.Find(table.rows, hashes[i], id);
-      visitor.Visit(PlannedId{buckets_[number], number, table, shard, place, first + i, id, hashes[i], row}, local);
-    }
-  }
-
-  template <typename Visitor>
-  void GuessRows(const Table& table, const TableShard& shard, int64_t first, int count, uint64_t* hashes, uint32_t* rows,
-                 Visitor& visitor) const {
-    const RowIndex::View* view = shard.index.view();
+  // Guesses rows from the hints of an earlier read, or begins to from the index as it is now; no lock is held.
+  void BeginBlock(int64_t first, CellCursor& cursor, RowFinder& finder) const {
     const bool hinted = plan_.hints.size() != 0;
-    for (int i = 0; i < count; ++i) {
-      hashes[i] = HashId(plan_.unique[first + i]);
-      rows[i] = hinted ? plan_.hints[first + i] : kNoRow;
-      if (!hinted && view != nullptr) __builtin_prefetch(view->Line(view->HomeOf(hashes[i])));
+    for (int i = 0; i < finder.count; ++i) {
+      cursor.MoveTo(first + i);
+      finder.ids[i] = plan_.unique[first + i];
+      finder.hashes[i] = HashId(finder.ids[i]);
+      finder.tables[i] = tables_[cursor.place()];
+      finder.rows[i] = hinted ? plan_.hints[first + i] : kNoRow;
     }
-    for (int i = 0; i < count; ++i) {
-      if (!hinted && view != nullptr) {
-        const IndexLine& line = *view->Line(view->HomeOf(hashes[i]));
-        const TagMatches matches = MatchTags(line, RowIndex::TagOf(hashes[i]));
-        if (matches.any()) rows[i] = line.rows[matches.first()];
-      }
-      PrefetchRow(table, rows[i]);
-      visitor.Prefetch(first + i);
-    }
+    if (kReadersLock || finder.count == 0) return;
+    hinted ? finder.AskForHintedRows(RowFinder::Purpose::kWriting) : finder.AskForLines();
   }
 
-  static void PrefetchRow(const Table& table, uint32_t row) {
-    constexpr size_t kMostPrefetched = 512;
-    const std::byte* record = row == kNoRow ? nullptr : table.rows.At(row);
-    if (record == nullptr) return;
-    const size_t bytes = std::min(table.rows.record_bytes(), kMostPrefetched);
-    for (size_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(record + offset, 1);
+  template <typename Visitor>
+  void VisitId(int64_t u, const CellCursor& cursor, uint64_t hash, uint32_t guess, Visitor& visitor, Local& local) {
+    Table& table = *tables_[cursor.place()];
+    TableShard& shard = table.shards[cursor.bucket()];
+    const int64_t id = plan_.unique[u];
+    const bool holds = guess != kNoRow && TableShard::Holds(table.rows, guess, id);
+    const uint32_t row = holds ? guess : shard.Find(table.rows, hash, id);
+    visitor.Visit(PlannedId{buckets_[cursor.bucket()], cursor.bucket(), table, shard, cursor.place(), u, id, hash, row}, local);
   }
 
+  BucketLock* const locks_;
   Bucket* const buckets_;
   const std::span<Table* const> tables_;
   const Plan& plan_;

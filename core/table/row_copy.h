@@ -6,11 +6,20 @@
 
 namespace monolith {
 
-// Whole 16-byte pieces inline: a call to memcpy costs more than the copy of a usual row.
+template <int kCount>
+inline void CopyPiece(float* __restrict to, const float* __restrict from) {
+  float piece[kCount];
+  std::memcpy(piece, from, sizeof(piece));
+  std::memcpy(to, piece, sizeof(piece));
+}
+
+// In pieces of known size, which become registers: a call to memcpy costs more than the copy of a usual row.
 inline void CopyFloats(float* __restrict to, const float* __restrict from, int count) {
-  int i = 0;
-  for (; i + 4 <= count; i += 4) std::memcpy(to + i, from + i, 16);
-  for (; i < count; ++i) to[i] = from[i];
+  for (; count >= 16; count -= 16, to += 16, from += 16) CopyPiece<16>(to, from);
+  if ((count & 8) != 0) CopyPiece<8>(to, from), to += 8, from += 8;
+  if ((count & 4) != 0) CopyPiece<4>(to, from), to += 4, from += 4;
+  if ((count & 2) != 0) CopyPiece<2>(to, from), to += 2, from += 2;
+  if ((count & 1) != 0) *to = *from;
 }
 
 inline void ZeroFloats(float* to, int count) { std::memset(to, 0, sizeof(float) * count); }

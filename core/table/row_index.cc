@@ -33,19 +33,15 @@ uint32_t NumSegments(uint32_t num_lines) {
 
 uint32_t SegmentLines(uint32_t segment) { return segment >= 6 ? 32 : (segment == 0 ? 1 : 1u << (segment - 1)); }
 
-RowIndex::View* NewView(uint32_t num_lines) {
-  const uint32_t segments = NumSegments(num_lines);
-  const size_t bytes = sizeof(RowIndex::View) + (segments - 1) * sizeof(IndexLine*);
-  auto* view = static_cast<RowIndex::View*>(std::malloc(bytes));
-  if (view == nullptr) throw std::bad_alloc();
-  view->num_lines = num_lines;
-  view->num_segments = segments;
-  return view;
+IndexLine** NewSegmentList(uint32_t num_segments) {
+  auto** segments = static_cast<IndexLine**>(std::malloc(num_segments * sizeof(IndexLine*)));
+  if (segments == nullptr) throw std::bad_alloc();
+  return segments;
 }
 
 int FirstEmpty(const IndexLine& line) {
-  const TagMatches empty = MatchTags(line, 0);  // the lowest match is always a true one
-  return empty.any() ? empty.first() : -1;
+  const uint32_t empty = MatchTags(line, 0);  // the lowest match of each half is a true one, and so is the lowest of all
+  return empty != 0 ? FirstMatch(empty) : -1;
 }
 
 // Puts an entry into the first line with room from `home` on, over any way of getting at lines.
@@ -66,9 +62,24 @@ void InsertInto(uint32_t num_lines, uint32_t home, uint8_t tag, uint32_t row, Li
 
 }  // namespace
 
+void IndexHead::SetShape(const IndexShape& shape) {
+  const auto address = reinterpret_cast<uint64_t>(shape.segments);
+  const uint32_t code = shape.num_lines == 0    ? 0
+                        : shape.num_lines <= 32 ? static_cast<uint32_t>(std::bit_width(shape.num_lines))
+                                                : shape.num_lines / 32 + 5;
+  MONOLITH_CHECK((address & ~kAddress) == 0 && code < (1u << 16));
+  shape_.store(address | uint64_t{code} << 48, std::memory_order_release);
+}
+
 RowIndex::~RowIndex() {
-  std::free(view_.load(std::memory_order_relaxed));
-  for (View* view : retired_) std::free(view);
+  if (head_ != nullptr) FreeSegmentLists();
+}
+
+void RowIndex::FreeSegmentLists() {
+  std::free(const_cast<IndexLine**>(shape().segments));
+  head_->SetShape({nullptr, 0});
+  for (IndexLine* const* segments : retired_) std::free(const_cast<IndexLine**>(segments));
+  retired_.clear();
 }
 
 RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
@@ -79,12 +90,12 @@ RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
 }
 
 void RowIndex::Rebuild::Insert(uint64_t hash, uint32_t row) {
-  InsertInto(num_lines, HomeAmong(hash, num_lines), TagOf(hash), row,
+  InsertInto(num_lines, IndexShape{nullptr, num_lines}.HomeOf(hash), TagOf(hash), row,
              [this](uint32_t at) -> IndexLine& { return lines[at]; });
 }
 
 uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
-  const uint32_t now = view() == nullptr ? 0 : view()->num_lines;
+  const uint32_t now = shape().num_lines;
   const double growth = kSlowestGrowth + (kFastestGrowth - kSlowestGrowth) * phase;
   const auto grown = static_cast<uint64_t>(now * growth);
   const auto needed = static_cast<uint64_t>(entries / (kLineEntries * kMinFullLoad)) + 1;
@@ -92,42 +103,42 @@ uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
 }
 
 void RowIndex::Replace(const Rebuild& rebuild, double phase, BlockArena& arena) {
-  View* old = view_.load(std::memory_order_relaxed);
-  View* grown = NewView(rebuild.num_lines);
-  const uint32_t kept = old == nullptr ? 0 : old->num_segments;
+  const IndexShape old = shape();
+  const uint32_t kept = old.num_lines == 0 ? 0 : NumSegments(old.num_lines);
+  const uint32_t num_segments = NumSegments(rebuild.num_lines);
+  IndexLine** grown = NewSegmentList(num_segments);
   uint32_t line = 0;
-  for (uint32_t i = 0; i < grown->num_segments; ++i) {
+  for (uint32_t i = 0; i < num_segments; ++i) {
     const size_t bytes = SegmentLines(i) * sizeof(IndexLine);
-    grown->segments[i] = i < kept ? old->segments[i] : reinterpret_cast<IndexLine*>(arena.Allocate(bytes));
-    std::memcpy(static_cast<void*>(grown->segments[i]), rebuild.lines + line, bytes);
+    grown[i] = i < kept ? old.segments[i] : reinterpret_cast<IndexLine*>(arena.Allocate(bytes));
+    std::memcpy(static_cast<void*>(grown[i]), rebuild.lines + line, bytes);
     line += SegmentLines(i);
   }
   limit_ = EntriesAtFullLoad(rebuild.num_lines, phase);
-  if (old != nullptr) retired_.push_back(old);
-  view_.store(grown, std::memory_order_release);
+  if (old.segments != nullptr) retired_.push_back(old.segments);
+  head_->SetShape({grown, rebuild.num_lines});
 }
 
 void RowIndex::Insert(uint64_t hash, uint32_t row) {
-  View* view = view_.load(std::memory_order_relaxed);
-  InsertInto(view->num_lines, view->HomeOf(hash), TagOf(hash), row,
-             [view](uint32_t at) -> IndexLine& { return *view->Line(at); });
-  ++size_;
+  const IndexShape now = shape();
+  InsertInto(now.num_lines, now.HomeOf(hash), TagOf(hash), row,
+             [&now](uint32_t at) -> IndexLine& { return *now.Line(at); });
+  head_->SetSize(size() + 1);
 }
 
 void RowIndex::Erase(uint64_t hash, uint32_t row) {
-  View* view = view_.load(std::memory_order_relaxed);
-  MONOLITH_CHECK(view != nullptr);
+  const IndexShape now = shape();
   const uint8_t tag = TagOf(hash);
-  for (uint32_t at = view->HomeOf(hash), seen = 0; seen < view->num_lines; ++seen, at = view->Next(at)) {
-    IndexLine& line = *view->Line(at);
-    for (TagMatches matches = MatchTags(line, tag); matches.any(); matches.drop_first()) {
-      const int entry = matches.first();
+  for (uint32_t at = now.HomeOf(hash), seen = 0; seen < now.num_lines; ++seen, at = now.Next(at)) {
+    IndexLine& line = *now.Line(at);
+    for (uint32_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
+      const int entry = FirstMatch(matches);
       if (line.tags[entry] != tag || line.rows[entry] != row) continue;
       line.tags[entry] = 0;
-      for (uint32_t passed = view->HomeOf(hash); passed != at; passed = view->Next(passed)) {
-        if (view->Line(passed)->passed != kStickyPassed) --view->Line(passed)->passed;
+      for (uint32_t passed = now.HomeOf(hash); passed != at; passed = now.Next(passed)) {
+        if (now.Line(passed)->passed != kStickyPassed) --now.Line(passed)->passed;
       }
-      --size_;
+      head_->SetSize(size() - 1);
       return;
     }
   }
@@ -135,24 +146,20 @@ void RowIndex::Erase(uint64_t hash, uint32_t row) {
 }
 
 void RowIndex::Clear(BlockArena& arena) {
-  if (View* view = view_.exchange(nullptr, std::memory_order_relaxed); view != nullptr) {
-    for (uint32_t i = 0; i < view->num_segments; ++i) {
-      arena.Free(reinterpret_cast<std::byte*>(view->segments[i]), SegmentLines(i) * sizeof(IndexLine));
-    }
-    std::free(view);
+  const IndexShape now = shape();
+  for (uint32_t i = 0; now.num_lines != 0 && i < NumSegments(now.num_lines); ++i) {
+    arena.Free(reinterpret_cast<std::byte*>(now.segments[i]), SegmentLines(i) * sizeof(IndexLine));
   }
-  for (View* view : retired_) std::free(view);
-  retired_.clear();
-  size_ = 0;
+  FreeSegmentLists();
+  head_->SetSize(0);
   limit_ = 0;
 }
 
 size_t RowIndex::MemoryBytes() const {
-  const View* current = view();
-  if (current == nullptr) return 0;
-  size_t bytes = current->num_lines * sizeof(IndexLine) + sizeof(View) + current->num_segments * sizeof(IndexLine*);
-  for (const View* view : retired_) bytes += sizeof(View) + view->num_segments * sizeof(IndexLine*);
-  return bytes;
+  const uint32_t num_lines = shape().num_lines;
+  if (num_lines == 0) return 0;
+  // Retired lists are shorter than the current one and shrink geometrically; each is counted as half of it.
+  return num_lines * sizeof(IndexLine) + NumSegments(num_lines) * sizeof(IndexLine*) * (1 + retired_.size() / 2);
 }
 
 }  // namespace monolith

@@ -4,8 +4,8 @@
 // itself lives in the row, so a tag match is only a candidate. An entry sits in its home line or, if that was full, in the first
 // later line with room; a search ends at the first line that nothing went past.
 //
-// All changes need the bucket's lock. Readers without it may call the const members on a View they loaded once: a view's
-// shape never changes, and lines are neither moved nor unmapped before Clear().
+// All changes need the bucket's lock. Readers without it may take the shape of an index from its head and search that: lines are
+// neither moved nor unmapped before Clear().
 #pragma once
 
 #include <atomic>
@@ -29,53 +29,69 @@ struct alignas(64) IndexLine {
 };
 static_assert(sizeof(IndexLine) == 64);
 
-// Entries of a line whose tag may equal `tag`, one bit in each matching byte of two words. Never misses a match; a false one is
-// possible above a true one, which the key comparison settles.
-struct TagMatches {
-  uint64_t low;   // entries 0..7, at bits 7, 15, ...
-  uint32_t high;  // entries 8..11
-
-  bool any() const { return (low | high) != 0; }
-  int first() const { return low != 0 ? std::countr_zero(low) / 8 : 8 + std::countr_zero(high) / 8; }
-  void drop_first() { low != 0 ? low &= low - 1 : high &= high - 1; }
-};
-
-inline TagMatches MatchTags(const IndexLine& line, uint8_t tag) {
+// Entries of a line whose tag may equal `tag`, as bits 0..11. Never misses a match; a false one is possible above a true one, which
+// the key comparison settles. Without branches: which entry it is cannot be predicted.
+inline uint32_t MatchTags(const IndexLine& line, uint8_t tag) {
   constexpr uint64_t kOnes = 0x0101010101010101ull, kTops = 0x8080808080808080ull;
+  constexpr uint64_t kGather = 0x0002040810204081ull;  // brings the top bits of eight bytes together in the top byte
   uint64_t low;
   uint32_t high;
   std::memcpy(&low, line.tags, 8);
   std::memcpy(&high, line.tags + 8, 4);
   low ^= kOnes * tag;
-  high ^= static_cast<uint32_t>(kOnes) * tag;
-  return {(low - kOnes) & ~low & kTops,
-          (high - static_cast<uint32_t>(kOnes)) & ~high & static_cast<uint32_t>(kTops)};
+  const uint64_t wide_high = high ^ static_cast<uint32_t>(kOnes) * tag;
+  low = (low - kOnes) & ~low & kTops;
+  const uint64_t found_high = (wide_high - static_cast<uint32_t>(kOnes)) & ~wide_high & static_cast<uint32_t>(kTops);
+  return static_cast<uint32_t>((low * kGather) >> 56) | static_cast<uint32_t>((found_high * kGather) >> 56) << 8;
 }
+
+// REQUIRES: matches != 0.
+inline int FirstMatch(uint32_t matches) { return std::countr_zero(matches); }
+
+// The lines of an index at one moment. Segments hold 1, 1, 2, 4, 8, 16, 32, 32, ... lines: growth adds segments and moves none.
+struct IndexShape {
+  IndexLine* const* segments;
+  uint32_t num_lines;  // 0 iff nothing was ever inserted
+
+  uint32_t HomeOf(uint64_t hash) const {
+    return static_cast<uint32_t>((((hash >> 20) & 0xffffffffu) * num_lines) >> 32);
+  }
+  // Which segment holds a line, and which line of the segment it is.
+  static uint32_t SegmentOf(uint32_t line) { return line >= 32 ? 5 + (line >> 5) : std::bit_width(line); }
+  static uint32_t PlaceOf(uint32_t line) { return line >= 32 ? line & 31 : line - (std::bit_ceil(line + 1) >> 1); }
+  IndexLine* Line(uint32_t line) const { return segments[SegmentOf(line)] + PlaceOf(line); }
+  uint32_t Next(uint32_t line) const { return line + 1 == num_lines ? 0 : line + 1; }
+};
+
+// What a search needs first, kept together for all buckets of a table so that it stays in the nearest cache. The shape is one word,
+// so that a reader never sees half of a change: 48 bits of address and a code for the number of lines, which is a power of two up to
+// 32 and a multiple of 32 beyond.
+class IndexHead {
+ public:
+  IndexShape shape() const {
+    const uint64_t word = shape_.load(std::memory_order_relaxed);
+    const auto code = static_cast<uint32_t>(word >> 48);
+    const uint32_t num_lines = code == 0 ? 0 : (code <= 6 ? 1u << (code - 1) : (code - 5) * 32);
+    return {reinterpret_cast<IndexLine* const*>(word & kAddress), num_lines};
+  }
+  // REQUIRES: num_lines is 0 or one that RowIndex rounds to.
+  void SetShape(const IndexShape& shape);
+  uint32_t size() const { return size_.load(std::memory_order_relaxed); }
+  void SetSize(uint32_t size) { size_.store(size, std::memory_order_relaxed); }
+
+ private:
+  static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
+
+  std::atomic<uint64_t> shape_{0};
+  std::atomic<uint32_t> size_{0};  // entries
+};
 
 class RowIndex {
  public:
-  // Which lines there are. Segments hold 1, 1, 2, 4, 8, 16, 32, 32, ... lines: growth adds segments and frees none.
-  struct View {
-    uint32_t num_lines;
-    uint32_t num_segments;
-    IndexLine* segments[1];  // really num_segments of them
-
-    uint32_t HomeOf(uint64_t hash) const { return HomeAmong(hash, num_lines); }
-    IndexLine* Line(uint32_t line) const {
-      if (line >= 32) [[likely]] return segments[5 + (line >> 5)] + (line & 31);
-      const int segment = std::bit_width(line);
-      return segments[segment] + (line - (line == 0 ? 0 : 1u << (segment - 1)));
-    }
-    uint32_t Next(uint32_t line) const { return line + 1 == num_lines ? 0 : line + 1; }
-  };
-
   // The bucket takes the top bits of a hash, the home line middle ones, the tag the lowest: all of them independent.
   static uint8_t TagOf(uint64_t hash) {
     const auto tag = static_cast<uint8_t>(hash);
     return tag == 0 ? 1 : tag;
-  }
-  static uint32_t HomeAmong(uint64_t hash, uint32_t num_lines) {
-    return static_cast<uint32_t>((((hash >> 20) & 0xffffffffu) * num_lines) >> 32);
   }
 
   RowIndex() = default;
@@ -83,20 +99,22 @@ class RowIndex {
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
-  // Null iff nothing was ever inserted.
-  const View* view() const { return view_.load(std::memory_order_relaxed); }
-  uint32_t size() const { return size_; }
+  // Must come before everything else; the head outlives the index.
+  void UseHead(IndexHead* head) { head_ = head; }
+
+  IndexShape shape() const { return head_->shape(); }
+  uint32_t size() const { return head_->size(); }
 
   // The row for which is_key(row) holds among those inserted under `hash`; kNoRow if none.
   template <typename IsKey>
-  static uint32_t Find(const View* view, uint64_t hash, IsKey&& is_key) {
-    if (view == nullptr) return kNoRow;
+  static uint32_t Find(const IndexShape& shape, uint64_t hash, IsKey&& is_key) {
+    if (shape.num_lines == 0) return kNoRow;
     const uint8_t tag = TagOf(hash);
-    uint32_t at = view->HomeOf(hash);
-    for (uint32_t seen = 0; seen < view->num_lines; ++seen, at = view->Next(at)) {
-      const IndexLine& line = *view->Line(at);
-      for (TagMatches matches = MatchTags(line, tag); matches.any(); matches.drop_first()) {
-        const uint32_t row = line.rows[matches.first()];
+    uint32_t at = shape.HomeOf(hash);
+    for (uint32_t seen = 0; seen < shape.num_lines; ++seen, at = shape.Next(at)) {
+      const IndexLine& line = *shape.Line(at);
+      for (uint32_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
+        const uint32_t row = line.rows[FirstMatch(matches)];
         if (is_key(row)) return row;
       }
       if (line.passed == 0) break;
@@ -105,7 +123,7 @@ class RowIndex {
   }
 
   // True iff one more entry needs Grow() first.
-  bool IsFull() const { return size_ >= limit_; }
+  bool IsFull() const { return size() >= limit_; }
   // Makes room for at least `entries`, and for growth beyond them. for_each(visit) must call visit(hash, row) for every entry.
   // `phase` in [0, 1) spreads the growth of sibling indexes over time.
   template <typename ForEach>
@@ -135,10 +153,11 @@ class RowIndex {
   uint32_t LinesFor(uint32_t entries, double phase) const;
   void Replace(const Rebuild& rebuild, double phase, BlockArena& arena);
 
-  std::atomic<View*> view_{nullptr};
-  uint32_t size_ = 0;
+  void FreeSegmentLists();
+
+  IndexHead* head_ = nullptr;
   uint32_t limit_ = 0;
-  std::vector<View*> retired_;  // smaller views that a reader may still hold; about as large together as the current one
+  std::vector<IndexLine* const*> retired_;  // shorter lists of segments that a reader may still hold
 };
 
 }  // namespace monolith

@@ -1,71 +1,73 @@
-// Looks rows up without locks, many at a time.
+// Looks rows up without locks.
 //
-// Ids are collected into a block; Flush() takes the whole block through each stage (index line, row, copy), so that the cache
-// misses of one stage overlap, then checks that no writer touched the buckets meanwhile and repeats under the lock the few ids for
-// which one did. Used by one thread; must not outlive the buckets and tables it reads.
+// Blocks of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched their buckets meanwhile, and
+// repeats under the lock the few ids for which one did. Used by one thread; must not outlive the locks and tables it reads.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "table/group.h"
+#include "table/row_finder.h"
 
 namespace monolith {
 
+// What to read and where to put it.
+struct RowWish {
+  const Table* table;
+  int64_t id;
+  float* weights;  // takes table->spec.dim() floats, zeros for an id that is not there
+};
+
 class RowReader {
  public:
-  static constexpr int kBlock = 64;
-
-  RowReader(Bucket* buckets, int64_t step) : buckets_(buckets), step_(step) {}
+  RowReader(BucketLock* locks, int64_t step) : locks_(locks), step_(step) {}
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // `weights` takes table.spec.dim() floats, zeros for an id that is not there; `hint`, if given, its row or kNoRow. Both are
-  // written by Flush() at the latest, which happens by itself when the block is full.
-  void Add(const Table& table, int64_t id, float* weights, uint32_t* hint) {
-    Probe& probe = probes_[count_];
-    probe.table = &table;
-    probe.id = id;
-    probe.hash = HashId(id);
-    probe.weights = weights;
-    probe.hint = hint;
-    if constexpr (!kReadersLock) {
-      const uint32_t bucket = BucketOfHash(probe.hash);
-      probe.version = buckets_[bucket].lock.Version();
-      probe.view = table.shards[bucket].index.view();
+  // Reads wish_of(i) for every i in [first, last) and, if `hints` is not null, puts the row of i, or kNoRow, into hints[i]. Returns how
+  // many of the ids were there.
+  template <typename WishOf>
+  int64_t Read(int64_t first, int64_t last, uint32_t* hints, WishOf&& wish_of) {
+    int64_t hits = 0;
+    Block* current = &blocks_[0];
+    Block* next = &blocks_[1];
+    current->finder.count = 0;
+    for (int64_t begin = first; begin < last + RowFinder::kBlock; begin += RowFinder::kBlock) {
+      next->finder.count = static_cast<int>(std::clamp<int64_t>(last - begin, 0, RowFinder::kBlock));
+      for (int i = 0; i < next->finder.count; ++i) {
+        const RowWish wish = wish_of(begin + i);
+        next->finder.ids[i] = wish.id;
+        next->finder.hashes[i] = HashId(wish.id);
+        next->finder.tables[i] = wish.table;
+        next->weights[i] = wish.weights;
+      }
+      Begin(*next);
+      hits += Finish(*current);
+      if (hints != nullptr) std::copy_n(current->finder.rows, current->finder.count, hints + begin - RowFinder::kBlock);
+      if (!kReadersLock && next->finder.count > 0) next->finder.AskForRows(RowFinder::Purpose::kReading);
+      std::swap(current, next);
     }
-    if (++count_ == kBlock) Flush();
+    return hits;
   }
 
-  // REQUIRES: called before the destructor if anything was added.
-  void Flush();
-  int64_t hits() const { return hits_; }
-
  private:
-  struct Probe {
-    const Table* table;
-    int64_t id;
-    uint64_t hash;
-    float* weights;
-    uint32_t* hint;
-    const RowIndex::View* view;
-    const IndexLine* line;
-    uint32_t version;
-    uint32_t row;
+  struct Block {
+    RowFinder finder;
+    float* weights[RowFinder::kBlock];
+    uint32_t versions[RowFinder::kBlock];
   };
 
-  void FindLines();
-  void GuessRows();
-  void CopyRows();
-  void RepeatDisturbed();
-  void ReadLocked(Probe& probe);
-  uint32_t SettleGuess(const Probe& probe) const;
-  void Take(const Probe& probe) const;
+  void Begin(Block& block);
+  // Takes the rows and makes sure of them; returns how many there were.
+  int64_t Finish(Block& block);
+  void ReadLocked(Block& block, int i);
+  void Take(Block& block, int i);
 
-  Bucket* const buckets_;
+  BucketLock* const locks_;
   const int64_t step_;
-  int count_ = 0;
-  int64_t hits_ = 0;
-  Probe probes_[kBlock];
+  Block blocks_[2];
 };
 
 }  // namespace monolith

@@ -35,7 +35,12 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     }
     fresh_ = run.count;
   }
-  return runs_.back().begin + runs_.back().count - fresh_--;
+  const uint32_t row = runs_.back().begin + runs_.back().count - fresh_--;
+  if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
+    const std::byte* next = rows.AtAllocated(row) + rows.record_bytes();
+    for (size_t offset = 0; offset < rows.record_bytes(); offset += 64) __builtin_prefetch(next + offset, 1);
+  }
+  return row;
 }
 
 uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {

@@ -1,7 +1,7 @@
 // The rows of one table in one bucket: its index, its records, and what is remembered of their changes.
 //
-// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read `index.view()` and follow row
-// numbers through the pool (table/bucket_lock.h).
+// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the head of the index and follow
+// row numbers through the pool (table/bucket_lock.h).
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class TableShard {
     return record != nullptr && HeaderOf(record)->key == key && IsLive(*HeaderOf(record));
   }
   uint32_t Find(const RecordPool& rows, uint64_t hash, int64_t key) const {
-    return RowIndex::Find(index.view(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
+    return RowIndex::Find(index.shape(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
   }
 
   // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time.
@@ -102,7 +102,7 @@ class TableShard {
   uint32_t cut_cursor_ = kNoRow;
   std::vector<std::byte> images_;
 
-  uint32_t log_floor_ = 0;  // the log is complete for epochs above this
+  uint32_t log_floor_ = UINT32_MAX;  // the log is complete for epochs above this; nothing is logged before the first mark
   std::vector<LoggedEpoch> logged_;
   std::vector<uint32_t> changed_;
 };

@@ -1,5 +1,6 @@
 #include "table/table_spec.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -21,6 +22,10 @@ void SlotValues::Set(uint32_t all, std::span<const int32_t> slots, std::span<con
     }
     by_slot_[slots[i]] = static_cast<uint32_t>(values[i]);
   }
+}
+
+uint32_t SlotValues::Largest() const {
+  return by_slot_.empty() ? all_ : *std::max_element(by_slot_.begin(), by_slot_.end());
 }
 
 void TableSpec::AddSegment(int dim, const Kernel& initializer, const Kernel& optimizer, const Kernel& compressor) {
@@ -51,6 +56,8 @@ void TableSpec::AddSegment(int dim, const Kernel& initializer, const Kernel& opt
 }
 
 size_t TableSpec::row_bytes() const { return (sizeof(RowHeader) + payload_bytes() + 7) / 8 * 8; }
+
+size_t TableSpec::read_bytes() const { return sizeof(RowHeader) + (serving ? compressed_bytes_ : 4 * dim_); }
 
 std::string TableSpec::SchemaText(bool as_serving) const {
   std::string text = "monolith-table/1;serving=" + std::to_string(as_serving ? 1 : 0);

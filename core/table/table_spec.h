@@ -51,6 +51,7 @@ class SlotValues {
   // Throws kInvalidArgument for a slot outside [0, kNumSlots) or a negative value.
   void Set(uint32_t all, std::span<const int32_t> slots, std::span<const int32_t> values);
   uint32_t Of(int64_t id) const { return by_slot_.empty() ? all_ : by_slot_[SlotOf(id)]; }
+  uint32_t Largest() const;
 
  private:
   uint32_t all_;
@@ -84,8 +85,10 @@ class TableSpec {
   int payload_bytes() const { return serving ? serving_payload_bytes() : training_payload_bytes(); }
   // Header, payload, and padding to 8 bytes.
   size_t row_bytes() const;
-  // True iff a lookup must pass some segment through its compressor's Retrieve().
-  bool quantises_training() const { return quantises_training_; }
+  // Of a row, header included, that a lookup reads.
+  size_t read_bytes() const;
+  // True iff a lookup copies the weights as they lie in the row; otherwise it goes through ReadWeights().
+  bool reads_raw() const { return !serving && !quantises_training_; }
   bool HasExpired(int64_t id, int64_t time, int64_t now) const {
     return now - time >= static_cast<int64_t>(expire_days.Of(id)) * kSecondsPerDay;
   }

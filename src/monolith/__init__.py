@@ -15,10 +15,10 @@ This is the door: what is listed here is public and stays. Read `monolith.tables
 
 from __future__ import annotations
 
-from monolith._load_core import load_core
+from monolith._load_core import load_core as _load_core
 from monolith._version import __version__
 
-load_core(__path__)
+_load_core(__path__)
 
 from monolith import errors, ids
 from monolith.tables import (

@@ -31,7 +31,7 @@ def load_core(search_paths: Iterable[str]) -> ModuleType:
     try:
         core = importlib.import_module("monolith._core")
     except ImportError as error:
-        raise ImportError(_refusal(_describe_failure(search_paths, error), found="none")) from error
+        raise ImportError(_refusal(_describe_failure(search_paths, error), found="none")) from None
     found = str(getattr(core, "VERSION", "unknown"))
     if found != __version__:
         raise ImportError(_refusal(f"{core.__file__} is of another version than the package", found=found))

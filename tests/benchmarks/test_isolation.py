@@ -28,15 +28,20 @@ def test_a_skip_travels_with_its_reason() -> None:
         isolation.call("child_functions:skip", SETTING)
 
 
-def test_a_raising_function_is_a_failure_that_names_it(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(isolation.ChildFailedError, match="child_functions:fail ended with status 1"):
+def test_a_raising_function_is_a_failure_with_its_reason(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(isolation.ChildFailedError, match=r"^ValueError: this row is broken$"):
         isolation.call("child_functions:fail", SETTING)
-    assert "this row is broken" in capfd.readouterr().err
+    assert "Traceback" in capfd.readouterr().err, "the whole story is on standard error"
 
 
 def test_a_killed_process_is_told_from_a_raising_one() -> None:
     with pytest.raises(isolation.ChildFailedError, match="killed by signal 9, probably out of memory"):
         isolation.call("child_functions:die", SETTING)
+
+
+def test_a_function_that_does_not_exist_is_a_failure_that_names_it() -> None:
+    with pytest.raises(isolation.ChildFailedError, match="no_such_function"):
+        isolation.call("child_functions:no_such_function", SETTING)
 
 
 def test_an_interrupt_of_the_child_interrupts_the_caller() -> None:

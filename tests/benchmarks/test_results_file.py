@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from monolith.cli._bench import runner
+from monolith.cli._bench.measurement import Measurement
+
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
@@ -43,3 +46,19 @@ def test_a_file_without_its_marks_is_refused_and_kept(script: ModuleType, tmp_pa
 def test_the_results_of_the_project_have_their_marks(script: ModuleType, project_root: Path) -> None:
     text = (project_root / "benchmarks" / "RESULTS.md").read_text()
     assert text.index(script.BEGIN) < text.index(script.END)
+
+
+def test_a_quick_run_is_not_recorded(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["--quick", "--record", str(tmp_path / "RESULTS.md")])
+    assert "leave out --quick" in capsys.readouterr().err
+
+
+def test_check_fails_the_run_when_a_requirement_is_missed(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missed = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
+    monkeypatch.setattr(runner, "run", lambda *_, **__: runner.Outcome(measurements=[missed]))
+    assert script.main(["--rows", "cut"]) == 0
+    assert script.main(["--rows", "cut", "--check"]) == 1
+    assert "0 of 1 requirements met" in capsys.readouterr().out

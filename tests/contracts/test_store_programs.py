@@ -39,7 +39,7 @@ def in_slot(slot: int, signature: int) -> int:
 
 TABLES = {
     "item": TableConfig([Segment(3, initializer=Constant(0.25), optimizer=Sgd())], expire_days=10),
-    "tag": TableConfig([Segment(1)], expire_days=0),
+    "tag": TableConfig([Segment(1)], expire_days=0, nonfinite="skip"),
     "user": TableConfig(
         [
             Segment(2, initializer=Ones(), optimizer=Adagrad(initial_accumulator_value=0.5, weight_decay_factor=0.01)),

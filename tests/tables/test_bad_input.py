@@ -152,11 +152,12 @@ def test_times_outside_of_32_bits_are_refused(table: HashTable, time: Any, kind:
 def test_a_wrong_learning_rate_vector_is_refused(
     table: HashTable, rates: Any, kind: type[Exception], message: str
 ) -> None:
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: table.apply_gradients([1], ONE, learning_rates=rates),
         lambda: table.apply(table.plan([1]), ONE, learning_rates=rates),
         lambda: table.apply_pooled_gradients([1], [0, 1], ONE, learning_rates=rates),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(kind, match=f"table 'user': {message}"):
             call()
 

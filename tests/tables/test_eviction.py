@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import weakref
@@ -160,7 +159,6 @@ def test_the_thread_ends_with_its_table() -> None:
     eviction = table.evict_in_background(1000.0)
     alive = weakref.ref(table.native)
     del table
-    gc.collect()
     assert alive() is None
     wait_until(lambda: not eviction.is_running())
 

@@ -49,9 +49,11 @@ def test_thresholds_may_differ_by_slot() -> None:
 
 def test_assign_asks_for_new_ids_only_and_reinitialize_never() -> None:
     table = counting_table(min_count=2)
-    for expected in (0, 0, 1, 1):
-        assert table.assign([5], [[1.0]]) == expected
-    assert table.assign_add([5], [[1.0]]) == 1
+    for expected in (False, False, True, True):
+        table.assign([5], [[1.0]])
+        assert (5 in table) == expected
+    table.assign_add([5], [[1.0]])
+    assert table.lookup([5]).item() == 2.0
     assert table.reinitialize([6]).tolist() == [0]
     assert 6 in table
 

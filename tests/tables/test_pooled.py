@@ -10,9 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup
 from monolith.tables.row_optimizers import Sgd
+
+Reals = NDArray[np.float64]
 
 DIM = 3
 COMBINERS: list[Any] = ["sum", "mean", ("first_n", 2), ("first_n", 5)]
@@ -24,19 +27,20 @@ def table_of(rows: dict[int, list[float]]) -> HashTable:
     return table
 
 
-def pool(rows: np.ndarray, combiner: Any) -> np.ndarray:
+def pool(rows: Reals, combiner: Any) -> Reals:
     """One example: rows [n, D] in float64."""
+    total: Reals = rows.sum(axis=0)
     if combiner == "sum":
-        return rows.sum(axis=0)
+        return total
     if combiner == "mean":
-        return rows.sum(axis=0) / max(1, len(rows))
+        return total / max(1, len(rows))
     result = np.zeros((combiner[1], rows.shape[1]))
     kept = rows[: combiner[1]]
     result[: len(kept)] = kept
     return result
 
 
-def unpool(gradient: np.ndarray, count: int, combiner: Any) -> np.ndarray:
+def unpool(gradient: Reals, count: int, combiner: Any) -> Reals:
     """The gradient of each of the `count` ids of one example."""
     if combiner == "sum":
         return np.repeat(gradient[None], count, axis=0)

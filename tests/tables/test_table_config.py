@@ -14,6 +14,11 @@ from monolith.tables.initializers import RandomUniform
 from monolith.tables.row_optimizers import Adagrad, BatchSoftmax, Sgd
 
 
+def wrong(value: object) -> Any:
+    """Past the type checker, to see what the program says."""
+    return value
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -53,9 +58,18 @@ def test_a_wrong_value_is_refused_with_the_table_and_the_value(options: dict[str
     ("options", "message"),
     [
         ({"segments": [4]}, r"table 'user': segments must be Segment\(\.\.\.\), got 4 at 0"),
-        ({"segments": [Segment(2, optimizer="sgd")]}, r"table 'user': optimizer must be one of monolith's optimizers"),
-        ({"segments": [Segment(2, initializer=Sgd())]}, r"table 'user': initializer must be one of monolith's"),
-        ({"segments": [Segment(2, compressor=None)]}, r"table 'user': compressor must be one of monolith's"),
+        (
+            {"segments": [Segment(2, optimizer=wrong("sgd"))]},
+            r"table 'user': optimizer must be one of monolith's optimizers",
+        ),
+        (
+            {"segments": [Segment(2, initializer=wrong(Sgd()))]},
+            r"table 'user': initializer must be one of monolith's",
+        ),
+        (
+            {"segments": [Segment(2, compressor=wrong(None))]},
+            r"table 'user': compressor must be one of monolith's",
+        ),
         ({"admission": "sliding"}, r"table 'user': admission must be one of monolith's filters or None"),
     ],
 )

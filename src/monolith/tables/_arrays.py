@@ -113,6 +113,19 @@ def hand_back(array: NDArray[Any], like: object) -> Any:
     return array if isinstance(like, np.ndarray) else torch.from_numpy(array)
 
 
+class _WritableAlias:
+    """The same memory without the read-only mark; keeps the owner alive."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._owner = array
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def tensor_view(array: NDArray[Any]) -> torch.Tensor:
+    """A tensor over memory of the core that nobody should write to; torch knows no read-only tensors and would warn."""
+    return torch.from_numpy(np.asarray(_WritableAlias(array)) if array.size else array.copy())
+
+
 def _as_numpy(values: object, dtype: np.dtype[Any], subject: str, name: str) -> NDArray[Any]:
     if isinstance(values, torch.Tensor):
         if values.dtype is not _TORCH_OF[dtype]:
@@ -123,7 +136,7 @@ def _as_numpy(values: object, dtype: np.dtype[Any], subject: str, name: str) -> 
             raise InvalidArgumentError(f"{subject}: {name} must be on the CPU, got {values.device}; write {name}.cpu()")
         if values.layout is not torch.strided:
             raise TypeError(f"{subject}: {name} must be a dense tensor, got {values.layout}; write {name}.to_dense()")
-        return values.detach().numpy()
+        return (values.detach() if values.requires_grad else values).numpy()
     if isinstance(values, np.ndarray):
         return np.asarray(values)
     return _from_python(values, dtype, subject, name)

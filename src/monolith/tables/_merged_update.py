@@ -73,7 +73,7 @@ def _sum(
     gradients: Sequence[NDArray[np.float32]],
     places: Sequence[NDArray[np.int64]],
 ) -> NDArray[np.float32]:
-    total = np.zeros(merged.num_values, np.float32)
+    total = np.zeros(native.core.num_values(merged), np.float32)
     is_first = np.ones(merged.num_unique, np.bool_)
     target = _layout(native, merged)
     for plan, gradient, place in zip(plans, gradients, places, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
     from monolith.tables._arrays import Floats
     from monolith.tables.table_config import TableConfig
+
+
+LearningRates: TypeAlias = "float | Floats"
+"""One number per segment; a plain number for a table of one segment."""
 
 
 class NativeTables:
@@ -86,11 +90,7 @@ class NativeTables:
             eviction.stop()
 
 
-LearningRates = "float | Floats"
-"""One number per segment; a plain number for a table of one segment."""
-
-
-def _checked_rates(values: float | Floats, num_segments: int, subject: str) -> NDArray[np.float32]:
+def _checked_rates(values: LearningRates, num_segments: int, subject: str) -> NDArray[np.float32]:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
     try:

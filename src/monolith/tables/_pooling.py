@@ -56,10 +56,11 @@ def parse_combiner(combiner: Combiner, subject: str) -> Pooling:
         return Pooling(SUM, 0)
     if combiner == "mean":
         return Pooling(MEAN, 0)
-    if isinstance(combiner, tuple) and len(combiner) == 2 and combiner[0] == "first_n":
-        if isinstance(combiner[1], int) and combiner[1] > 0:
-            return Pooling(FIRST_N, combiner[1])
-        raise InvalidArgumentError(f"{subject}: first_n needs a length > 0, got {combiner[1]!r}")
+    match combiner:
+        case ("first_n", int(length)) if length > 0:
+            return Pooling(FIRST_N, length)
+        case ("first_n", length):
+            raise InvalidArgumentError(f"{subject}: first_n needs a length > 0, got {length!r}")
     raise InvalidArgumentError(f"{subject}: combiner must be 'sum', 'mean' or ('first_n', n), got {combiner!r}")
 
 
@@ -94,9 +95,7 @@ def gradient_rows(pooling: Pooling, splits: NDArray[np.int64]) -> GradientRows:
     return GradientRows(None, examples, None)
 
 
-def expand_gradients(
-    gradients: NDArray[np.float32], rows: NDArray[np.int32], scales: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
+def expand_gradients(gradients: NDArray[np.float32], taking: GradientRows) -> NDArray[np.float32]:
     """[n, D]: the gradient of each id, written out."""
-    expanded = gradients[rows]
-    return expanded if scales is None else expanded * scales[:, None]
+    expanded = gradients[taking.rows]
+    return expanded if taking.scales is None else expanded * taking.scales[:, None]

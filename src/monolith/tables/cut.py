@@ -23,6 +23,12 @@ def bucket_bounds(buckets: range) -> tuple[int, int]:
     return buckets.start, buckets.stop
 
 
+def row_blocks(source: _core.BlockIterator) -> Iterator[RowBlock]:
+    """The blocks of a native iterator."""
+    while (data := next(source, None)) is not None:
+        yield RowBlock(data)
+
+
 class TableCut:
     """The rows, filters and tombstones of a group as they were at one moment; valid until `release`.
 
@@ -44,7 +50,7 @@ class TableCut:
     def blocks(self, buckets: range = ALL_BUCKETS, *, state: bool = True) -> Iterator[RowBlock]:
         """The blocks of some buckets, each bucket once per cut; `state=False` gives serving rows."""
         begin, end = bucket_bounds(buckets)
-        return (RowBlock(data) for data in self.core.blocks(begin, end, state))
+        return row_blocks(self.core.blocks(begin, end, state))
 
     def release(self) -> None:
         """Lets the group forget the old images. Calling it again does nothing."""

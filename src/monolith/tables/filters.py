@@ -37,7 +37,7 @@ class SlidingHashFilter(AdmissionFilter):
     default), all occurrences of a call count together, after the decision.
 
     Rarely (about 0.7 % of ids when full, with the defaults) two ids share a counter and one is admitted early. Memory
-    grows with use, up to about 2.8 bytes for each id of the capacity.
+    is about 2.8 bytes for each id of the capacity, taken in `split_num` portions, the first with the first ids.
 
     >>> SlidingHashFilter(capacity=1_000_000).kernel()
     ('sliding_hash', {'capacity': 1000000.0, 'split_num': 7.0})

@@ -130,17 +130,13 @@ class HashTable(WholeGroup):
 
     # Writing
 
-    def assign(self, ids: Ids, rows: Floats, *, time: Times = None) -> int:
-        """Overwrites weights, keeps optimizer state, inserts new ids that admission lets in. The last duplicate wins.
+    def assign(self, ids: Ids, rows: Floats, *, time: Times = None) -> None:
+        """Overwrites weights, keeps optimizer state, inserts ids that admission lets in. The last duplicate wins."""
+        self._assign(ids, rows, time, add=False)
 
-        Returns:
-            How many ids were written.
-        """
-        return self._assign(ids, rows, time, add=False)
-
-    def assign_add(self, ids: Ids, rows: Floats, *, time: Times = None) -> int:
-        """Adds to weights; new ids start from the initializer, duplicates add up. Returns how many ids were written."""
-        return self._assign(ids, rows, time, add=True)
+    def assign_add(self, ids: Ids, rows: Floats, *, time: Times = None) -> None:
+        """Adds to weights; new ids start from the initializer, duplicates add up."""
+        self._assign(ids, rows, time, add=True)
 
     def apply_gradients(
         self,
@@ -200,17 +196,19 @@ class HashTable(WholeGroup):
         times = time_array(time, array.shape, subject)
         number = step_number(step, subject)
         rates = self.native.rates({self._number: learning_rates}, number)
-        kept, rows, scales = gradient_rows(pooling, splits)
-        if kept is not None:
-            array = array[kept]
-            times = times if len(times) == 1 else times[kept]
+        taking = gradient_rows(pooling, splits)
+        if taking.kept is not None:
+            array = array[taking.kept]
+            times = times if len(times) == 1 else times[taking.kept]
         if array.size == 0:
             return Applied()
-        if len(self.native) > 1:  # the core reads gradient rows in place for groups of one only
-            gradients = expand_gradients(gradients.reshape(-1, self.dim), rows, scales).reshape(-1)
-            rows = scales = None
         plan = self._core.plan(array, self.native.splits_for(self._number, array.size), True)
-        applied = self._core.apply(plan, gradients, _PER_ID, rows, scales, rates, number, times, 1.0, None)
+        if len(self.native) == 1:
+            rows, scales = taking.rows, taking.scales
+            applied = self._core.apply(plan, gradients, _PER_ID, rows, scales, rates, number, times, 1.0, None)
+        else:  # the core reads gradient rows in place for groups of one only
+            gradients = expand_gradients(gradients.reshape(-1, self.dim), taking).reshape(-1)
+            applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, None)
         return applied_from_core(applied)
 
     def reinitialize(self, ids: Ids, *, time: Times = None) -> Any:
@@ -286,8 +284,9 @@ class HashTable(WholeGroup):
         return torch.from_numpy(self._core.ids(self._number))
 
     def tombstones(self, since: int = 0) -> Tensor:
-        """int64: ids removed after a mark that have not come back."""
-        return torch.from_numpy(self._core.tombstones(self._number, since))
+        """int64: ids removed after a mark (0: as far as remembered) that have not come back, each once."""
+        removed = np.unique(self._core.tombstones(self._number, since))
+        return torch.from_numpy(removed[~self.contains(removed)])
 
     @property
     def newest_time(self) -> int:
@@ -295,7 +294,12 @@ class HashTable(WholeGroup):
         return self._core.newest_time(self._number)
 
     def stats(self) -> dict[str, int | float]:
-        """Rows, bytes and their parts, evictions, load: see `docs/glossary.md`."""
+        """Numbers of this table.
+
+        ``rows``; ``evicted`` (removed by expiry or cap so far); ``tombstones``; memory as ``row_bytes``,
+        ``index_bytes`` and ``other_bytes``; ``overhead_per_id`` (bytes beyond weights and state); ``index_load``
+        (entries per place).
+        """
         return self._core.stats(self._number)
 
     def __len__(self) -> int:
@@ -307,8 +311,8 @@ class HashTable(WholeGroup):
     def __repr__(self) -> str:
         return f"HashTable(name={self.name!r}, dim={self.dim}, rows={len(self)})"
 
-    def _assign(self, ids: Ids, rows: Floats, time: Times, *, add: bool) -> int:
+    def _assign(self, ids: Ids, rows: Floats, time: Times, *, add: bool) -> None:
         array = id_array(ids, self._subject)
         values = float_array(rows, (*array.shape, self.dim), self._subject, "rows")
         times = time_array(time, array.shape, self._subject)
-        return self._core.assign(self._number, array.reshape(-1), values.reshape(-1), times, add, 0)
+        self._core.assign(self._number, array.reshape(-1), values.reshape(-1), times, add, 0)

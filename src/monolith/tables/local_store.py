@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array, id_array, time_array
-from monolith.tables._merged_update import merge_updates
+from monolith.tables._arrays import finite_scale, float_array, id_array, tensor_view, time_array
+from monolith.tables._merged_update import MergedUpdate, merge_updates
 from monolith.tables._native_tables import NativeTables
-from monolith.tables.cut import ALL_BUCKETS, bucket_bounds
+from monolith.tables.cut import ALL_BUCKETS, bucket_bounds, row_blocks
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.rows import applied_from_core
 from monolith.tables.store import (
@@ -46,13 +46,15 @@ _PER_UNIQUE_ID = 1
 class LocalPlan:
     """A batch's distinct ids, and how far the batch has come. Tensors are views of the core's arrays."""
 
-    __slots__ = ("core", "native", "stamp", "status", "table_splits")
+    __slots__ = ("core", "native", "num_values", "stamp", "status", "table_splits")
 
     def __init__(
         self, native: NativeTables, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp
     ) -> None:
         self.native = native
         self.core = core
+        self.num_values = native.core.num_values(core)
+        """Length of the flat rows and gradients."""
         self.table_splits = table_splits
         self.stamp = stamp
         self.status = "new"
@@ -61,22 +63,22 @@ class LocalPlan:
     @property
     def unique_ids(self) -> Tensor:
         """int64 [U]."""
-        return torch.from_numpy(self.core.unique_ids)
+        return tensor_view(self.core.unique_ids)
 
     @property
     def splits(self) -> Tensor:
         """int64 [buckets * T + 1]."""
-        return torch.from_numpy(self.core.splits)
+        return tensor_view(self.core.splits)
 
     @property
     def inverse(self) -> Tensor:
         """int32 [n]."""
-        return torch.from_numpy(self.core.inverse)
+        return tensor_view(self.core.inverse)
 
     @property
     def counts(self) -> Tensor:
         """int32 [U]."""
-        return torch.from_numpy(self.core.counts)
+        return tensor_view(self.core.counts)
 
 
 class LocalRows:
@@ -100,7 +102,7 @@ class LocalCut:
 
     def blocks(self, buckets: range = ALL_BUCKETS, *, state: bool) -> Iterator[RowBlock]:
         """Each bucket once per cut."""
-        return (RowBlock(data) for data in self.core.blocks(*bucket_bounds(buckets), state))
+        return row_blocks(self.core.blocks(*bucket_bounds(buckets), state))
 
     def release(self) -> None:
         """Lets the store forget the old images."""
@@ -168,7 +170,7 @@ class LocalStore:
                 )
             if train:
                 self._open(own)
-        values = torch.empty(own.core.num_values, dtype=torch.float32)
+        values = torch.empty(own.num_values, dtype=torch.float32)
         self.native.core.read(own.core, values.numpy(), max(0, after + 1))  # the step that this read is for
         return Finished(LocalRows(values, seen))
 
@@ -178,39 +180,21 @@ class LocalStore:
         if not plans or len({id(plan) for plan in plans}) != len(plans):
             raise InvalidArgumentError(f"{_SUBJECT}: apply takes one or more plans, each once; got {len(plans)}")
         gradients = [
-            float_array(gradient, (plan.core.num_values,), _SUBJECT, "gradient")
+            float_array(gradient, (plan.num_values,), _SUBJECT, "gradient")
             for plan, (_, gradient) in zip(plans, updates, strict=True)
         ]
-        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
-        rates = float_array(rule.learning_rates, (self.native.rate_splits[-1],), _SUBJECT, "learning_rates")
         with self._lock:
             if self._was_applied([plan.stamp for plan in plans]):
                 self._close(plans, "applied")
                 return Finished(Applied(duplicate=True))
             for plan in plans:
                 if plan.status == "discarded":
-                    raise FailedPreconditionError(
-                        f"{_SUBJECT}: plan of {plan.stamp} was discarded; it cannot be applied"
-                    )
-            plan, gradient = plans[0].core, gradients[0]
-            if len(plans) > 1:
-                plan, gradient, times = merge_updates(self.native, plans, gradients, times)
-            applied = self.native.core.apply(
-                plan,
-                gradient,
-                _PER_UNIQUE_ID,
-                None,
-                None,
-                rates,
-                rule.step,
-                times,
-                finite_scale(rule.scale, _SUBJECT),
-                None,
-            )
+                    raise FailedPreconditionError(f"{_SUBJECT}: plan of {plan.stamp} was discarded; make a new one")
+            applied = self._step(plans, gradients, rule)
             self._close(plans, "applied")
             self._applied |= {plan.stamp.worker: plan.stamp for plan in sorted(plans, key=lambda p: p.stamp.seq)}
             self._last_seq = max(self._last_seq, rule.seq)
-        return Finished(applied_from_core(applied))
+        return Finished(applied)
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""
@@ -241,7 +225,7 @@ class LocalStore:
     def changes(self, *, since: Mark, state: bool) -> Iterator[RowBlock]:
         """Rows and tombstones of everything touched after the mark."""
         self._require_generation(since)
-        return (RowBlock(data) for data in self.native.core.changes(since.epoch, bucket_bounds(ALL_BUCKETS), state))
+        return row_blocks(self.native.core.changes(since.epoch, bucket_bounds(ALL_BUCKETS), state))
 
     def forget(self, *, before: Mark) -> None:
         """Lets tombstones up to the mark go."""
@@ -310,6 +294,18 @@ class LocalStore:
             )
         return plan
 
+    def _step(self, plans: Sequence[LocalPlan], gradients: Sequence[NDArray[np.float32]], rule: Update) -> Applied:
+        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
+        rates = float_array(rule.learning_rates, (self.native.rate_splits[-1],), _SUBJECT, "learning_rates")
+        scale = finite_scale(rule.scale, _SUBJECT)
+        update = MergedUpdate(plans[0].core, gradients[0], times)
+        if len(plans) > 1:
+            update = merge_updates(self.native, plans, gradients, times)
+        plan, gradient, times = update
+        return applied_from_core(
+            self.native.core.apply(plan, gradient, _PER_UNIQUE_ID, None, None, rates, rule.step, times, scale, None)
+        )
+
     def _open(self, plan: LocalPlan) -> None:
         if plan.status in {"applied", "discarded"}:
             raise FailedPreconditionError(f"{_SUBJECT}: plan of {plan.stamp} was {plan.status} already; make a new one")
@@ -334,13 +330,15 @@ class LocalStore:
         for block in blocks:
             if block.kind is not BlockKind.FILTER:
                 self._require_digest(block)
+        data = [block.data for block in blocks]
         if replace:
+            self.native.core.check(data, (begin, end), None)
             self.native.core.clear_buckets(begin, end)
-        self.native.core.load([block.data for block in blocks], (begin, end), None)
+        self.native.core.load(data, (begin, end), None)
 
     def _require_digest(self, block: RowBlock) -> None:
         tables = self.schema.tables
-        if block.table >= len(tables) or tables[block.table].digest != block.digest:
+        if block.table >= len(tables) or block.digest not in tables[block.table].readable_digests:
             raise FailedPreconditionError(
                 f"{_SUBJECT}: {block!r} has schema digest {block.digest:#018x}, which is not that of this store's table"
                 f" {block.table}; compare the two stores' schema.text"

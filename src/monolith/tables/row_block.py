@@ -16,6 +16,7 @@ from monolith.errors import DataLossError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+
 MAGIC = 0x424C524D
 VERSION = 1
 HEADER = struct.Struct("<IHBBQIIIIQQ")

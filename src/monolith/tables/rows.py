@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.tables._arrays import hand_back
+import numpy as np
+
+from monolith.tables._arrays import tensor_view
 from monolith.tables.store import Applied
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from monolith import _core
 
 __all__ = ["Applied", "FoundRows", "TablePlan"]
@@ -42,25 +46,28 @@ class TablePlan:
     @property
     def unique_ids(self) -> Any:
         """int64 [U]: by bucket, then table, then first seen."""
-        return hand_back(self.core.unique_ids, self.like)
+        return self._hand_back(self.core.unique_ids)
 
     @property
     def inverse(self) -> Any:
         """int32 [n]: input position -> position in `unique_ids`."""
-        return hand_back(self.core.inverse, self.like)
+        return self._hand_back(self.core.inverse)
 
     @property
     def counts(self) -> Any:
         """int32 [U]: occurrences in the batch."""
-        return hand_back(self.core.counts, self.like)
+        return self._hand_back(self.core.counts)
 
     @property
     def splits(self) -> Any:
         """int64 [buckets * tables + 1]: where each (bucket, table) starts in `unique_ids`."""
-        return hand_back(self.core.splits, self.like)
+        return self._hand_back(self.core.splits)
 
     def __len__(self) -> int:
         return self.core.num_unique
+
+    def _hand_back(self, array: NDArray[Any]) -> Any:
+        return array if isinstance(self.like, np.ndarray) else tensor_view(array)
 
 
 def applied_from_core(applied: _core.Applied) -> Applied:

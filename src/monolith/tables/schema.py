@@ -7,7 +7,7 @@ change between two runs without making old rows unreadable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monolith.errors import DataLossError, FailedPreconditionError
 
@@ -108,6 +108,11 @@ class TableSchema:
         """64-bit hash of `text`, carried by every row block."""
         return fnv1a_64(self.text)
 
+    @property
+    def readable_digests(self) -> tuple[int, int]:
+        """Of blocks this table can take: its own, and those of its serving (or training) twin."""
+        return self.digest, replace(self, serving=not self.serving).digest
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -154,11 +159,11 @@ class Schema:
         Raises:
             DataLossError: it is not the text of a schema.
         """
-        head, *lines = text.splitlines()
+        head, _, rest = text.partition("\n")
         if head != f"{_SCHEMA_PREFIX};{_SLOT_RULE}":
             raise DataLossError(f"schema: first line must be '{_SCHEMA_PREFIX};{_SLOT_RULE}', got {head[:60]!r}")
         tables = []
-        for line in lines:
+        for line in rest.splitlines():
             name, _, table = line.rpartition(f"={_TABLE_PREFIX}")
             tables.append(TableSchema.parse(name, _TABLE_PREFIX + table))
         return cls(tuple(tables))

@@ -87,7 +87,7 @@ class TableConfig(Config):
     seed: int = 0
     """Of initializers, stochastic rounding and the probabilistic filter."""
     initial_capacity: int = 1
-    """Rows to expect. Tables grow without stopping the world, so this only avoids early growth."""
+    """Rows to expect. Kept for configs of the original: tables grow in small steps and need no preset size."""
     evict_every_seconds: float | None = None
     """Evict expired rows in a background thread at this interval. None: only when `evict` is called."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from monolith.tables.hash_table import HashTable
 from monolith.tables.rows import TablePlan, applied_from_core
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -57,7 +58,6 @@ class TableGroup(WholeGroup):
     >>> from monolith.tables import Segment, TableConfig, TableGroup
     >>> group = TableGroup({"user": TableConfig([Segment(2)]), "item": TableConfig([Segment(1)])})
     >>> group["item"].assign([5], [[0.5]])
-    1
     >>> rows = group.lookup({"user": torch.tensor([[1, 2]]), "item": torch.tensor([5])})
     >>> rows["user"].shape, rows["item"]
     (torch.Size([1, 2, 2]), tensor([[0.5000]]))
@@ -124,21 +124,23 @@ class TableGroup(WholeGroup):
 
     def read(self, plan: TablePlan, *, step: int = 0) -> Any:
         """float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
-        values = np.empty(plan.core.num_values, np.float32)
+        values = np.empty(self._core.num_values(plan.core), np.float32)
         self._core.read(plan.core, values, step_number(step, "group"))
         return hand_back(values, plan.like)
 
     # Writing
 
-    def assign(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> int:
-        """Overwrites weights; returns how many ids were written."""
+    def assign(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> None:
+        """Overwrites weights, table by table."""
         self._require_same_names(ids, rows=rows)
-        return sum(self[name].assign(ids[name], rows[name], time=time) for name in sorted(ids))
+        for name in sorted(ids):
+            self[name].assign(ids[name], rows[name], time=time)
 
-    def assign_add(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> int:
-        """Adds to weights; returns how many ids were written."""
+    def assign_add(self, ids: Mapping[str, Ids], rows: Mapping[str, Floats], *, time: Times = None) -> None:
+        """Adds to weights, table by table."""
         self._require_same_names(ids, rows=rows)
-        return sum(self[name].assign_add(ids[name], rows[name], time=time) for name in sorted(ids))
+        for name in sorted(ids):
+            self[name].assign_add(ids[name], rows[name], time=time)
 
     def apply_gradients(
         self,
@@ -179,7 +181,7 @@ class TableGroup(WholeGroup):
     ) -> Applied:
         """One optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
         number = step_number(step, "group")
-        gradients = float_array(grads, (plan.core.num_values,), "group", "grads")
+        gradients = float_array(grads, (self._core.num_values(plan.core),), "group", "grads")
         times = time_array(time, (plan.core.num_ids,), "group")
         given = self._named_rates(learning_rates)
         rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number)
@@ -242,7 +244,7 @@ class TableGroup(WholeGroup):
         return _end_to_end(parts, np.float32)
 
     def _times(self, batch: _Batch, time: Times | Mapping[str, Times]) -> NDArray[np.int64]:
-        if not hasattr(time, "keys"):
+        if not isinstance(time, Mapping):
             return time_array(time, (batch.flat.size,), "group")
         self._require_same_names(dict.fromkeys(batch.names), time=time)
         parts = [

@@ -24,6 +24,8 @@ from monolith.testing.reference_store import ReferenceStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from monolith.tables.store import Applied, Plan, Store
     from monolith.tables.table_config import TableConfig
 
@@ -121,6 +123,7 @@ class StoreContract:
         self._reference = _Side(ReferenceStore(configs))
         self._exact = self._engine.store.traits.exact
         self._dims = self._reference.store.schema.dims
+        self._skips = np.array([configs[name].nonfinite == "skip" for name in sorted(configs)])
         self._seq = -1
         self._stamps: dict[int, int] = {}
         self._applied: dict[int, int] = {}
@@ -241,7 +244,7 @@ class StoreContract:
     def _disturb(self, store: Store, batch: Batch) -> None:
         """Changes rows after the cut; the cut must not see it. The stamp is of a worker nobody else is."""
         plan = self._plan(store, batch, BatchStamp(worker=999, seq=self._seq + 1))
-        gradient = np.ones(sum(self._value_dims(plan)), np.float32)
+        gradient = np.ones(sum(self._dims[table] for table in self._tables_of(plan)), np.float32)
         rates = torch.ones(store.schema.num_segments)
         rule = Update(seq=self._seq + 1, step=0, learning_rates=rates, times=2**31)
         store.apply([(plan, torch.from_numpy(gradient))], rule).result()
@@ -282,7 +285,7 @@ class StoreContract:
         if engine != reference:
             raise AssertionError(f"{what}: expected {reference}, got {engine}")
 
-    def _close(self, what: str, engine: np.ndarray, reference: np.ndarray) -> None:
+    def _close(self, what: str, engine: NDArray[np.float32], reference: NDArray[np.float32]) -> None:
         if self._exact:
             np.testing.assert_array_equal(engine.view(np.uint32), reference.view(np.uint32), err_msg=what)
         else:
@@ -300,17 +303,21 @@ class StoreContract:
         splits = np.cumsum([0, *(len(keys) for keys in batch.ids)])
         return store.plan(flat, torch.from_numpy(splits), stamp=stamp)
 
-    def _value_dims(self, plan: Plan) -> list[int]:
+    def _tables_of(self, plan: Plan) -> NDArray[np.int64]:
+        """The table of each unique id."""
         sizes = np.diff(plan.splits.numpy())
-        tables = np.tile(np.arange(len(self._dims)), NUM_BUCKETS)
-        return [self._dims[table] for table in np.repeat(tables, sizes)]
+        return np.repeat(np.tile(np.arange(len(self._dims)), NUM_BUCKETS), sizes)
 
-    def _gradient(self, plan: Plan, batch: Batch, num_values: int) -> np.ndarray:
-        """Wide in scale, with zeros and negative zeros; a function of the seed and the unique ids alone."""
-        self._same("number of values", num_values, sum(self._value_dims(plan)))
+    def _gradient(self, plan: Plan, batch: Batch, num_values: int) -> NDArray[np.float32]:
+        """Wide in scale, with zeros and negative zeros; in tables that skip them, some that are not finite."""
+        tables = self._tables_of(plan)
+        owners = np.repeat(tables, [self._dims[table] for table in tables])
+        self._same("number of values", num_values, len(owners))
         rng = np.random.default_rng(batch.seed)
         values = rng.standard_normal(num_values) * 10.0 ** rng.integers(-6, 4, num_values)
         values[rng.random(num_values) < 0.1] *= -0.0
+        bad = self._skips[owners] & (rng.random(num_values) < 0.05)
+        values[bad] = rng.choice([np.nan, np.inf, -np.inf], int(bad.sum()))
         return values.astype(np.float32)
 
 

@@ -49,9 +49,11 @@ def call(function: str, setting: Setting, **arguments: Any) -> Any:
         )
         if child.returncode == INTERRUPTED:
             raise KeyboardInterrupt
-        if child.returncode != 0 or not answer_file.exists():
+        if not answer_file.exists():
             raise ChildFailedError(_describe_death(function, child.returncode))
         answer = json.loads(answer_file.read_text())
+    if "error" in answer:
+        raise ChildFailedError(answer["error"])
     if "skipped" in answer:
         raise RowSkippedError(answer["skipped"])
     return answer["result"]
@@ -78,6 +80,10 @@ def _main(function: str, answer_file: str) -> int:
         answer = _answer(function, json.load(sys.stdin))
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Exception as error:
+        # One line for the report; the whole story follows on standard error.
+        Path(answer_file).write_text(json.dumps({"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}))
+        raise
     Path(answer_file).write_text(json.dumps(answer))
     return 0
 

@@ -51,6 +51,17 @@ def fill_with(table: HashTable, weights: torch.Tensor) -> None:
         table.assign(ids, weights[number * ROW_STEP :][: len(ids)], time=TIME)
 
 
+def warm_up(count: int) -> None:
+    """Loads code, starts threads and takes the buffers of a call with `count` ids, on a table of one row.
+
+    Memory and first batches that are measured afterwards are then a table's own.
+    """
+    table, ids = new_table(), next(id_ranges(count, count))
+    table.lookup(ids)
+    table.plan(ids)
+    table.apply_gradients(torch.zeros_like(ids), torch.zeros(count, DIM), time=TIME)
+
+
 def memory_bytes(table: HashTable) -> int:
     """Memory of the table by its own count."""
     stats = table.stats()
@@ -64,7 +75,7 @@ def row_bytes(table: HashTable) -> int:
 
 def save_in_background(table: HashTable, path: Path, *, bytes_per_second: int) -> None:
     """Saves at a limited rate beside whatever other threads do, and returns when the files are committed."""
-    table.save(path, bytes_per_second=bytes_per_second)
+    table.save(path, background=True, rate_bytes_per_second=bytes_per_second).wait()
 
 
 def use_threads(threads: int) -> None:

@@ -64,7 +64,6 @@ def timed(call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float
 @contextmanager
 def quiet_collector() -> Iterator[None]:
     """No garbage collection inside: its pauses belong to no contestant."""
-    gc.collect()
     gc.disable()
     try:
         yield

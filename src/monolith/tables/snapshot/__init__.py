@@ -1,7 +1,8 @@
 """Durable copies of whole groups: a folder of bucket files with a manifest that is written last.
 
-May import: `monolith.tables.schema`, `monolith.tables.cut`, `errors` and the C++ core. Read `manifest.py` first: what it lists is
-the snapshot, everything else in the folder is rubbish of a save that did not end. Byte grammar: docs/formats/snapshot.md.
+May import: `monolith.tables.schema`, `monolith.tables.cut`, `errors` and the C++ core. Read `manifest.py` first: what
+it lists is the snapshot, everything else in the folder is left over from a save that did not end. Byte grammar:
+docs/formats/snapshot.md.
 """
 
 from __future__ import annotations

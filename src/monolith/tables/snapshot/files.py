@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from monolith import _core
-from monolith.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError, UnavailableError
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.json\.tmp")
@@ -24,8 +24,8 @@ _OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.js
 class FolderLock:
     """Keeps a folder's snapshot from being replaced while it is read, and from being written twice at once.
 
-    An advisory lock on the folder itself: it ends with the process, whatever happens to it. File systems without such locks
-    are used without.
+    An advisory lock on the folder itself: it ends with the process, whatever happens to it. File systems that have no
+    such locks are used without.
     """
 
     def __init__(self, folder: Path, *, exclusive: bool) -> None:
@@ -54,7 +54,7 @@ class FolderLock:
 
 
 def file_name(begin: int, end: int, snapshot_id: int) -> str:
-    """Name of the file of buckets [begin, end); the id keeps it apart from the files of the snapshot it will replace."""
+    """Name of the file of buckets [begin, end); the id keeps it apart from files of the snapshot it will replace."""
     return f"buckets-{begin:04d}-{end:04d}-{snapshot_id:016x}.rows"
 
 
@@ -87,28 +87,52 @@ def refuse_newer_generation(folder: Path, generation: int) -> None:
     """
     try:
         present = read_manifest(folder)
-    except NotFoundError:
+    except (NotFoundError, DataLossError):  # nothing there, or nothing that could be restored
         return
+    require_generation(present, generation, place=f"folder '{folder}'")
+
+
+def require_generation(present: Manifest, generation: int, *, place: str) -> None:
+    """The rule of `refuse_newer_generation`, for a manifest that was read already."""
     if present.generation > generation:
         raise FailedPreconditionError(
-            f"folder '{folder}': holds generation {present.generation}, a save of generation {generation} must not replace it"
+            f"{place}: holds a snapshot of generation {present.generation}, which a save of generation {generation}"
+            " must not replace"
         )
 
 
 def commit(folder: Path, manifest: Manifest) -> None:
-    """Makes the files durable, then the manifest: after this call the new snapshot is the folder's, before it the old one."""
+    """Makes the files durable, then the manifest: the moment at which the new snapshot takes the place of the old one.
+
+    On an error the new files are removed, unless the manifest is in place already.
+    """
+    try:
+        _core.sync_directory(str(folder))
+        _core.commit_file(str(folder / MANIFEST_NAME), manifest.to_bytes())
+    except OpError:
+        remove_files(folder, manifest)
+        raise
     _core.sync_directory(str(folder))
-    _core.commit_file(str(folder / MANIFEST_NAME), manifest.to_bytes())
-    _core.sync_directory(str(folder))
+
+
+def remove_files(folder: Path, manifest: Manifest) -> None:
+    """Removes the bucket files of a snapshot that will not be committed."""
+    for file in manifest.files:
+        with suppress(OSError):  # the error that led here matters more
+            (folder / file.name).unlink()
 
 
 def remove_unlisted(folder: Path, manifest: Manifest) -> None:
     """Removes files of earlier snapshots and of saves that did not end. Only names that a save makes are touched."""
+    with suppress(OSError):  # what stays is unlisted and does no harm
+        for name in unlisted([path.name for path in folder.iterdir()], manifest):
+            (folder / name).unlink()
+
+
+def unlisted(names: Iterable[str], manifest: Manifest) -> list[str]:
+    """Those of the names that a save makes and this manifest does not list."""
     listed = {file.name for file in manifest.files}
-    for path in folder.iterdir():
-        if _OURS.fullmatch(path.name) and path.name not in listed:
-            with suppress(OSError):  # what stays is unlisted and does no harm
-                path.unlink()
+    return [name for name in names if _OURS.fullmatch(name) and name not in listed]
 
 
 def _open_folder(folder: Path) -> int:

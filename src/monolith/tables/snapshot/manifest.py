@@ -1,7 +1,7 @@
 """The list of what a snapshot consists of, as a JSON file that is exactly itself or refused.
 
-The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it has read
-once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
+The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it
+has read once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 """Version of the manifest and of the folder's layout.
 
-To change either: raise the number, describe the new form in docs/formats/snapshot.md under its version, keep reading the
-old one, and store a real snapshot of the old version under tests/format/v<number>/ with a test that restores it. Row blocks
-and bucket files carry versions of their own (core/format), raised the same way.
+To change either: raise the number, describe the new form in docs/formats/snapshot.md under its version, keep reading
+the old one, and store a real snapshot of the old version under tests/format/v<number>/ with a test that restores it.
+Row blocks and bucket files carry versions of their own (core/format), raised the same way.
 """
 
 FORMAT = "monolith-snapshot"
@@ -97,20 +97,9 @@ class Manifest:
         return range(self.files[0].begin, self.files[-1].end)
 
     def to_bytes(self) -> bytes:
-        """The text of the manifest file.
-
-        Raises:
-            InvalidArgumentError: `applied` or `extra` is not made of JSON values.
-        """
+        """The text of the manifest file."""
         document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
-        try:
-            body = _canonical(document)
-            if json.loads(body) != document:
-                raise ValueError("keys must be texts and tuples lists")
-        except (TypeError, ValueError) as error:
-            message = f"snapshot: applied and extra must be plain JSON values (no NaN, no other types): {error}"
-            raise InvalidArgumentError(message) from error
-        return _canonical({**document, "crc32c": _core.crc32c(body)})
+        return _canonical({**document, "crc32c": _core.crc32c(_canonical(document))})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
@@ -126,12 +115,26 @@ class Manifest:
         try:
             manifest = _built(body)
         except (KeyError, TypeError) as error:
-            raise DataLossError(f"{origin}: offset 0: not the fields of a version {FORMAT_VERSION} manifest: {error!r}") from error
+            raise DataLossError(f"{origin}: offset 0: not the fields of a manifest: {error!r}") from error
         if manifest.to_bytes() != text:
             offset = _first_difference(manifest.to_bytes(), text)
             raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
         _check(manifest, origin)
         return manifest
+
+
+def require_json(value: Json, *, name: str) -> None:
+    """Refuses what would not come back from a manifest as it went in.
+
+    Raises:
+        InvalidArgumentError: not made of JSON values alone.
+    """
+    try:
+        same = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"snapshot: {name} must be made of plain JSON values: {error}") from error
+    if not same:
+        raise InvalidArgumentError(f"snapshot: {name} must be made of plain JSON values: keys texts, sequences lists")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -177,10 +180,10 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:
         raise DataLossError(f"{origin}: offset 0: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (no '\"format\": \"{FORMAT}\"')")
+        raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (format {FORMAT!r} expected)")
     if document.get("version") != FORMAT_VERSION:
         found = document.get("version")
-        raise DataLossError(f"{origin}: offset 0: snapshot version {found!r}, this build reads version {FORMAT_VERSION}")
+        raise DataLossError(f"{origin}: offset 0: snapshot version {found!r}, this build reads {FORMAT_VERSION}")
     return document
 
 

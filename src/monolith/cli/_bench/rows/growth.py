@@ -40,7 +40,7 @@ def grow(setting: Setting) -> dict[str, Any]:
     """One growth in this process: batch times in ms, memory of the table in MiB as the system counts it."""
     ours.use_threads(setting.threads)
     gradient = torch.zeros(setting.ids_per_batch, ours.DIM)
-    next(ours.id_ranges(setting.ids_per_batch, setting.ids_per_batch))
+    ours.warm_up(setting.ids_per_batch)
     before = machine.resident_bytes()
     table, times = ours.new_table(), []
     with quiet_collector():

@@ -47,8 +47,7 @@ def occupy(setting: Setting, num_rows: int) -> dict[str, Any]:
     """Fills one table in this process: bytes per id beyond weights and state, by the system and by the table."""
     ours.use_threads(setting.threads)
     gradient = torch.zeros(setting.ids_per_batch, ours.DIM)
-    # What is allocated once and is not the table's, such as the buffers of the id generator, comes before the count.
-    next(ours.id_ranges(setting.ids_per_batch, setting.ids_per_batch))
+    ours.warm_up(setting.ids_per_batch)
     before = machine.resident_bytes()
     table = ours.new_table()
     for ids in ours.id_ranges(num_rows, setting.ids_per_batch):

@@ -1,0 +1,68 @@
+#include "memory/recycled.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+namespace monolith {
+namespace {
+
+constexpr size_t kSmallestKept = size_t{32} << 10;  // below this malloc is as good
+constexpr size_t kLargestKept = size_t{64} << 20;   // beyond this a batch is so large that clearing pages does not matter
+constexpr int kBlocksPerSize = 8;
+constexpr int kNumSizes = std::bit_width(kLargestKept) - std::bit_width(kSmallestKept) + 1;
+
+struct Shelf {
+  std::array<void*, kBlocksPerSize> blocks;
+  int count = 0;
+};
+
+struct Store {
+  std::mutex mutex;  // guards shelves
+  std::array<Shelf, kNumSizes> shelves;
+};
+
+Store& TheStore() {
+  static auto* store = new Store;  // never destroyed: other threads may outlive the statics
+  return *store;
+}
+
+bool IsKept(size_t bytes) { return bytes >= kSmallestKept && bytes <= kLargestKept; }
+
+size_t RoundedSize(size_t bytes) {
+  return IsKept(bytes) ? std::bit_ceil(bytes) : (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
+}
+
+Shelf& ShelfFor(size_t bytes) {
+  return TheStore().shelves[std::bit_width(std::bit_ceil(bytes)) - std::bit_width(kSmallestKept)];
+}
+
+}  // namespace
+
+void* TakeRecycled(size_t bytes) {
+  if (IsKept(bytes)) {
+    std::lock_guard lock(TheStore().mutex);
+    Shelf& shelf = ShelfFor(bytes);
+    if (shelf.count > 0) return shelf.blocks[--shelf.count];
+  }
+  void* block = std::aligned_alloc(64, RoundedSize(bytes));
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void GiveRecycled(void* block, size_t bytes) noexcept {
+  if (IsKept(bytes)) {
+    std::lock_guard lock(TheStore().mutex);
+    Shelf& shelf = ShelfFor(bytes);
+    if (shelf.count < kBlocksPerSize) {
+      shelf.blocks[shelf.count++] = block;
+      return;
+    }
+  }
+  std::free(block);
+}
+
+}  // namespace monolith

@@ -1,0 +1,323 @@
+"""Checkpoints of the original system: record files of ``EntryDump`` messages, read and written.
+
+A single table is `<base>-%05d-of-%05d`; a group adds `<base>.meta-%05d-of-%05d` and compresses its data files.
+Everything about the bytes is in docs/formats/entry_dump.md. Paths are local.
+
+Where the original loses or mixes data, this does not: a damaged file is found before the table is touched, a write that
+fails leaves no file, rows are checked against the table's dims and optimizers, and both powers of Adam come back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, InvalidArgumentError
+from monolith.tables.snapshot.files import bucket_ranges, make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.hash_table import HashTable
+    from monolith.tables.table_group import TableGroup
+
+BasePath = str | os.PathLike[str]
+
+_SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})")
+_ROWS_PER_SHARD = 1_000_000
+_MOST_AUTOMATIC_SHARDS = 4
+_MOST_SHARDS = 99_999
+_MOST_THREADS = 4
+_NAME_TAG = 0x0A
+_ENTRIES_TAG = 0x10
+"""Fields 1 and 2 of a MultiHashTableMetadata message, as they stand on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportReport:
+    """What an import of a group's files did."""
+
+    rows: int
+    """Rows read into tables."""
+    ignored_tables: tuple[str, ...]
+    """Tables of the files that the group does not have; their entries were read past."""
+    missing_tables: tuple[str, ...]
+    """Tables of the group that the files do not have."""
+
+
+def import_entry_dump(table: HashTable, base: BasePath, *, clear: bool = True) -> int:
+    """Replaces the rows of a table by those of the files `<base>-*`, and returns how many were read.
+
+    Weights, optimizer state and times are taken over; admission is not asked. All files are read and checked before the
+    table is changed. A serving table takes the weights and compresses them.
+
+    Args:
+        table: where the rows go.
+        base: path up to the ``-00000-of-00001`` part.
+        clear: False keeps rows that are not in the files.
+
+    Raises:
+        InvalidArgumentError: the set of files is not complete, or a row does not fit the table.
+        FailedPreconditionError: a record is not an EntryDump message.
+        DataLossError: a file is damaged; names file, offset and reason.
+    """
+    number = table.native.number_of(table.name)
+    plan = [(str(path), [(number, -1)]) for path in _shards(Path(base))]
+    _import(table.native, plan, snappy=False, check_only=True)
+    if clear:
+        table.clear()
+    return _import(table.native, plan, snappy=False, check_only=False)
+
+
+def export_entry_dump(table: HashTable, base: BasePath, *, num_shards: int = -1) -> list[Path]:
+    """Writes the rows of a table as they are now, without the expired ones, to `<base>-%05d-of-%05d`.
+
+    Args:
+        table: a training table; serving rows have no state to write.
+        base: path up to the ``-00000-of-00001`` part; its folder is created.
+        num_shards: number of files; -1: one per million rows, at least 1 and at most 4.
+
+    Returns:
+        The files.
+    """
+    number = table.native.number_of(table.name)
+    files = _export_files(Path(base), _num_shards(num_shards, len(table)))
+    _export(table.native, files, [number], snappy=False)
+    return [path for path, *_ in files]
+
+
+def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = True) -> ImportReport:
+    """Replaces the rows of a group's tables by those of the files `<base>-*` and `<base>.meta-*`.
+
+    The original keeps rows that are not in the files, and so does `clear=False`; `clear=True` empties all tables of the
+    group first, also those that the files do not have.
+
+    Raises:
+        InvalidArgumentError: the set of files is not complete, or a row does not fit its table.
+        DataLossError: a file is damaged; names file, offset and reason.
+    """
+    base = Path(base)
+    data, meta = _shards(base), _shards(_meta_base(base))
+    if len(data) != len(meta):
+        raise InvalidArgumentError(f"{base}: {len(data)} data files but {len(meta)} metadata files")
+    numbers = {name: number for number, name in enumerate(group.native.names)}
+    announced = [_read_metadata(path) for path in meta]
+    plan = [
+        (str(path), [(numbers.get(name, -1), entries) for name, entries in counts])
+        for path, counts in zip(data, announced, strict=True)
+    ]
+    _import(group.native, plan, snappy=True, check_only=True)
+    if clear:
+        group.clear()
+    rows = _import(group.native, plan, snappy=True, check_only=False)
+    found = {name for counts in announced for name, _ in counts}
+    return ImportReport(
+        rows=rows,
+        ignored_tables=tuple(sorted(found - numbers.keys())),
+        missing_tables=tuple(sorted(numbers.keys() - found)),
+    )
+
+
+def export_group_entry_dump(group: TableGroup, base: BasePath, *, num_shards: int = -1) -> list[Path]:
+    """Writes all tables of a group as they are now, without expired rows, to data and metadata files.
+
+    Args:
+        group: training tables.
+        base: path up to the ``-00000-of-00001`` part; its folder is created.
+        num_shards: number of data files; -1: one per million rows of all tables, at least 1 and at most 4.
+
+    Returns:
+        Data files, then metadata files.
+    """
+    base = Path(base)
+    size = sum(len(group[name]) for name in group.names)
+    files = _export_files(base, _num_shards(num_shards, size))
+    meta = _export_files(_meta_base(base), len(files))
+    counts = _export(group.native, files, list(range(len(group.native))), snappy=True)
+    try:
+        for (path, temporary, *_), entries in zip(meta, counts, strict=True):
+            records = [_metadata_record(name, entries[number]) for number, name in enumerate(group.native.names)]
+            _core.write_records(str(path), str(temporary), records, snappy=False)
+    except BaseException:
+        for path, *_ in [*files, *meta]:
+            path.unlink(missing_ok=True)
+        raise
+    return [path for path, *_ in [*files, *meta]]
+
+
+def entry_counts(base: BasePath) -> dict[str, int]:
+    """Table name to number of entries of a group's files, summed over their shards; reads the metadata only."""
+    counts: dict[str, int] = {}
+    for path in _shards(_meta_base(Path(base))):
+        for name, entries in _read_metadata(path):
+            counts[name] = counts.get(name, 0) + entries
+    return counts
+
+
+def validate_sharded_files(base: str, filenames: Iterable[str]) -> int:
+    """The number of shards of a complete set of files; names that are not shards, such as temporary ones, are ignored.
+
+    Raises:
+        InvalidArgumentError: a file of another base, differing totals, a missing shard, or none at all.
+    """
+    total: int | None = None
+    shards: set[int] = set()
+    for filename in filenames:
+        if not filename.startswith(base):
+            raise InvalidArgumentError(f"Filename {filename} doesn't belong to {base}")
+        match = _SHARD_NAME.fullmatch(filename[len(base) :])
+        if match is None:
+            continue
+        shard, count = int(match[1]), int(match[2])
+        total = count if total is None else total
+        if count != total:
+            raise InvalidArgumentError(f"Filename {filename} doesn't match nshards. {total}")
+        if shard >= total:
+            raise InvalidArgumentError(f"Shard {shard}exceeds {total} for {filename}")
+        shards.add(shard)
+    if total is None:
+        raise InvalidArgumentError(f"There is no valid sharded files for {base}")
+    for shard in range(total):
+        if shard not in shards:
+            raise InvalidArgumentError(f"Shard {shard} doesn't show up for {base}")
+    return total
+
+
+def _shards(base: Path) -> list[Path]:
+    total = validate_sharded_files(str(base), (str(path) for path in _siblings(base)))
+    return [_shard_path(base, shard, total) for shard in range(total)]
+
+
+def _siblings(base: Path) -> list[Path]:
+    """Files whose names begin with the base's and a dash; not by glob, which would read the base as a pattern."""
+    if not base.parent.is_dir():
+        return []
+    return sorted(path for path in base.parent.iterdir() if path.name.startswith(f"{base.name}-"))
+
+
+def _shard_path(base: Path, shard: int, total: int) -> Path:
+    return base.with_name(f"{base.name}-{shard:05d}-of-{total:05d}")
+
+
+def _meta_base(base: Path) -> Path:
+    return base.with_name(f"{base.name}.meta")
+
+
+def _num_shards(wanted: int, rows: int) -> int:
+    if wanted == -1:
+        return min(_MOST_AUTOMATIC_SHARDS, max(1, rows // _ROWS_PER_SHARD))
+    if not 1 <= wanted <= _MOST_SHARDS:
+        raise InvalidArgumentError(f"num_shards must be -1 or from 1 to {_MOST_SHARDS}, got {wanted}")
+    return wanted
+
+
+def _export_files(base: Path, num_shards: int) -> list[tuple[Path, Path, int, int]]:
+    """Path, temporary path and buckets of every shard."""
+    make_folder(base.parent)
+    for path in _siblings(base):
+        match = _SHARD_NAME.fullmatch(path.name[len(base.name) :])
+        if match is not None and int(match[2]) != num_shards:
+            raise AlreadyExistsError(f"{path}: belongs to an earlier dump of {match[2]} shards; remove it first")
+    files = []
+    for shard, (begin, end) in enumerate(bucket_ranges(num_shards)):
+        path = _shard_path(base, shard, num_shards)
+        files.append((path, path.with_name(f"{path.name}-tmp-{secrets.randbits(64)}"), begin, end))
+    return files
+
+
+def _import(
+    native: NativeTables, plan: Sequence[tuple[str, list[tuple[int, int]]]], *, snappy: bool, check_only: bool
+) -> int:
+    return _core.import_entry_dump(
+        native.core,
+        list(plan),
+        snappy=snappy,
+        check_only=check_only,
+        threads=min(_MOST_THREADS, os.cpu_count() or 1),
+        transfer=_core.Transfer(),
+    )
+
+
+def _export(
+    native: NativeTables, files: Sequence[tuple[Path, Path, int, int]], tables: list[int], *, snappy: bool
+) -> list[list[int]]:
+    if any(native.configs[number].serving for number in tables):
+        raise FailedPreconditionError("ServingEntryAccessor doesn't support Save")
+    cut = native.core.cut()
+    try:
+        counts = _core.export_entry_dump(
+            native.core,
+            cut,
+            [(str(path), str(temporary), begin, end) for path, temporary, begin, end in files],
+            tables,
+            snappy=snappy,
+            drop_expired=True,
+            threads=min(_MOST_THREADS, os.cpu_count() or 1),
+            transfer=_core.Transfer(),
+        )
+    finally:
+        cut.release()
+    _core.sync_directory(str(files[0][0].parent))
+    return counts
+
+
+def _metadata_record(name: str, entries: int) -> bytes:
+    """A MultiHashTableMetadata message: table_name (1), num_entries (2)."""
+    encoded = name.encode()
+    return bytes([_NAME_TAG]) + _varint(len(encoded)) + encoded + bytes([_ENTRIES_TAG]) + _varint(entries)
+
+
+def _read_metadata(path: Path) -> list[tuple[str, int]]:
+    try:
+        records = _core.read_records(str(path), snappy=False)
+    except DataLossError as error:
+        raise DataLossError(f"Read table metadata failed! ({error})") from error
+    return [_parse_metadata(record, path) for record in records]
+
+
+def _parse_metadata(record: bytes, path: Path) -> tuple[str, int]:
+    try:
+        return _metadata_fields(record)
+    except (IndexError, ValueError) as error:
+        raise DataLossError(f"Parse table metadata failed! (file '{path}': {error})") from error
+
+
+def _metadata_fields(record: bytes) -> tuple[str, int]:
+    name, entries, at = "", 0, 0
+    while at < len(record):
+        tag, at = _take_varint(record, at)
+        number, at = _take_varint(record, at)
+        if tag == _ENTRIES_TAG:
+            entries = number
+        elif tag == _NAME_TAG and number <= len(record) - at:
+            name, at = record[at : at + number].decode(), at + number
+        else:
+            raise ValueError(f"field {tag >> 3} is unknown or cut off")
+    if entries >= 1 << 63:
+        raise ValueError(f"{entries} entries")
+    return name, entries
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _take_varint(record: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while record[at] & 0x80:
+        number |= (record[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+    return number | record[at] << shift, at + 1

@@ -1,0 +1,165 @@
+"""Puts a snapshot, or some buckets of one, into a group. Everything is checked before the group is touched."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError
+from monolith.tables.cut import ALL_BUCKETS, bucket_bounds
+from monolith.tables.schema import TableSchema
+from monolith.tables.snapshot._location import Source, open_source
+from monolith.tables.snapshot._rules import TableMatch, match_tables
+
+if TYPE_CHECKING:
+    from monolith.tables.snapshot._location import SnapshotPath
+    from monolith.tables.snapshot.manifest import FileEntry, Json, Manifest
+
+_MOST_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What a restore did."""
+
+    rows: dict[str, int]
+    """Table name to rows loaded."""
+    missing_tables: tuple[str, ...]
+    """Tables of the group that the snapshot does not have; they are empty now."""
+    ignored_tables: tuple[str, ...]
+    """Tables of the snapshot that were left out."""
+    notes: tuple[str, ...]
+    """What is not exactly as it was saved, such as optimizer state that starts anew; one readable line each."""
+    generation: int
+    epoch: int
+    applied: Json
+    """As given to `save`."""
+    extra: Json
+    """As given to `save`."""
+
+
+def restore(
+    group: _core.Group,
+    path: SnapshotPath,
+    *,
+    buckets: range | None = None,
+    ignore_unknown_tables: bool = False,
+) -> RestoreReport:
+    """Replaces what the group holds in some buckets by what a snapshot holds there.
+
+    Tables are matched by name, segments by position; docs/formats/snapshot.md has the rules. Admission is not asked,
+    and rows keep their times. An error leaves the group as it was.
+
+    Args:
+        group: the tables.
+        path: a folder that `save` wrote, local or any fsspec path.
+        buckets: consecutive buckets to restore, such as those an owner is responsible for; None: all. Only their files
+            are read, and other buckets of the group stay as they are.
+        ignore_unknown_tables: leave out tables that only the snapshot has, instead of refusing.
+
+    Raises:
+        NotFoundError: there is no snapshot, or a file of it is missing.
+        DataLossError: a file is not what was written; names the file, the offset and the reason.
+        FailedPreconditionError: the group cannot take a table or segment, or has an open cut.
+        UnavailableError: the path is being written to.
+    """
+    with closing(open_source(path)) as source:
+        reading = _Reading(
+            group, source, origin=f"folder '{path}'", buckets=ALL_BUCKETS if buckets is None else buckets
+        )
+        match = reading.match(ignore_unknown_tables=ignore_unknown_tables)
+        reading.check(match)
+        group.clear_buckets(*reading.bounds)
+        rows = reading.load(match)
+        manifest = source.manifest
+    return RestoreReport(
+        rows={group.table_name(number): count for number, count in enumerate(rows)},
+        missing_tables=match.missing,
+        ignored_tables=match.ignored,
+        notes=match.notes,
+        generation=manifest.generation,
+        epoch=manifest.epoch,
+        applied=manifest.applied,
+        extra=manifest.extra,
+    )
+
+
+def verify(group: _core.Group, path: SnapshotPath, *, ignore_unknown_tables: bool = False) -> Manifest:
+    """Reads every byte of a snapshot and checks that the group could take it; changes nothing.
+
+    Raises:
+        OpError: what `restore` would raise.
+    """
+    with closing(open_source(path)) as source:
+        reading = _Reading(group, source, origin=f"folder '{path}'", buckets=source.manifest.buckets)
+        reading.check(reading.match(ignore_unknown_tables=ignore_unknown_tables))
+        return source.manifest
+
+
+class _Reading:
+    """A snapshot's files on their way into a group."""
+
+    def __init__(self, group: _core.Group, source: Source, *, origin: str, buckets: range) -> None:
+        self.bounds = bucket_bounds(buckets)
+        self._group = group
+        self._source = source
+        self._origin = origin
+        self._threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        self._files = self._fetch()
+
+    def match(self, *, ignore_unknown_tables: bool) -> TableMatch:
+        """How the tables go together."""
+        schemas = [
+            TableSchema.parse(self._group.table_name(number), self._group.schema(number))
+            for number in range(self._group.num_tables)
+        ]
+        return match_tables(
+            self._source.manifest, schemas, ignore_unknown_tables=ignore_unknown_tables, origin=self._origin
+        )
+
+    def check(self, match: TableMatch) -> None:
+        """Reads everything once."""
+        _core.check_snapshot(
+            self._group,
+            self._files,
+            buckets=self.bounds,
+            tables=match.targets,
+            source_schemas=match.source_schemas,
+            threads=self._threads,
+            transfer=_core.Transfer(),
+        )
+
+    def load(self, match: TableMatch) -> list[int]:
+        """Writes everything into the group; rows by table."""
+        rows = _core.load_snapshot(
+            self._group,
+            self._files,
+            buckets=self.bounds,
+            tables=match.targets,
+            source_schemas=match.source_schemas,
+            threads=self._threads,
+            transfer=_core.Transfer(),
+        )
+        for table, number in zip(self._source.manifest.tables, match.targets, strict=True):
+            if number >= 0:
+                self._group.raise_newest_time(number, table.newest_time)
+        return rows
+
+    def _fetch(self) -> list[_core.SnapshotFileInfo]:
+        manifest = self._source.manifest
+        begin, end = self.bounds
+        held = manifest.buckets
+        if begin < held.start or end > held.stop:
+            raise FailedPreconditionError(
+                f"{self._origin}: buckets [{begin}, {end}) wanted, the snapshot holds [{held.start}, {held.stop})"
+            )
+        files = [file for file in manifest.files if file.end > begin and file.begin < end]
+        paths = self._source.fetch(files)
+        return [_info(file, str(path), manifest) for file, path in zip(files, paths, strict=True)]
+
+
+def _info(file: FileEntry, path: str, manifest: Manifest) -> _core.SnapshotFileInfo:
+    return _core.SnapshotFileInfo(path, manifest.snapshot_id, (file.begin, file.end), file.bytes, file.index_crc32c)
