@@ -6,6 +6,14 @@
 #include "base/error.h"
 
 namespace monolith {
+namespace {
+
+uint64_t NewRowsIdentity() {
+  static std::atomic<uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
 
 Table::Table(TableSpec table_spec, uint32_t table_number)
     : spec(std::move(table_spec)),
@@ -49,7 +57,8 @@ int64_t Times::Newest(int64_t begin, int64_t end) const {
 Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission)
     : admission_(std::move(admission)),
       locks_(std::make_unique<BucketLock[]>(kNumBuckets)),
-      buckets_(std::make_unique<Bucket[]>(kNumBuckets)) {
+      buckets_(std::make_unique<Bucket[]>(kNumBuckets)),
+      rows_identity_(NewRowsIdentity()) {
   if (specs.empty()) throw Error(Code::kInvalidArgument, "a group needs at least one table");
   for (size_t i = 0; i < specs.size(); ++i) {
     const TableSpec& spec = specs[i];
@@ -93,7 +102,7 @@ void Group::BeforeFilterChange(Bucket& bucket) {
 }
 
 uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
-  const uint32_t row = table.shards[bucket].Insert(HomeOf(table), bucket, hash, id, clock_);
+  const uint32_t row = InsertUnset(bucket, table, id, hash);
   table.spec.InitPayload(id, PayloadOf(table.rows.AtAllocated(row)));
   return row;
 }
@@ -119,6 +128,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
     buckets_[number].filter.reset();
     buckets_[number].tombstones = {};
   }
+  if (all) rows_identity_ = NewRowsIdentity();
   for (auto& table : tables_) {
     if (!all) break;
     table->rows.Clear();

@@ -184,7 +184,10 @@ class Group {
   bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
-  // A new row with its initial payload. Under the bucket's lock.
+  // A new row with its payload unset, or with its initial one. Under the bucket's lock.
+  uint32_t InsertUnset(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
+    return table.shards[bucket].Insert(HomeOf(table), bucket, hash, id, clock_);
+  }
   uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
   void EraseRow(uint32_t bucket, Table& table, uint32_t row);
   // Erases the rows for which dies(header) holds, in bucket order, in short holds of each lock.
@@ -206,6 +209,7 @@ class Group {
 
   mutable Gate gate_;  // open to calls; alone for whatever changes the members below
   HistoryClock clock_;
+  uint64_t rows_identity_;  // no other group's, and new after every clear: row numbers mean nothing elsewhere
   uint64_t epoch_base_ = 0;
   uint64_t history_floor_ = 0;  // removals up to here were forgotten
 };

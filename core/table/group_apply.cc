@@ -1,6 +1,7 @@
 // Group::Apply: one optimizer step over the ids of a plan.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 #include "base/error.h"
@@ -38,7 +39,9 @@ class Applier {
   }
 
   Applied Run() {
-    const Applied applied = PlannedWalk<AppliedSum>(group_.locks_.get(), group_.buckets_.get(), tables_, plan_).Run(*this);
+    const bool hinted = plan_.hints_identity == group_.rows_identity_;
+    PlannedWalk<AppliedSum> walk(group_.locks_.get(), group_.buckets_.get(), tables_, plan_, hinted);
+    const Applied applied = walk.Run(*this);
     for (size_t t = 0; t < tables_.size(); ++t) {
       const int64_t begin = plan_.table_splits[t], end = plan_.table_splits[t + 1];
       if (begin < end) tables_[t]->RaiseNewestTime(times_.Newest(begin, end));
@@ -61,24 +64,16 @@ class Applier {
       ++applied.skipped;
       return;
     }
-    uint32_t row = id.row;
-    if (row == kNoRow) {
-      const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
-      if (group_.KeepsOut(id.bucket, id.table, id.id, id.hash, count, update_.step)) {
-        ++applied.filtered;
-        return;
-      }
-      row = group_.InsertRow(id.bucket_number, id.table, id.id, id.hash);
-      ++applied.inserted;
-    } else {
-      id.shard.BeforeChange(id.table.rows, row, group_.clock_);
+    std::byte* record = id.row == kNoRow ? LearnNew(id, gradient, scratch) : LearnKnown(id, gradient, scratch);
+    if (record == nullptr) {
+      ++applied.filtered;
+      return;
     }
-    std::byte* record = id.table.rows.AtAllocated(row);
-    Learn(id, PayloadOf(record), gradient, scratch + spec.dim());
     RowHeader& header = *HeaderOf(record);
     header.time = NewestTimeOf(id.place);
     header.meta = MakeMeta(std::min(FrequencyOf(header) + 1, kMaxFrequency), EpochOf(header));
     ++applied.updated;
+    applied.inserted += id.row == kNoRow;
   }
 
  private:
@@ -102,16 +97,15 @@ class Applier {
   void LayOut() {
     int64_t values = 0;
     int rate = 0;
-    int max_dim = 0;
     for (size_t t = 0; t < tables_.size(); ++t) {
       const TableSpec& spec = tables_[t]->spec;
       first_value_.push_back(values);
       first_rate_.push_back(rate);
       values += (plan_.table_splits[t + 1] - plan_.table_splits[t]) * spec.dim();
       rate += static_cast<int>(spec.segments().size());
-      max_dim = std::max(max_dim, spec.dim());
+      max_dim_ = std::max(max_dim_, (spec.dim() + 3) / 4 * 4);
+      max_row_bytes_ = std::max(max_row_bytes_, spec.row_bytes());
     }
-    max_dim_ = max_dim;
     if (update_.per_unique) LayOutUnique();
     const int64_t expected = update_.per_unique ? group_.NumValues(plan_) : values;
     const auto got = static_cast<int64_t>(update_.gradients.size());
@@ -211,6 +205,27 @@ class Applier {
     return sum;
   }
 
+  std::byte* LearnKnown(const PlannedId& id, const float* gradient, float* scratch) const {
+    id.shard.BeforeChange(id.table.rows, id.row, group_.clock_);
+    std::byte* record = id.table.rows.AtAllocated(id.row);
+    Learn(id, PayloadOf(record), gradient, scratch + max_dim_);
+    return record;
+  }
+
+  // Null when admission keeps the id out. The row is made in scratch memory and then copied: its own memory has never been touched,
+  // and reading back there what was just written would wait for it.
+  std::byte* LearnNew(const PlannedId& id, const float* gradient, float* scratch) {
+    const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
+    if (group_.KeepsOut(id.bucket, id.table, id.id, id.hash, count, update_.step)) return nullptr;
+    const uint32_t row = group_.InsertUnset(id.bucket_number, id.table, id.id, id.hash);
+    std::byte* record = id.table.rows.AtAllocated(row);
+    auto* payload = reinterpret_cast<std::byte*>(scratch + 2 * max_dim_);
+    id.table.spec.InitPayload(id.id, payload);
+    Learn(id, payload, gradient, scratch + max_dim_);
+    std::memcpy(PayloadOf(record), payload, id.table.rows.record_bytes() - sizeof(RowHeader));
+    return record;
+  }
+
   void Learn(const PlannedId& id, std::byte* payload, const float* gradient, float* adjusted) const {
     const TableSpec& spec = id.table.spec;
     auto* weights = reinterpret_cast<float*>(payload);
@@ -244,10 +259,11 @@ class Applier {
     return newest;
   }
 
-  // Two rows of floats for this thread: the summed gradient and the adjusted one.
+  // For this thread: the summed gradient, the adjusted one, and the payload of a new row.
   float* Scratch() const {
     thread_local std::vector<float> scratch;
-    if (scratch.size() < 2 * static_cast<size_t>(max_dim_)) scratch.resize(2 * max_dim_);
+    const size_t size = 2 * static_cast<size_t>(max_dim_) + max_row_bytes_ / sizeof(float);
+    if (scratch.size() < size) scratch.resize(size);
     return scratch.data();
   }
 
@@ -261,7 +277,8 @@ class Applier {
   std::vector<int64_t> first_value_;   // of each table, in gradients per input
   std::vector<int64_t> unique_value_;  // of each cell, in gradients per unique id
   std::vector<int> first_rate_;
-  int max_dim_ = 0;
+  int max_dim_ = 0;  // rounded up, so that what follows in scratch memory is aligned
+  size_t max_row_bytes_ = 0;
 };
 
 Applied Group::Apply(const Plan& plan, const Update& update) {

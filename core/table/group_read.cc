@@ -139,6 +139,7 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   CheckSize("values", values.size(), NumValues(plan));
   Gate::Shared call(gate_);
   if (plan.hints.size() == 0) plan.hints = Buffer<uint32_t>(plan.num_unique());
+  plan.hints_identity = rows_identity_;
   if (num_tables() == 1) {
     const Table& table = *tables_[0];
     const int dim = table.spec.dim();

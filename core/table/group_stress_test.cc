@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "table/cut.h"
+#include "table/bucket_lock.h"
 #include "table/group.h"
 #include "table/group_for_test.h"
 
@@ -117,6 +117,37 @@ TEST_F(GroupStressTest, RowsAreReadWholeWhileRecordsAreReused) {
   EXPECT_EQ(group->Stats(0).rows, static_cast<int64_t>(group->Ids(0).size()));
 }
 
+// Rows that take long to copy, and few of them: a reader that does not look again sees halves of two writes.
+TEST_F(GroupStressTest, WideRowsAreReadWhole) {
+  constexpr int kDim = 1024, kWriters = 2;
+  constexpr int kWrites =
+      kReadersLock ? 100 : 3000;  // the thread sanitizer is slow, and under it nobody reads unlocked
+  const Kernel sgd = {"sgd", Params({{"stochastic_rounding", 0}, {"delay_compensation_lambda", 0}})};
+  std::vector<TableSpec> specs;
+  specs.push_back(MakeTestSpec("wide", kDim, sgd, {}));
+  Group group(std::move(specs), nullptr);
+  const std::vector<int64_t> ids = {1, 2, 3, 4};
+  std::atomic<int> writing{kWriters};
+  RunThreads(kWriters + 2, [&](int t) {
+    std::vector<float> rows(ids.size() * kDim);
+    if (t < kWriters) {
+      for (int write = 1; write < kWrites; ++write) {
+        std::fill(rows.begin(), rows.end(), static_cast<float>(write * kWriters + t));
+        group.Assign(0, ids, rows, std::vector<int64_t>{write}, false, 0);
+      }
+      --writing;
+      return;
+    }
+    while (writing.load() > 0) {
+      group.Lookup(ids, std::vector<int64_t>{0, 4}, rows, 0);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const auto row = std::span(rows).subspan(i * kDim, kDim);
+        ASSERT_EQ(std::count(row.begin(), row.end(), row[0]), kDim) << "torn row of id " << ids[i];
+      }
+    }
+  });
+}
+
 TEST_F(GroupStressTest, PooledReadsSeeWholeRows) {
   const std::unique_ptr<Group> group = MakeTestGroup();
   std::atomic<bool> writing{true};
@@ -183,6 +214,37 @@ TEST_F(GroupStressTest, EverythingAtOnceLeavesTablesWhole) {
     EXPECT_LE(ids.size(), kCap);
     std::vector<uint8_t> found(ids.size());
     EXPECT_EQ(group->Contains(table, ids, found), static_cast<int64_t>(ids.size()));
+  }
+}
+
+// Row numbers are handed out anew after a clear: those that a plan remembers from before may then name rows of other
+// buckets, which another thread is changing.
+TEST_F(GroupStressTest, APlanReadBeforeAClearStillUpdatesItsOwnRows) {
+  const std::unique_ptr<Group> group = MakeTestGroup();
+  const std::vector<int64_t> ids = IdsInBuckets(100, 500, 1000), others = IdsInBuckets(100, 0, 400);
+  const std::vector<int64_t> splits = {0, 0, 100}, times = {kStartTime};
+  const std::vector<float> rows(100 * kSgdDim, 1.0f), learning_rates = {0.5f, 1.0f};
+  Update update;
+  update.gradients = rows;
+  update.learning_rates = learning_rates;
+  update.times = times;
+  for (int round = 0; round < 20; ++round) {
+    group->Assign(1, ids, rows, times, false, 0);
+    Plan plan = MakePlan(ids, splits, true);
+    std::vector<float> values(static_cast<size_t>(group->NumValues(plan)));
+    ASSERT_EQ(group->Read(plan, values, 0), 100);
+    group->Clear();
+    RunThreads(2, [&](int t) {
+      if (t == 0) {
+        group->Apply(plan, update);
+        return;
+      }
+      group->Assign(1, others, rows, times, false, 0);
+      group->Erase(1, others);
+      group->Assign(1, others, rows, times, false, 0);
+    });
+    ASSERT_EQ(LookupWhole(*group, 1, ids), std::vector<float>(100, -1.0f));
+    ASSERT_EQ(LookupWhole(*group, 1, others), std::vector<float>(100, 1.0f));
   }
 }
 

@@ -146,7 +146,7 @@ class RowWriter {
   template <typename AnyVisitor>
   int64_t Walk(AnyVisitor& visitor) {
     Table* const tables[] = {&table_};
-    return PlannedWalk<Count>(group_.locks_.get(), group_.buckets_.get(), tables, plan_).Run(visitor).value;
+    return PlannedWalk<Count>(group_.locks_.get(), group_.buckets_.get(), tables, plan_, false).Run(visitor).value;
   }
 
   Group& group_;

@@ -28,7 +28,8 @@ struct Plan {
   Buffer<int32_t> inverse;
   Buffer<int32_t> starts;
   Buffer<int32_t> order;
-  Buffer<uint32_t> hints;  // row of each unique id when it was last read; empty when it was not
+  Buffer<uint32_t> hints;       // row of each unique id when it was last read; empty when it was not
+  uint64_t hints_identity = 0;  // which group's rows, since which clear, the hints number (Group::rows_identity_)
 
   int64_t num_ids() const { return static_cast<int64_t>(order.size()); }
   int64_t num_unique() const { return static_cast<int64_t>(unique.size()); }

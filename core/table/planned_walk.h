@@ -32,8 +32,9 @@ struct PlannedId {
 template <typename Local>
 class PlannedWalk {
  public:
-  PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan)
-      : locks_(locks), buckets_(buckets), tables_(tables), plan_(plan) {}
+  // `hinted`: the plan's hints are of these tables' rows.
+  PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan, bool hinted)
+      : locks_(locks), buckets_(buckets), tables_(tables), plan_(plan), hinted_(hinted && plan.hints.size() != 0) {}
 
   // Calls visitor.Visit(const PlannedId&, Local&) for every id, and visitor.Prefetch(place) a little before; returns the sum of
   // the tasks' Locals by +=.
@@ -114,28 +115,33 @@ class PlannedWalk {
     Holder holder(locks_);
     std::vector<uint32_t> busy;
     CellCursor ahead(plan_, CellOf(begin, 0)), here(plan_, CellOf(begin, 0));
-    RowFinder finders[2];
-    RowFinder *current = &finders[0], *next = &finders[1];
-    current->count = 0;
-    const int64_t last = BeginOf(end);
-    for (int64_t first = BeginOf(begin); first < last + RowFinder::kBlock; first += RowFinder::kBlock) {
-      next->count = static_cast<int>(std::clamp<int64_t>(last - first, 0, RowFinder::kBlock));
-      BeginBlock(first, ahead, *next);
-      for (int i = 0; i < current->count; ++i) {
-        const int64_t u = first - RowFinder::kBlock + i;
-        here.MoveTo(u);
-        const uint32_t bucket = here.bucket();
-        if (!busy.empty() && busy.back() == bucket) continue;
-        if (!holder.IsAt(bucket) && !holder.TryEnter(bucket)) {
-          busy.push_back(bucket);
-          continue;
+    // Block n is begun in round n and visited in round n + 3: its index lines come meanwhile, then its rows.
+    constexpr int64_t kRounds = 3;
+    RowFinder finders[kRounds + 1];
+    const int64_t first = BeginOf(begin), last = BeginOf(end);
+    const int64_t num_blocks = (last - first + RowFinder::kBlock - 1) / RowFinder::kBlock;
+    for (int64_t round = 0; round < num_blocks + kRounds; ++round) {
+      if (const int64_t visited = round - kRounds; visited >= 0) {
+        const RowFinder& finder = finders[visited % (kRounds + 1)];
+        for (int i = 0; i < finder.count; ++i) {
+          const int64_t u = first + visited * RowFinder::kBlock + i;
+          here.MoveTo(u);
+          const uint32_t bucket = here.bucket();
+          if (!busy.empty() && busy.back() == bucket) continue;
+          if (!holder.IsAt(bucket) && !holder.TryEnter(bucket)) {
+            busy.push_back(bucket);
+            continue;
+          }
+          VisitId(u, here, finder.hashes[i], finder.rows[i], visitor, local);
+          holder.CountId();
         }
-        VisitId(u, here, current->hashes[i], current->rows[i], visitor, local);
-        holder.CountId();
       }
-      if (!kReadersLock && plan_.hints.size() == 0 && next->count > 0) next->AskForRows(RowFinder::Purpose::kWriting);
-      for (int i = 0; i < next->count; ++i) visitor.Prefetch(first + i);
-      std::swap(current, next);
+      if (const int64_t asked = round - 1; asked >= 0 && asked < num_blocks) {
+        RowFinder& finder = finders[asked % (kRounds + 1)];
+        if (!hinted_) finder.AskForRows(RowFinder::Purpose::kWriting);
+        for (int i = 0; i < finder.count; ++i) visitor.Prefetch(first + asked * RowFinder::kBlock + i);
+      }
+      if (round < num_blocks) BeginBlock(first + round * RowFinder::kBlock, last, ahead, finders[round % (kRounds + 1)]);
     }
     for (const uint32_t bucket : busy) {
       holder.Enter(bucket);
@@ -149,17 +155,16 @@ class PlannedWalk {
   }
 
   // Guesses rows from the hints of an earlier read, or begins to from the index as it is now; no lock is held.
-  void BeginBlock(int64_t first, CellCursor& cursor, RowFinder& finder) const {
-    const bool hinted = plan_.hints.size() != 0;
+  void BeginBlock(int64_t first, int64_t last, CellCursor& cursor, RowFinder& finder) const {
+    finder.count = static_cast<int>(std::min<int64_t>(RowFinder::kBlock, last - first));
     for (int i = 0; i < finder.count; ++i) {
       cursor.MoveTo(first + i);
       finder.ids[i] = plan_.unique[first + i];
       finder.hashes[i] = HashId(finder.ids[i]);
       finder.tables[i] = tables_[cursor.place()];
-      finder.rows[i] = hinted ? plan_.hints[first + i] : kNoRow;
+      finder.rows[i] = hinted_ ? plan_.hints[first + i] : kNoRow;
     }
-    if (kReadersLock || finder.count == 0) return;
-    hinted ? finder.AskForHintedRows(RowFinder::Purpose::kWriting) : finder.AskForLines();
+    hinted_ ? finder.AskForHintedRows(RowFinder::Purpose::kWriting) : finder.AskForLines();
   }
 
   template <typename Visitor>
@@ -176,6 +181,7 @@ class PlannedWalk {
   Bucket* const buckets_;
   const std::span<Table* const> tables_;
   const Plan& plan_;
+  const bool hinted_;
 };
 
 }  // namespace monolith

@@ -1,10 +1,11 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
 // A block goes through three steps: AskForLines() asks memory for the index lines of all ids, AskForRows() for the rows that the tags
-// point to, and then the caller takes the rows. Callers keep two blocks going, the steps of one between those of the other, so that
-// what one waits for comes while the other works. The loops that ask are as short as they can be, because the processor overlaps
+// point to, and then the caller takes the rows. Callers keep several blocks going, the steps of one between those of the others, so
+// that what one waits for comes while another works. The loops that ask are as short as they can be, because the processor overlaps
 // only what fits its reorder window; one loop doing everything for each id in turn was measured at a third of the speed.
 //
+// Under the thread sanitizer nothing is asked for and nothing guessed.
 // Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns a guess into
 // the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved. Used by one thread.
 #pragma once
@@ -43,7 +44,6 @@ class RowFinder {
   }
 
  private:
-  void MatchLines();
   void PrefetchRows(Purpose purpose) const;
 
   const IndexLine* lines_[kBlock];

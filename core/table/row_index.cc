@@ -40,7 +40,7 @@ IndexLine** NewSegmentList(uint32_t num_segments) {
 }
 
 int FirstEmpty(const IndexLine& line) {
-  const uint32_t empty = MatchTags(line, 0);  // the lowest match of each half is a true one, and so is the lowest of all
+  const uint64_t empty = MatchTags(line, 0);
   return empty != 0 ? FirstMatch(empty) : -1;
 }
 
@@ -131,9 +131,9 @@ void RowIndex::Erase(uint64_t hash, uint32_t row) {
   const uint8_t tag = TagOf(hash);
   for (uint32_t at = now.HomeOf(hash), seen = 0; seen < now.num_lines; ++seen, at = now.Next(at)) {
     IndexLine& line = *now.Line(at);
-    for (uint32_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
+    for (uint64_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
       const int entry = FirstMatch(matches);
-      if (line.tags[entry] != tag || line.rows[entry] != row) continue;
+      if (line.rows[entry] != row) continue;
       line.tags[entry] = 0;
       for (uint32_t passed = now.HomeOf(hash); passed != at; passed = now.Next(passed)) {
         if (now.Line(passed)->passed != kStickyPassed) --now.Line(passed)->passed;

@@ -1,7 +1,7 @@
 // From the hash of an id to the number of its row, for one table in one bucket.
 //
 // Lines of one cache line hold 12 eight-bit tags, 12 row numbers and a count of entries that had to go past the line. The key
-// itself lives in the row, so a tag match is only a candidate. An entry sits in its home line or, if that was full, in the first
+// itself lives in the row, so a tag match is only a candidate: 1 in 255 of other ids' entries has the same tag. An entry sits in its home line or, if that was full, in the first
 // later line with room; a search ends at the first line that nothing went past.
 //
 // All changes need the bucket's lock. Readers without it may take the shape of an index from its head and search that: lines are
@@ -13,6 +13,12 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "memory/block_arena.h"
 #include "table/row.h"
@@ -29,24 +35,41 @@ struct alignas(64) IndexLine {
 };
 static_assert(sizeof(IndexLine) == 64);
 
-// Entries of a line whose tag may equal `tag`, as bits 0..11. Never misses a match; a false one is possible above a true one, which
-// the key comparison settles. Without branches: which entry it is cannot be predicted.
-inline uint32_t MatchTags(const IndexLine& line, uint8_t tag) {
-  constexpr uint64_t kOnes = 0x0101010101010101ull, kTops = 0x8080808080808080ull;
+// Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches: which entry it
+// is cannot be predicted. The portable form is always compiled, and compared with the other by row_index_test.cc.
+inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {
+  constexpr uint64_t kOnes = 0x0101010101010101ull, kLows = 0x7f7f7f7f7f7f7f7full;
   constexpr uint64_t kGather = 0x0002040810204081ull;  // brings the top bits of eight bytes together in the top byte
+  const auto zero_bytes = [](uint64_t word) { return ~(((word & kLows) + kLows) | word | kLows); };
   uint64_t low;
   uint32_t high;
   std::memcpy(&low, line.tags, 8);
   std::memcpy(&high, line.tags + 8, 4);
-  low ^= kOnes * tag;
-  const uint64_t wide_high = high ^ static_cast<uint32_t>(kOnes) * tag;
-  low = (low - kOnes) & ~low & kTops;
-  const uint64_t found_high = (wide_high - static_cast<uint32_t>(kOnes)) & ~wide_high & static_cast<uint32_t>(kTops);
-  return static_cast<uint32_t>((low * kGather) >> 56) | static_cast<uint32_t>((found_high * kGather) >> 56) << 8;
+  const uint64_t found_low = zero_bytes(low ^ kOnes * tag);
+  const uint64_t found_high = zero_bytes((uint64_t{high} | ~uint64_t{0} << 32) ^ (kOnes * tag & 0xffffffffu)) & 0xffffffffu;
+  return (found_low * kGather) >> 56 | ((found_high * kGather) >> 56) << 8;
 }
 
+#if defined(__aarch64__)
+inline constexpr int kMatchStride = 4;
+inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) {
+  const uint8x16_t equal = vceqq_u8(vld1q_u8(line.tags), vdupq_n_u8(tag));  // reads `passed` and `unused` too
+  const uint8x8_t nibbles = vshrn_n_u16(vreinterpretq_u16_u8(equal), 4);
+  return vget_lane_u64(vreinterpret_u64_u8(nibbles), 0) & 0x0000888888888888ull;
+}
+#elif defined(__SSE2__)
+inline constexpr int kMatchStride = 1;
+inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) {
+  const __m128i tags = _mm_load_si128(reinterpret_cast<const __m128i*>(line.tags));  // reads `passed` and `unused` too
+  return static_cast<uint64_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(static_cast<char>(tag)))) & 0xfff);
+}
+#else
+inline constexpr int kMatchStride = 1;
+inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) { return MatchTagsPortable(line, tag); }
+#endif
+
 // REQUIRES: matches != 0.
-inline int FirstMatch(uint32_t matches) { return std::countr_zero(matches); }
+inline int FirstMatch(uint64_t matches) { return std::countr_zero(matches) / kMatchStride; }
 
 // The lines of an index at one moment. Segments hold 1, 1, 2, 4, 8, 16, 32, 32, ... lines: growth adds segments and moves none.
 struct IndexShape {
@@ -113,7 +136,7 @@ class RowIndex {
     uint32_t at = shape.HomeOf(hash);
     for (uint32_t seen = 0; seen < shape.num_lines; ++seen, at = shape.Next(at)) {
       const IndexLine& line = *shape.Line(at);
-      for (uint32_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
+      for (uint64_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
         const uint32_t row = line.rows[FirstMatch(matches)];
         if (is_key(row)) return row;
       }

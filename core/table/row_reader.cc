@@ -4,29 +4,24 @@
 
 namespace monolith {
 
-void RowReader::Begin(Block& block) {
+void RowReader::Take(Block& block) const {
   if constexpr (kReadersLock) return;
   RowFinder& finder = block.finder;
-  for (int i = 0; i < finder.count; ++i) block.versions[i] = locks_[BucketOfHash(finder.hashes[i])].Version();
-  ReadFence();  // the versions were read before everything that follows
-  finder.AskForLines();
+  for (int i = 0; i < finder.count; ++i) {
+    finder.rows[i] = finder.Settle(i);
+    TakeRow(block, i);
+  }
 }
 
-int64_t RowReader::Finish(Block& block) {
-  RowFinder& finder = block.finder;
-  if constexpr (kReadersLock) {
-    for (int i = 0; i < finder.count; ++i) ReadLocked(block, i);
-  } else {
-    for (int i = 0; i < finder.count; ++i) finder.rows[i] = finder.Settle(i);
-    for (int i = 0; i < finder.count; ++i) Take(block, i);
-    ReadFence();  // and everything was read before the versions are looked at again
-    for (int i = 0; i < finder.count; ++i) {
-      const uint32_t version = locks_[BucketOfHash(finder.hashes[i])].Version();
-      if (version != block.versions[i] || !BucketLock::IsStable(version)) [[unlikely]] ReadLocked(block, i);
-    }
-  }
+int64_t RowReader::Check(Block& block) {
+  const RowFinder& finder = block.finder;
   int64_t hits = 0;
-  for (int i = 0; i < finder.count; ++i) hits += finder.rows[i] != kNoRow;
+  for (int i = 0; i < finder.count; ++i) {
+    const uint32_t version = locks_[BucketOfHash(finder.hashes[i])].Version();
+    const bool disturbed = version != block.versions[i] || !BucketLock::IsStable(version);
+    if (kReadersLock || disturbed) [[unlikely]] ReadLocked(block, i);
+    hits += finder.rows[i] != kNoRow;
+  }
   return hits;
 }
 
@@ -36,10 +31,10 @@ void RowReader::ReadLocked(Block& block, int i) {
   const Table& table = *finder.tables[i];
   BucketGuard guard(locks_[bucket], Access::kReads);
   finder.rows[i] = table.shards[bucket].Find(table.rows, finder.hashes[i], finder.ids[i]);
-  Take(block, i);
+  TakeRow(block, i);
 }
 
-void RowReader::Take(Block& block, int i) {
+void RowReader::TakeRow(Block& block, int i) const {
   const Table& table = *block.finder.tables[i];
   const uint32_t row = block.finder.rows[i];
   if (row == kNoRow) return ZeroFloats(block.weights[i], table.spec.dim());

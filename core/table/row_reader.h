@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "table/group.h"
 #include "table/row_finder.h"
@@ -31,43 +30,60 @@ class RowReader {
   template <typename WishOf>
   int64_t Read(int64_t first, int64_t last, uint32_t* hints, WishOf&& wish_of) {
     int64_t hits = 0;
-    Block* current = &blocks_[0];
-    Block* next = &blocks_[1];
-    current->finder.count = 0;
-    for (int64_t begin = first; begin < last + RowFinder::kBlock; begin += RowFinder::kBlock) {
-      next->finder.count = static_cast<int>(std::clamp<int64_t>(last - begin, 0, RowFinder::kBlock));
-      for (int i = 0; i < next->finder.count; ++i) {
-        const RowWish wish = wish_of(begin + i);
-        next->finder.ids[i] = wish.id;
-        next->finder.hashes[i] = HashId(wish.id);
-        next->finder.tables[i] = wish.table;
-        next->weights[i] = wish.weights;
+    // Block n is filled in round n and taken in round n + 3: its lines come meanwhile, then its rows.
+    const int64_t num_blocks = (last - first + RowFinder::kBlock - 1) / RowFinder::kBlock;
+    for (int64_t round = 0; round < num_blocks + kRounds; ++round) {
+      const int64_t taken = round - kRounds;
+      if (taken >= 0) Take(At(taken));
+      if (round < num_blocks) Fill(first + round * RowFinder::kBlock, last, wish_of, At(round));
+      ReadFence();  // between a block's versions and its reading, and between its reading and the second look at its versions
+      if (taken >= 0) {
+        hits += Check(At(taken));
+        const RowFinder& finder = At(taken).finder;
+        if (hints != nullptr) std::copy_n(finder.rows, finder.count, hints + first + taken * RowFinder::kBlock);
       }
-      Begin(*next);
-      hits += Finish(*current);
-      if (hints != nullptr) std::copy_n(current->finder.rows, current->finder.count, hints + begin - RowFinder::kBlock);
-      if (!kReadersLock && next->finder.count > 0) next->finder.AskForRows(RowFinder::Purpose::kReading);
-      std::swap(current, next);
+      if (const int64_t asked = round - 1; asked >= 0 && asked < num_blocks) {
+        At(asked).finder.AskForRows(RowFinder::Purpose::kReading);
+      }
+      if (round < num_blocks) At(round).finder.AskForLines();
     }
     return hits;
   }
 
  private:
+  static constexpr int64_t kRounds = 3;
+
   struct Block {
     RowFinder finder;
     float* weights[RowFinder::kBlock];
     uint32_t versions[RowFinder::kBlock];
   };
 
-  void Begin(Block& block);
-  // Takes the rows and makes sure of them; returns how many there were.
-  int64_t Finish(Block& block);
+  Block& At(int64_t number) { return blocks_[number % (kRounds + 1)]; }
+
+  template <typename WishOf>
+  void Fill(int64_t begin, int64_t last, WishOf&& wish_of, Block& block) {
+    RowFinder& finder = block.finder;
+    finder.count = static_cast<int>(std::min<int64_t>(RowFinder::kBlock, last - begin));
+    for (int i = 0; i < finder.count; ++i) {
+      const RowWish wish = wish_of(begin + i);
+      finder.ids[i] = wish.id;
+      finder.hashes[i] = HashId(wish.id);
+      finder.tables[i] = wish.table;
+      block.weights[i] = wish.weights;
+      block.versions[i] = locks_[BucketOfHash(finder.hashes[i])].Version();
+    }
+  }
+
+  void Take(Block& block) const;
+  // Repeats what a writer disturbed; returns how many of the block's ids were there.
+  int64_t Check(Block& block);
   void ReadLocked(Block& block, int i);
-  void Take(Block& block, int i);
+  void TakeRow(Block& block, int i) const;
 
   BucketLock* const locks_;
   const int64_t step_;
-  Block blocks_[2];
+  Block blocks_[kRounds + 1];
 };
 
 }  // namespace monolith

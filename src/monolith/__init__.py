@@ -1,6 +1,7 @@
 """Monolith trains recommenders on live traffic.
 
-Tables give every id a row of its own, grow and expire with the traffic, and live in a C++ core; models are plain PyTorch.
+Tables give every id a row of its own, grow and expire with the traffic, and live in a C++ core; models are plain
+PyTorch.
 
 >>> import monolith as ml
 >>> table = ml.HashTable(ml.TableConfig(segments=[ml.Segment(dim=2)]))

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
     "parquet": ("pyarrow",),
-    "test": ("hypothesis", "import-linter", "mypy", "nanobind", "pytest", "pytest-timeout", "pytest-xdist", "ruff"),
+    "test": (
+        "cramjam",
+        "hypothesis",
+        "import-linter",
+        "mypy",
+        "nanobind",
+        "pytest",
+        "pytest-timeout",
+        "pytest-xdist",
+        "ruff",
+    ),
 }
 """The optional parts of the package and the distributions each of them needs, as in pyproject.toml."""
 

@@ -1,0 +1,101 @@
+#include "table/row_index.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/hash.h"
+
+namespace monolith {
+namespace {
+
+std::set<int> Entries(uint64_t matches, int stride) {
+  std::set<int> entries;
+  for (; matches != 0; matches &= matches - 1) entries.insert(std::countr_zero(matches) / stride);
+  return entries;
+}
+
+TEST(MatchTagsTest, BothFormsFindExactlyTheEntriesWithTheTag) {
+  std::mt19937 random(301);
+  for (int round = 0; round < 20000; ++round) {
+    IndexLine line{};
+    for (uint8_t& tag : line.tags) tag = static_cast<uint8_t>(random() % (round % 2 == 0 ? 4 : 256));
+    line.passed = static_cast<uint16_t>(random());
+    const auto tag = static_cast<uint8_t>(random() % (round % 2 == 0 ? 4 : 256));
+    std::set<int> expected;
+    for (int i = 0; i < kLineEntries; ++i) {
+      if (line.tags[i] == tag) expected.insert(i);
+    }
+    ASSERT_EQ(Entries(MatchTags(line, tag), kMatchStride), expected);
+    ASSERT_EQ(Entries(MatchTagsPortable(line, tag), 1), expected);
+  }
+}
+
+class RowIndexTest : public ::testing::Test {
+ protected:
+  RowIndexTest() { index_.UseHead(&head_); }
+
+  void Insert(uint64_t hash, uint32_t row) {
+    if (index_.IsFull()) {
+      index_.Grow(index_.size() + 1, 0.5, arena_, [&](auto&& add) {
+        for (const auto& [number, entry_hash] : rows_) add(entry_hash, number);
+      });
+    }
+    index_.Insert(hash, row);
+    rows_[row] = hash;
+  }
+  void Erase(uint32_t row) {
+    index_.Erase(rows_[row], row);
+    rows_.erase(row);
+  }
+  uint32_t Find(uint64_t hash, uint32_t row) const {
+    return RowIndex::Find(index_.shape(), hash, [row](uint32_t candidate) { return candidate == row; });
+  }
+
+  IndexHead head_;
+  RowIndex index_;
+  BlockArena arena_;
+  std::map<uint32_t, uint64_t> rows_;
+};
+
+TEST_F(RowIndexTest, FindsEveryEntryThroughGrowthAndErasure) {
+  std::mt19937_64 random(301);
+  uint32_t next = 0;
+  for (int round = 0; round < 60000; ++round) {
+    if (rows_.empty() || random() % 3 != 0) {
+      Insert(random(), next++);
+    } else {
+      const uint32_t row = rows_.lower_bound(random() % next) == rows_.end() ? rows_.begin()->first
+                                                                             : rows_.lower_bound(random() % next)->first;
+      Erase(row);
+    }
+  }
+  EXPECT_EQ(index_.size(), rows_.size());
+  for (const auto& [row, hash] : rows_) ASSERT_EQ(Find(hash, row), row);
+  EXPECT_EQ(Find(random(), kNoRow), kNoRow);
+}
+
+TEST_F(RowIndexTest, EntriesOfOneHashOverflowIntoLaterLinesAndComeBack) {
+  constexpr uint32_t kEntries = 100;  // far more than a line holds
+  for (uint32_t row = 0; row < 2000; ++row) Insert(Mix64(row), row);
+  for (uint32_t row = 2000; row < 2000 + kEntries; ++row) Insert(42, row);
+  for (uint32_t row = 2000; row < 2000 + kEntries; ++row) ASSERT_EQ(Find(42, row), row);
+  for (uint32_t row = 2000; row < 2000 + kEntries; ++row) Erase(row);
+  for (uint32_t row = 2000; row < 2000 + kEntries; ++row) ASSERT_EQ(Find(42, row), kNoRow);
+  for (uint32_t row = 0; row < 2000; ++row) ASSERT_EQ(Find(Mix64(row), row), row);
+}
+
+TEST_F(RowIndexTest, ShapeOfEverySizeSurvivesItsCode) {
+  for (uint32_t lines : {0u, 1u, 2u, 4u, 8u, 16u, 32u, 64u, 96u, 128u, 32u * 60000u}) {
+    IndexLine* segments[1] = {nullptr};
+    head_.SetShape({segments, lines});
+    EXPECT_EQ(head_.shape().num_lines, lines);
+    EXPECT_EQ(head_.shape().segments, segments);
+  }
+  head_.SetShape({nullptr, 0});
+}
+
+}  // namespace
+}  // namespace monolith
