@@ -120,6 +120,12 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).unique, self); })
       .def_prop_ro("splits", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).splits, self); })
       .def_prop_ro("inverse", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).inverse, self); })
+      .def(
+          "spread",
+          [](const Plan& plan, int dim, const In<float>& values, const Out<float>& out) {
+            WithoutGil([&] { SpreadRows(plan, dim, Span(values), Span(out)); });
+          },
+          "dim"_a, "values"_a.noconvert(), "out"_a.noconvert())
       .def_prop_ro("counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); }, nb::rv_policy::move);
   nb::class_<Applied>(m, "Applied")
       .def_ro("updated", &Applied::updated)

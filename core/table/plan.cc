@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "table/row_copy.h"
 
 namespace monolith {
 namespace {
@@ -203,6 +204,23 @@ class Planner {
 Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) {
   CheckSplits(ids, table_splits);
   return Planner(ids, table_splits, dedup).Make();
+}
+
+void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out) {
+  if (dim < 1 || static_cast<int64_t>(values.size()) != plan.num_unique() * dim ||
+      static_cast<int64_t>(out.size()) != plan.num_ids() * dim) {
+    throw Error(Code::kInvalidArgument, "expected " + std::to_string(plan.num_unique()) + " rows to spread over " +
+                                            std::to_string(plan.num_ids()) + ", each of dim " + std::to_string(dim));
+  }
+  constexpr int64_t kAhead = 16;
+  const int64_t num_ids = plan.num_ids();
+  ParallelFor(static_cast<int>((num_ids + kIdsPerTask - 1) / kIdsPerTask), [&](int task) {
+    const int64_t end = std::min(num_ids, (task + 1) * kIdsPerTask);
+    for (int64_t i = task * kIdsPerTask; i < end; ++i) {
+      if (i + kAhead < end) __builtin_prefetch(values.data() + static_cast<int64_t>(plan.inverse[i + kAhead]) * dim);
+      CopyFloats(out.data() + i * dim, values.data() + static_cast<int64_t>(plan.inverse[i]) * dim, dim);
+    }
+  });
 }
 
 }  // namespace monolith

@@ -40,4 +40,8 @@ struct Plan {
 // Throws kInvalidArgument unless table_splits begins with 0, does not decrease and ends with ids.size() < 2^31.
 Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup);
 
+// From one row for each unique id to one for each input position: out row i = values row inverse[i].
+// Throws kInvalidArgument unless values holds num_unique() rows of `dim` floats and out num_ids().
+void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out);
+
 }  // namespace monolith

@@ -327,3 +327,22 @@ def test_save_and_restore_bring_back_every_row(tmp_path: Path) -> None:
     handle.wait(30)
     again.restore(tmp_path / "later")
     assert len(again) == 100
+
+
+def test_a_plan_reads_and_learns_per_id_as_lookup_and_apply_gradients_do() -> None:
+    ids = torch.tensor([5, -1, 5, 2**62, 5, -1])
+    grads = torch.arange(12, dtype=torch.float32).reshape(6, 2)
+    config = TableConfig(segments=[Segment(2, optimizer=Adagrad(learning_rate=0.1))])
+    planned, called = HashTable(config), HashTable(config)
+    for step in range(3):
+        plan = planned.plan(ids)
+        assert torch.equal(planned.read(plan, per="id"), called.lookup(ids))
+        planned.apply(plan, grads, per="id", step=step, time=7)
+        called.apply_gradients(ids, grads, step=step, time=7)
+    assert torch.equal(planned.lookup(ids), called.lookup(ids))
+
+
+def test_per_of_another_word_is_refused() -> None:
+    table = HashTable(TableConfig(segments=[Segment(2)]))
+    with pytest.raises(ValueError, match="per must be 'unique' or 'id', got 'row'"):
+        table.read(table.plan(torch.tensor([1])), per="row")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as clock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
 _PER_ID, _PER_UNIQUE_ID = 0, 1
 """How gradients lie: one row for each input id, or one for each distinct id in plan order."""
+
+Per = Literal["unique", "id"]
+
+
+def _layout(per: Per, subject: str) -> int:
+    layouts = {"id": _PER_ID, "unique": _PER_UNIQUE_ID}
+    if per not in layouts:
+        raise ValueError(f"{subject}: per must be 'unique' or 'id', got {per!r}")
+    return layouts[per]
 
 
 class HashTable(WholeGroup):
@@ -234,30 +243,49 @@ class HashTable(WholeGroup):
         array = id_array(ids, self._subject).reshape(-1)
         return TablePlan(self._core.plan(array, self.native.splits_for(self._number, array.size), dedup), ids)
 
-    def read(self, plan: TablePlan, *, step: int = 0) -> Any:
-        """float32 [U, dim]: rows of the plan's distinct ids."""
+    def read(self, plan: TablePlan, *, per: Per = "unique", step: int = 0) -> Any:
+        """Rows of the plan: float32 [U, dim] of its distinct ids, or [n, dim] of its input with ``per="id"``."""
+        layout = _layout(per, self._subject)
         values = np.empty((len(plan), self.dim), np.float32)
         self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
-        return hand_back(values, plan.like)
+        if layout == _PER_UNIQUE_ID:
+            return hand_back(values, plan.like)
+        spread = np.empty((plan.core.num_ids, self.dim), np.float32)
+        plan.core.spread(self.dim, values.reshape(-1), spread.reshape(-1))
+        return hand_back(spread, plan.like)
 
     def apply(
         self,
         plan: TablePlan,
         grads: Floats,
         *,
+        per: Per = "unique",
         step: int = 0,
         time: Times = None,
         learning_rates: LearningRates | None = None,
         scale: float = 1.0,
     ) -> Applied:
-        """One optimizer step with summed gradients [U, dim] of the plan's distinct ids, each times ``scale``."""
+        """One optimizer step.
+
+        Args:
+            plan: Of this table; best the one that was read, which already knows where the rows are.
+            grads: [U, dim], already summed, in the order of the plan's distinct ids; with ``per="id"`` [n, dim], in the
+                order of its input, to be summed here.
+            per: What the rows of ``grads`` belong to.
+            step: Global step, >= 0.
+            time: When the ids were seen.
+            learning_rates: One per segment; None asks the segments' optimizers for this step.
+            scale: Factor of the summed gradients, for joint clipping.
+        """
         subject = self._subject
-        gradients = float_array(grads, (len(plan), self.dim), subject, "grads").reshape(-1)
+        layout = _layout(per, subject)
+        num_rows = len(plan) if layout == _PER_UNIQUE_ID else plan.core.num_ids
+        gradients = float_array(grads, (num_rows, self.dim), subject, "grads").reshape(-1)
         times = time_array(time, (plan.core.num_ids,), subject)
         number = step_number(step, subject)
         rates = self.native.rates({self._number: learning_rates}, number)
         applied = self._core.apply(
-            plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, finite_scale(scale, subject), None
+            plan.core, gradients, layout, None, None, rates, number, times, finite_scale(scale, subject), None
         )
         return applied_from_core(applied)
 

@@ -102,12 +102,10 @@ class Ours:
         self.table.apply_gradients(batch.ids, self._gradient, time=TIME)
 
     def train_planned(self, batch: Batch) -> None:
-        """Lookup and update that share one plan: rows are read once per distinct id; torch spreads and sums."""
+        """Lookup and update that share one plan: rows are found once per distinct id."""
         plan = self.table.plan(batch.ids)
-        rows = self.table.read(plan)
-        rows.index_select(0, plan.inverse)
-        summed = torch.zeros_like(rows).index_add_(0, plan.inverse, self._gradient)
-        self.table.apply(plan, summed, time=TIME)
+        self.table.read(plan, per="id")
+        self.table.apply(plan, self._gradient, per="id", time=TIME)
 
     def update(self, batch: Batch) -> None:
         """The update alone."""

@@ -39,9 +39,9 @@ def _measure_size(setting: Setting, num_rows: int) -> list[Measurement]:
     thousands = {name: [rate * setting.examples / 1e3 for rate in each] for name, each in rates.items()}
     name = f"lookup + apply_gradients, A, {num_rows:,} rows"
     return [
-        *(_compare(name, thousands["calls"], peer, thousands.get(peer), LIMITS[peer]) for peer in LIMITS),
-        # The planned form leaves spreading rows and summing gradients to torch: information, not a requirement.
-        *(_compare(f"{name}, planned", thousands["planned"], peer, thousands.get(peer), None) for peer in LIMITS),
+        _compare(name + suffix, thousands[form], peer, thousands.get(peer), LIMITS[peer])
+        for form, suffix in (("calls", ""), ("planned", ", planned"))
+        for peer in LIMITS
     ]
 
 
@@ -76,7 +76,7 @@ def _check_agreement(got: torch.Tensor, expected: torch.Tensor, name: str) -> No
 
 
 def _compare(
-    measure: str, figures: list[float], peer: str, peer_figures: list[float] | None, limit: float | None
+    measure: str, figures: list[float], peer: str, peer_figures: list[float] | None, limit: float
 ) -> Measurement:
     missing = peer_figures is None
     return Measurement(
