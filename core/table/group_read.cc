@@ -126,9 +126,9 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
       const Table& table = *tables_[t];
       const int dim = table.spec.dim();
       float* out = values.data() + first_value[t];
-      hits += reader.Read(std::max(begin, table_splits[t]), std::min(end, table_splits[t + 1]), nullptr, [&](int64_t i) {
-        return RowWish{&table, ids[i], out + (i - table_splits[t]) * dim};
-      });
+      const int64_t from = std::max(begin, table_splits[t]), to = std::min(end, table_splits[t + 1]);
+      if (from >= to) continue;
+      hits += reader.ReadTable(table, ids.subspan(from, to - from), out + (from - table_splits[t]) * dim, nullptr);
     }
     return hits;
   });
@@ -144,9 +144,8 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     const Table& table = *tables_[0];
     const int dim = table.spec.dim();
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
-      return RowReader(locks_.get(), step).Read(begin, end, plan.hints.data(), [&](int64_t u) {
-        return RowWish{&table, plan.unique[u], values.data() + u * dim};
-      });
+      const std::span<const int64_t> ids(plan.unique.data() + begin, static_cast<size_t>(end - begin));
+      return RowReader(locks_.get(), step).ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
     });
   }
   Buffer<int64_t> first_value(plan.splits.size());

@@ -8,10 +8,14 @@ namespace {
 constexpr size_t kMostPrefetched = 512;  // of a row; the hardware follows a longer one by itself
 alignas(64) constexpr IndexLine kEmptyLine{};
 
-// Asking for address 0 would make the processor look for a page that is not there, every time anew.
-const std::byte* RecordOrElsewhere(const RecordPool& pool, uint32_t row) {
-  const std::byte* record = row == kNoRow ? nullptr : pool.At(row);
-  return record == nullptr ? reinterpret_cast<const std::byte*>(&kEmptyLine) : record;
+void AskForRow(const Table& table, uint32_t row, RowFinder::Purpose purpose) {
+  // Asking for address 0 would make the processor look for a page that is not there, every time anew.
+  const std::byte* record = row == kNoRow ? nullptr : table.rows.At(row);
+  if (record == nullptr) return;
+  __builtin_prefetch(record);
+  __builtin_prefetch(record + 64);
+  const size_t bytes = purpose == RowFinder::Purpose::kReading ? table.spec.read_bytes() : table.rows.record_bytes();
+  for (size_t offset = 128; offset < std::min(bytes, kMostPrefetched); offset += 64) __builtin_prefetch(record + offset);
 }
 
 }  // namespace
@@ -21,8 +25,8 @@ void RowFinder::AskForLines() {
   for (int i = 0; i < count; ++i) {
     const IndexShape shape = tables[i]->heads[BucketOfHash(hashes[i])].shape();
     lines_[i] = shape.num_lines == 0 ? &kEmptyLine : shape.Line(shape.HomeOf(hashes[i]));
+    __builtin_prefetch(lines_[i]);
   }
-  for (int i = 0; i < count; ++i) __builtin_prefetch(lines_[i]);
 }
 
 void RowFinder::AskForRows(Purpose purpose) {
@@ -36,6 +40,7 @@ void RowFinder::AskForRows(Purpose purpose) {
     const IndexLine& line = *lines_[i];
     const uint64_t matches = MatchTags(line, RowIndex::TagOf(hashes[i]));
     rows[i] = matches != 0 ? line.rows[FirstMatch(matches)] : kNoRow;
+    AskForRow(*tables[i], rows[i], purpose);
     overflowed[num_overflowed] = i;
     num_overflowed += static_cast<int>(matches == 0) & static_cast<int>(line.passed != 0);
   }
@@ -45,26 +50,14 @@ void RowFinder::AskForRows(Purpose purpose) {
     const IndexShape shape = tables[i]->heads[BucketOfHash(hashes[i])].shape();
     const IndexLine& next = *shape.Line(shape.Next(shape.HomeOf(hashes[i])));
     const uint64_t matches = MatchTags(next, RowIndex::TagOf(hashes[i]));
-    if (matches != 0) rows[i] = next.rows[FirstMatch(matches)];
+    if (matches == 0) continue;
+    rows[i] = next.rows[FirstMatch(matches)];
+    AskForRow(*tables[i], rows[i], purpose);
   }
-  PrefetchRows(purpose);
 }
 
-void RowFinder::PrefetchRows(Purpose purpose) const {
-  const auto bytes_of = [purpose](const Table& table) {
-    return std::min(purpose == Purpose::kReading ? table.spec.read_bytes() : table.rows.record_bytes(), kMostPrefetched);
-  };
-  const auto prefetch = [](const std::byte* record, size_t bytes) {
-    for (size_t offset = 0; offset < bytes; offset += 64) __builtin_prefetch(record + offset);
-  };
-  const Table* first = tables[0];
-  const bool one_table = std::all_of(tables, tables + count, [first](const Table* each) { return each == first; });
-  if (!one_table) {
-    for (int i = 0; i < count; ++i) prefetch(RecordOrElsewhere(tables[i]->rows, rows[i]), bytes_of(*tables[i]));
-    return;
-  }
-  const size_t bytes = bytes_of(*first);
-  for (int i = 0; i < count; ++i) prefetch(RecordOrElsewhere(first->rows, rows[i]), bytes);
+void RowFinder::AskForHintedRows(Purpose purpose) const {
+  for (int i = 0; i < count; ++i) AskForRow(*tables[i], rows[i], purpose);
 }
 
 }  // namespace monolith

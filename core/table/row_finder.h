@@ -2,8 +2,7 @@
 //
 // A block goes through three steps: AskForLines() asks memory for the index lines of all ids, AskForRows() for the rows that the tags
 // point to, and then the caller takes the rows. Callers keep several blocks going, the steps of one between those of the others, so
-// that what one waits for comes while another works. The loops that ask are as short as they can be, because the processor overlaps
-// only what fits its reorder window; one loop doing everything for each id in turn was measured at a third of the speed.
+// that what one waits for comes while another works.
 //
 // Under the thread sanitizer nothing is asked for and nothing guessed.
 // Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns a guess into
@@ -34,7 +33,7 @@ class RowFinder {
   void AskForLines();
   void AskForRows(Purpose purpose);
   // In place of both, when `rows` are hints.
-  void AskForHintedRows(Purpose purpose) const { PrefetchRows(purpose); }
+  void AskForHintedRows(Purpose purpose) const;
 
   uint32_t Settle(int i) const {
     const Table& table = *tables[i];
@@ -44,8 +43,6 @@ class RowFinder {
   }
 
  private:
-  void PrefetchRows(Purpose purpose) const;
-
   const IndexLine* lines_[kBlock];
 };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "table/group.h"
 #include "table/row_finder.h"
@@ -24,6 +25,9 @@ class RowReader {
   RowReader(BucketLock* locks, int64_t step) : locks_(locks), step_(step) {}
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
+
+  // The rows of `ids` in one table, end to end, as Read() would; the common case, with everything that is the same for all ids at hand.
+  int64_t ReadTable(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
   // Reads wish_of(i) for every i in [first, last) and, if `hints` is not null, puts the row of i, or kNoRow, into hints[i]. Returns how
   // many of the ids were there.
@@ -52,6 +56,7 @@ class RowReader {
 
  private:
   static constexpr int64_t kRounds = 3;
+  static constexpr int kBlockOfTable = 32;
 
   struct Block {
     RowFinder finder;
@@ -75,6 +80,9 @@ class RowReader {
     }
   }
 
+  int64_t ReadBlockOfTable(const Table& table, const int64_t* ids, float* weights, uint32_t* hints);
+  // Under the lock: an id that a writer disturbed, or that was not where it should be.
+  uint32_t ReadAgain(const Table& table, int64_t id, uint64_t hash, float* weights);
   void Take(Block& block) const;
   // Repeats what a writer disturbed; returns how many of the block's ids were there.
   int64_t Check(Block& block);
