@@ -215,7 +215,8 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
         table.spec.Decompress(PayloadOf(record), weights.data() + i * dim);
       } else {
         std::memcpy(weights.data() + i * dim, PayloadOf(record), sizeof(float) * dim);
-        std::memcpy(state.data() + i * state_bytes, PayloadOf(record) + sizeof(float) * dim, state_bytes);
+        const auto* stored = reinterpret_cast<const uint8_t*>(PayloadOf(record)) + sizeof(float) * dim;
+        std::copy_n(stored, state_bytes, state.data() + i * state_bytes);  // memcpy may not be given the null of an empty state
       }
     }
     return hits;
