@@ -12,6 +12,7 @@ import monolith
 
 PUBLIC_NAMES = [
     "HashTable",
+    "Ragged",
     "Segment",
     "TableConfig",
     "TableGroup",
@@ -23,6 +24,7 @@ PUBLIC_NAMES = [
     "ids",
     "initializers",
     "row_optimizers",
+    "tensors",
 ]
 
 

@@ -21,7 +21,7 @@ from monolith._version import __version__
 
 _load_core(__path__)
 
-from monolith import errors, ids
+from monolith import errors, ids, tensors
 from monolith.tables import (
     HashTable,
     Segment,
@@ -33,9 +33,11 @@ from monolith.tables import (
     initializers,
     row_optimizers,
 )
+from monolith.tensors import Ragged
 
 __all__ = [
     "HashTable",
+    "Ragged",
     "Segment",
     "TableConfig",
     "TableGroup",
@@ -47,4 +49,5 @@ __all__ = [
     "ids",
     "initializers",
     "row_optimizers",
+    "tensors",
 ]

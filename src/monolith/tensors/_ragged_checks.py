@@ -1,0 +1,107 @@
+"""What may be cut into rows, and how: the checks behind `Ragged`, each with one wait for a GPU at most."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def check_row_splits(row_splits: Tensor, *, num_values: int, device: torch.device) -> None:
+    """Splits must be int64 [B + 1] on the device of the values, and rise from 0 to their number."""
+    if not isinstance(row_splits, Tensor):
+        raise TypeError(f"row_splits must be an int64 tensor, got {type(row_splits).__name__}; see Ragged.from_lengths")
+    if row_splits.dtype != torch.int64:
+        raise TypeError(f"row_splits must be int64, got {row_splits.dtype}; convert them with .to(torch.int64)")
+    if row_splits.ndim != 1 or row_splits.shape[0] == 0:
+        raise ValueError(
+            f"row_splits must have shape (rows + 1,), got {tuple(row_splits.shape)}; no rows at all are the splits [0]"
+        )
+    if row_splits.device != device:
+        raise ValueError(f"row_splits must be on the device of the values ({device}), got {row_splits.device}")
+    if not _readable(row_splits):
+        return
+    falling = (row_splits[1:] < row_splits[:-1]).any()
+    if bool((row_splits[0] != 0) | (row_splits[-1] != num_values) | falling):
+        text = ", decreasing in between" if bool(falling) else ""
+        raise ValueError(
+            f"row_splits must rise from 0 to the number of values ({num_values}), "
+            f"got {int(row_splits[0])} to {int(row_splits[-1])}{text}"
+        )
+
+
+def check_lengths(lengths: Tensor, *, num_values: int) -> None:
+    """Lengths must not be negative and count every value once."""
+    if not _readable(lengths):
+        return
+    negative = (lengths < 0).any()
+    # Lengths near the largest int64 may add up to the right number by wrapping round; no single one can be so long.
+    if bool(negative | (lengths > num_values).any() | (lengths.sum() != num_values)):
+        found = f"a length of {int(lengths.min())}" if bool(negative) else f"{sum(lengths.tolist())}"
+        raise ValueError(f"lengths must be >= 0 and add up to the number of values ({num_values}), got {found}")
+
+
+def check_row_ids(row_ids: Tensor, *, num_values: int, num_rows: int) -> None:
+    """Row numbers must be one for each value, never decrease and name rows that exist."""
+    if num_rows < 0:
+        raise ValueError(f"num_rows must be >= 0, got {num_rows}")
+    if row_ids.shape[0] != num_values:
+        raise ValueError(f"row_ids must have one number for each of {num_values} values, got {row_ids.shape[0]}")
+    if num_values == 0 or not _readable(row_ids):
+        return
+    falling = (row_ids[1:] < row_ids[:-1]).any()
+    if bool(falling | (row_ids[0] < 0) | (row_ids[-1] >= num_rows)):
+        if bool(falling):
+            raise ValueError("row_ids must never decrease; sort them first, and the values in the same order")
+        raise ValueError(f"row_ids must be in 0..{num_rows - 1}, got {int(row_ids[0])} to {int(row_ids[-1])}")
+
+
+def index_tensor(numbers: Tensor | Sequence[int], name: str, device: torch.device) -> Tensor:
+    """int64 [m] on the device of the values, from a tensor of int32 or int64 or from plain numbers."""
+    if not isinstance(numbers, Tensor):
+        numbers = torch.tensor([operator.index(number) for number in numbers], dtype=torch.int64, device=device)
+    if numbers.dtype not in {torch.int64, torch.int32}:
+        raise TypeError(f"{name} must be int64 or int32, got {numbers.dtype}")
+    if numbers.ndim != 1:
+        raise ValueError(f"{name} must have one dim, got shape {tuple(numbers.shape)}")
+    if numbers.device != device:
+        raise ValueError(f"{name} must be on the device of the values ({device}), got {numbers.device}")
+    return numbers.to(torch.int64)
+
+
+def row_numbers(rows: Tensor, num_rows: int) -> Tensor:
+    """int64 [m]: rows named by their numbers, negative ones counted from the end, or by a bool [B]."""
+    if rows.ndim != 1:
+        raise ValueError(f"rows to take must have one dim, got shape {tuple(rows.shape)}")
+    if rows.dtype == torch.bool:
+        if rows.shape[0] != num_rows:
+            raise IndexError(f"a bool for each of {num_rows} rows is needed to take rows, got {rows.shape[0]}")
+        return rows.nonzero().squeeze(1)
+    if rows.dtype not in {torch.int64, torch.int32}:
+        raise TypeError(f"rows to take must be int64, int32 or bool, got {rows.dtype}")
+    # Checked here because a GPU answers a number out of range by ending the process.
+    if bool(((rows < -num_rows) | (rows >= num_rows)).any()):
+        raise IndexError(f"rows to take must be in {-num_rows}..{num_rows - 1}, got {rows.tolist()}")
+    return torch.where(rows < 0, rows + num_rows, rows).to(torch.int64)
+
+
+def check_padding(dtype: torch.dtype, fill: complex, length: int | None) -> int | None:
+    """The length to pad to, once the dtype can hold the fill."""
+    if not (dtype.is_floating_point or dtype.is_complex) and not isinstance(fill, int):
+        raise TypeError(f"to_padded: fill must be an int for values of {dtype}, got {fill!r}")
+    if length is None:
+        return None
+    length = operator.index(length)
+    if length < 0:
+        raise ValueError(f"to_padded: length must be >= 0, got {length}")
+    return length
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether numbers can be looked at: not while a graph is traced, nor of a tensor without storage."""
+    return not (torch.compiler.is_compiling() or tensor.is_meta)
