@@ -6,8 +6,36 @@ Imports torch and nothing above `monolith.errors`. Read `ragged` first.
 from __future__ import annotations
 
 from monolith.tensors._ragged_pytree import register as _register
+from monolith.tensors.nested_tensors import NestedTensors
+from monolith.tensors.packing import (
+    get_keyed_shape,
+    get_typed_keyed_shape,
+    merge_dicts,
+    pack_tensors,
+    pack_typed_keyed_tensors,
+    split_tensors_with_type,
+    unpack_packed_tensors,
+    unpack_tensors,
+)
 from monolith.tensors.ragged import Ragged, fused_value_rowids
+from monolith.tensors.reshape import StaticReshapeNBuilder, static_reshape
+from monolith.tensors.squeeze import maybe_squeeze_3d_tensor
 
-__all__ = ["Ragged", "fused_value_rowids"]
+__all__ = [
+    "NestedTensors",
+    "Ragged",
+    "StaticReshapeNBuilder",
+    "fused_value_rowids",
+    "get_keyed_shape",
+    "get_typed_keyed_shape",
+    "maybe_squeeze_3d_tensor",
+    "merge_dicts",
+    "pack_tensors",
+    "pack_typed_keyed_tensors",
+    "split_tensors_with_type",
+    "static_reshape",
+    "unpack_packed_tensors",
+    "unpack_tensors",
+]
 
 _register()

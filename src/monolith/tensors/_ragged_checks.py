@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -100,6 +100,23 @@ def check_padding(dtype: torch.dtype, fill: complex, length: int | None) -> int 
     if length < 0:
         raise ValueError(f"to_padded: length must be >= 0, got {length}")
     return length
+
+
+def check_alike(raggeds: Sequence[Any], kind: type) -> None:
+    """What is put end to end must be of one `kind`, the class Ragged, and differ in its rows only."""
+    if not raggeds:
+        raise ValueError("concat: at least one Ragged is needed, got none")
+    for ragged in raggeds:
+        if not isinstance(ragged, kind):
+            raise TypeError(f"concat: each must be a Ragged, got {type(ragged).__name__}")
+    found = {
+        f"ragged rank {ragged.ragged_rank} of {tuple(ragged.flat_values.shape[1:])} {ragged.dtype} on {ragged.device}"
+        for ragged in raggeds
+    }
+    if len(found) > 1:
+        raise ValueError(
+            f"concat: all must have the same ragged rank, inner dims, dtype and device, got {', '.join(sorted(found))}"
+        )
 
 
 def _readable(tensor: Tensor) -> bool:

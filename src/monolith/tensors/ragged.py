@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from monolith.tensors._ragged_checks import (
+    check_alike,
     check_lengths,
     check_padding,
     check_row_ids,
@@ -144,7 +145,7 @@ class Ragged:
         Ragged([[7], [], [3, 9]], dtype=torch.int64)
         """
         raggeds = list(raggeds)
-        _check_alike(raggeds)
+        check_alike(raggeds, Ragged)
         if isinstance(raggeds[0].values, Ragged):
             values: Values = cls.concat([cast("Ragged", ragged.values) for ragged in raggeds])
         else:
@@ -233,7 +234,7 @@ class Ragged:
         # Values beyond the length go to one place behind the last row, which is cut off.
         num_places = self.num_rows * length
         targets = torch.where(places < length, rows * length + places, num_places)
-        padded = values.new_full((num_places + 1, *values.shape[1:]), fill).index_copy(0, targets, values)
+        padded = values.new_full((num_places + 1, *values.shape[1:]), fill).index_copy_(0, targets, values)
         return padded[:num_places].reshape(self.num_rows, length, *values.shape[1:])
 
     def mask(self, length: int | None = None) -> Tensor:
@@ -327,7 +328,9 @@ class Ragged:
         if not all(isinstance(part, Tensor | Ragged) for part in parts):  # a mapped pytree may hold anything
             return f"Ragged(values={parts[0]!r}, row_splits={parts[1]!r})"
         place = "" if self.device.type == "cpu" else f", device='{self.device}'"
-        if self._row_splits.is_meta or max(self.num_rows, self.flat_values.numel()) > MAX_SHOWN:
+        # Subclasses of Tensor may stand for numbers that do not exist yet, as those do with which torch traces a graph.
+        readable = type(self._row_splits) is Tensor and not self._row_splits.is_meta
+        if not readable or max(self.num_rows, self.flat_values.numel()) > MAX_SHOWN:
             return f"Ragged({self.num_rows} rows, {_num_values(self._values)} values, dtype={self.dtype}{place})"
         return f"Ragged({text_of(self.to_lists())}, dtype={self.dtype}{place})"
 
@@ -371,8 +374,7 @@ def _splits_of(lengths: Tensor) -> Tensor:
 
 
 def _row_ids(ragged: Ragged) -> Tensor:
-    rows = torch.arange(ragged.num_rows, device=ragged.row_splits.device)
-    return torch.repeat_interleave(rows, ragged.lengths(), output_size=_num_values(ragged.values))
+    return torch.repeat_interleave(ragged.lengths(), output_size=_num_values(ragged.values))
 
 
 def _take(ragged: Ragged, rows: Tensor) -> Ragged:
@@ -386,12 +388,3 @@ def _take(ragged: Ragged, rows: Tensor) -> Ragged:
     values = ragged.values
     taken = _take(values, places) if isinstance(values, Ragged) else values.index_select(0, places)
     return Ragged(taken, splits, validate=False)
-
-
-def _check_alike(raggeds: Sequence[Ragged]) -> None:
-    if not raggeds:
-        raise ValueError("concat: at least one Ragged is needed, got none")
-    kinds = {(ragged.ragged_rank, ragged.flat_values.shape[1:], ragged.dtype, ragged.device) for ragged in raggeds}
-    if len(kinds) > 1:
-        found = ", ".join(f"{rank} of {tuple(dims)} {dtype} on {device}" for rank, dims, dtype, device in kinds)
-        raise ValueError(f"concat: all must have the same ragged rank, inner dims, dtype and device, got {found}")
