@@ -8,7 +8,7 @@ namespace monolith {
 
 // Registers the translation of monolith::Error to the classes of monolith.errors. Comes before every other Bind.
 void BindErrors(nanobind::module_& m);
-// Versions, threads, CPU features, huge pages and the bucket of an id.
+// Versions, threads, CPU features, huge pages, batch memory and the bucket of an id.
 void BindSystem(nanobind::module_& m);
 void BindTableSpec(nanobind::module_& m);
 // Groups of tables, plans, what an update did.

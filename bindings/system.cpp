@@ -1,4 +1,4 @@
-// What the core is and what it runs on: version, buckets, threads, CPU features, huge pages.
+// What the core is and what it runs on: version, buckets, threads, CPU features, huge pages, batch memory.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -12,6 +12,7 @@
 #include "base/thread_pool.h"
 #include "bindings.h"
 #include "format/crc32c.h"
+#include "table/buffer.h"
 
 namespace nb = nanobind;
 
@@ -33,6 +34,13 @@ Buckets BucketOfAll(const Ids& ids) {
   return Buckets(buckets, {count}, owner);
 }
 
+// Uninitialised; its memory goes back to the core's store of batch memory, so that the next batch need not clear pages again.
+nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig> NewFloats(size_t count) {
+  auto* floats = new Buffer<float>(count);
+  const nb::capsule owner(floats, [](void* p) noexcept { delete static_cast<Buffer<float>*>(p); });
+  return {floats->data(), {count}, owner};
+}
+
 // The instruction sets fixed at compile time, then what is chosen at run time.
 std::vector<std::string> FeaturesInUse() {
   std::vector<std::string> features = CpuFeatures();
@@ -49,6 +57,7 @@ void BindSystem(nb::module_& m) {
   m.def("num_threads", &NumThreads);
   m.def("cpu_features", &FeaturesInUse);
   m.def("huge_pages", &HugePages);
+  m.def("new_floats", &NewFloats, nb::arg("count"));
   m.def("bucket_of", &BucketOfAll, nb::arg("ids").noconvert());
 }
 

@@ -24,12 +24,16 @@ std::byte* MapPages(size_t bytes, size_t small_bytes) {
   if (skip != 0) munmap(begin, skip);
   if (mapped - skip > bytes) munmap(begin + skip + bytes, mapped - skip - bytes);
   begin += skip;
-#ifdef MADV_HUGEPAGE
-  if (small_bytes < bytes) madvise(begin + small_bytes, bytes - small_bytes, MADV_HUGEPAGE);
-#else
-  (void)small_bytes;
-#endif
+  if (small_bytes < bytes) AdviseHugePages(begin + small_bytes, bytes - small_bytes);
   return begin;
+}
+
+void AdviseHugePages(void* begin, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  madvise(begin, bytes, MADV_HUGEPAGE);
+#else
+  (void)begin, (void)bytes;
+#endif
 }
 
 void UnmapPages(std::byte* begin, size_t bytes) { munmap(begin, bytes); }

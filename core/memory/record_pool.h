@@ -25,18 +25,36 @@ class RecordPool {
   RecordPool(const RecordPool&) = delete;
   RecordPool& operator=(const RecordPool&) = delete;
 
+  // A copy of what addressing needs, for loops that would otherwise load it again for every record.
+  class View {
+   public:
+    // As RecordPool::At() and AtAllocated().
+    std::byte* At(uint32_t number) const {
+      std::byte* extent = extents_[number >> shift_].load(std::memory_order_relaxed);
+      return extent == nullptr ? nullptr : extent + static_cast<size_t>(number & mask_) * record_bytes_;
+    }
+    std::byte* AtAllocated(uint32_t number) const {
+      return extents_[number >> shift_].load(std::memory_order_relaxed) + static_cast<size_t>(number & mask_) * record_bytes_;
+    }
+
+   private:
+    friend class RecordPool;
+    View(const std::atomic<std::byte*>* extents, int shift, uint32_t mask, size_t record_bytes)
+        : extents_(extents), shift_(shift), mask_(mask), record_bytes_(record_bytes) {}
+
+    const std::atomic<std::byte*>* extents_;
+    int shift_;
+    uint32_t mask_;
+    size_t record_bytes_;
+  };
+
+  View view() const { return {extents_, extent_shift_, extent_mask_, record_bytes_}; }
   size_t record_bytes() const { return record_bytes_; }
 
   // Null iff no record of that extent was ever allocated.
-  std::byte* At(uint32_t number) const {
-    std::byte* extent = extents_[number >> extent_shift_].load(std::memory_order_relaxed);
-    return extent == nullptr ? nullptr : extent + static_cast<size_t>(number & extent_mask_) * record_bytes_;
-  }
+  std::byte* At(uint32_t number) const { return view().At(number); }
   // As At(), for numbers known to be allocated.
-  std::byte* AtAllocated(uint32_t number) const {
-    return extents_[number >> extent_shift_].load(std::memory_order_relaxed) +
-           static_cast<size_t>(number & extent_mask_) * record_bytes_;
-  }
+  std::byte* AtAllocated(uint32_t number) const { return view().AtAllocated(number); }
 
   // At least one and at most `wanted` fresh records, numbered upwards from all earlier ones. Throws kResourceExhausted.
   Run Allocate(uint32_t wanted);

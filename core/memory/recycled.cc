@@ -7,12 +7,15 @@
 #include <mutex>
 #include <new>
 
+#include "memory/pages.h"
+
 namespace monolith {
 namespace {
 
 constexpr size_t kSmallestKept = size_t{32} << 10;  // below this malloc is as good
 constexpr size_t kLargestKept = size_t{64} << 20;   // beyond this a batch is so large that clearing pages does not matter
 constexpr int kBlocksPerSize = 8;
+constexpr size_t kBytesPerSize = size_t{128} << 20;  // of the largest blocks fewer are kept
 constexpr int kNumSizes = std::bit_width(kLargestKept) - std::bit_width(kSmallestKept) + 1;
 
 struct Shelf {
@@ -40,6 +43,15 @@ Shelf& ShelfFor(size_t bytes) {
   return TheStore().shelves[std::bit_width(std::bit_ceil(bytes)) - std::bit_width(kSmallestKept)];
 }
 
+// Large blocks lie on huge pages where the system grants them: batches are read and written all over.
+void* Allocate(size_t size) {
+  const bool huge = size >= kHugePage && size % kHugePage == 0;
+  void* block = std::aligned_alloc(huge ? kHugePage : 64, size);
+  if (block == nullptr) throw std::bad_alloc();
+  if (huge) AdviseHugePages(block, size);
+  return block;
+}
+
 }  // namespace
 
 void* TakeRecycled(size_t bytes) {
@@ -48,16 +60,14 @@ void* TakeRecycled(size_t bytes) {
     Shelf& shelf = ShelfFor(bytes);
     if (shelf.count > 0) return shelf.blocks[--shelf.count];
   }
-  void* block = std::aligned_alloc(64, RoundedSize(bytes));
-  if (block == nullptr) throw std::bad_alloc();
-  return block;
+  return Allocate(RoundedSize(bytes));
 }
 
 void GiveRecycled(void* block, size_t bytes) noexcept {
   if (IsKept(bytes)) {
     std::lock_guard lock(TheStore().mutex);
     Shelf& shelf = ShelfFor(bytes);
-    if (shelf.count < kBlocksPerSize) {
+    if (shelf.count < kBlocksPerSize && (shelf.count + 1) * std::bit_ceil(bytes) <= kBytesPerSize) {
       shelf.blocks[shelf.count++] = block;
       return;
     }

@@ -58,9 +58,7 @@ class BagPooler {
     int64_t bag = begin;
     for (int64_t first = splits_[begin]; first < splits_[end]; first += kIdsPerBlock) {
       const int64_t last = std::min(first + kIdsPerBlock, splits_[end]);
-      hits_ += reader_.Read(first, last, nullptr, [&](int64_t i) {
-        return RowWish{&table_, ids_[i], rows.data() + (i - first) * dim_};
-      });
+      hits_ += reader_.ReadTable(table_, ids_.subspan(first, last - first), rows.data(), nullptr);
       for (int64_t i = first; i < last; ++i) {
         while (i >= splits_[bag + 1]) ++bag;
         AddFloats(out + bag * dim_, rows.data() + (i - first) * dim_, static_cast<int>(dim_));
@@ -80,9 +78,7 @@ class BagPooler {
     for (int64_t bag = begin; bag < end; ++bag) {
       float* places = out + bag * n * dim_;
       const int64_t taken = std::min(n, splits_[bag + 1] - splits_[bag]);
-      hits_ += reader_.Read(splits_[bag], splits_[bag] + taken, nullptr, [&](int64_t i) {
-        return RowWish{&table_, ids_[i], places + (i - splits_[bag]) * dim_};
-      });
+      hits_ += reader_.ReadTable(table_, ids_.subspan(splits_[bag], taken), places, nullptr);
       std::fill_n(places + taken * dim_, (n - taken) * dim_, 0.0f);
     }
   }
@@ -156,12 +152,13 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   }
   return SumOverTasks(kNumBuckets, kBucketsPerTask, [&](int64_t begin, int64_t end) {
     size_t cell = begin * tables_.size();
-    const int64_t last = plan.splits[end * tables_.size()];
-    return RowReader(locks_.get(), step).Read(plan.splits[cell], last, plan.hints.data(), [&](int64_t u) {
-      while (u >= plan.splits[cell + 1]) ++cell;
+    const int64_t first = plan.splits[cell], last = plan.splits[end * tables_.size()];
+    const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
+    return RowReader(locks_.get(), step).ReadTables(ids, plan.hints.data() + first, [&](int64_t i) {
+      while (first + i >= plan.splits[cell + 1]) ++cell;
       const Table& table = *tables_[cell % tables_.size()];
-      float* out = values.data() + first_value[cell] + (u - plan.splits[cell]) * table.spec.dim();
-      return RowWish{&table, plan.unique[u], out};
+      float* out = values.data() + first_value[cell] + (first + i - plan.splits[cell]) * table.spec.dim();
+      return RowWish{&table, out};
     });
   });
 }

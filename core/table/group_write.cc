@@ -56,11 +56,7 @@ class RowWriter {
   }
 
  private:
-  struct Visitor {
-    void Prefetch(int64_t) const {}
-  };
-
-  struct AssignVisitor : Visitor {
+  struct AssignVisitor {
     AssignVisitor(Group& the_group, const Plan& the_plan, std::span<const float> the_values, const Times& the_times,
                   bool adds, int64_t the_step)
         : group(the_group), plan(the_plan), values(the_values), times(the_times), add(adds), step(the_step) {}
@@ -78,7 +74,7 @@ class RowWriter {
         if (group.KeepsOut(id.bucket, id.table, id.id, id.hash, 1, step)) return;
         row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
       } else {
-        id.shard.BeforeChange(id.table.rows, row, group.clock_);
+        id.shard().BeforeChange(id.table.rows, row, group.clock_);
       }
       std::byte* record = id.table.rows.AtAllocated(row);
       Write(spec, PayloadOf(record), given);
@@ -108,7 +104,7 @@ class RowWriter {
     const int64_t step;
   };
 
-  struct ReinitializeVisitor : Visitor {
+  struct ReinitializeVisitor {
     ReinitializeVisitor(Group& the_group, const Plan& the_plan, uint32_t the_time, std::span<int8_t> the_status)
         : group(the_group), plan(the_plan), time(the_time), status(the_status) {}
 
@@ -118,7 +114,7 @@ class RowWriter {
       if (row == kNoRow) {
         row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
       } else {
-        id.shard.BeforeChange(id.table.rows, row, group.clock_);
+        id.shard().BeforeChange(id.table.rows, row, group.clock_);
         if (!id.table.spec.serving) id.table.spec.InitPayload(id.id, PayloadOf(id.table.rows.AtAllocated(row)));
       }
       HeaderOf(id.table.rows.AtAllocated(row))->time = time;
@@ -131,7 +127,7 @@ class RowWriter {
     const std::span<int8_t> status;
   };
 
-  struct EraseVisitor : Visitor {
+  struct EraseVisitor {
     explicit EraseVisitor(Group& the_group) : group(the_group) {}
     void Visit(const PlannedId& id, Count& erased) const {
       if (id.row == kNoRow) return;

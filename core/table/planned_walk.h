@@ -21,12 +21,14 @@ struct PlannedId {
   Bucket& bucket;
   uint32_t bucket_number;
   Table& table;
-  TableShard& shard;
   int table_place;  // of the table among those of the plan
   int64_t place;    // in plan.unique
   int64_t id;
   uint64_t hash;
-  uint32_t row;  // kNoRow iff the id is not in the table
+  uint32_t row;       // kNoRow iff the id is not in the table
+  std::byte* record;  // of the row; null iff there is none
+
+  TableShard& shard() const { return table.shards[bucket_number]; }
 };
 
 template <typename Local>
@@ -36,8 +38,7 @@ class PlannedWalk {
   PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan, bool hinted)
       : locks_(locks), buckets_(buckets), tables_(tables), plan_(plan), hinted_(hinted && plan.hints.size() != 0) {}
 
-  // Calls visitor.Visit(const PlannedId&, Local&) for every id, and visitor.Prefetch(place) a little before; returns the sum of
-  // the tasks' Locals by +=.
+  // Calls visitor.Visit(const PlannedId&, Local&) for every id; returns the sum of the tasks' Locals by +=.
   template <typename Visitor>
   Local Run(Visitor& visitor) {
     const int tasks = plan_.num_unique() < kIdsPerHold ? 1 : kNumBuckets / kBucketsPerTask;
@@ -46,7 +47,11 @@ class PlannedWalk {
     ParallelFor(tasks, [&](int task) {
       Local local{};
       const uint32_t width = kNumBuckets / tasks;
-      VisitBuckets(task * width, (task + 1) * width, visitor, local);
+      if (tables_.size() == 1) {
+        VisitBuckets(task * width, (task + 1) * width, OneBlock(*tables_[0]), visitor, local);
+      } else {
+        VisitBuckets(task * width, (task + 1) * width, MixedBlock(*this, CellOf(task * width)), visitor, local);
+      }
       std::lock_guard lock(total_mutex);
       total += local;
     });
@@ -57,23 +62,40 @@ class PlannedWalk {
   static constexpr int kIdsPerHold = 512;
   static constexpr int kBucketsPerTask = 16;
 
-  int64_t BeginOf(uint32_t bucket) const { return plan_.splits[static_cast<size_t>(bucket) * plan_.num_tables]; }
+  size_t CellOf(uint32_t bucket) const { return static_cast<size_t>(bucket) * plan_.num_tables; }
+  int64_t BeginOf(uint32_t bucket) const { return plan_.splits[CellOf(bucket)]; }
 
-  size_t CellOf(uint32_t bucket, int place) const { return static_cast<size_t>(bucket) * plan_.num_tables + place; }
+  // Some ids of the plan on their way: found, and then visited.
+  struct Block {
+    int64_t first = 0;  // place of the first id in the plan
+    RowFinder finder;
+  };
 
-  // Which cell an id of the plan is in, for ids asked about in order.
-  class CellCursor {
-   public:
-    CellCursor(const Plan& plan, size_t cell) : plan_(plan), cell_(cell) {}
-    void MoveTo(int64_t u) {
-      while (u >= plan_.splits[cell_ + 1]) ++cell_;
+  struct OneBlock : Block {
+    explicit OneBlock(Table& the_table) : tables(the_table, Purpose::kWriting), table(the_table) {}
+    void SetTables(int64_t) {}
+    int place(int) const { return 0; }
+
+    OneTable tables;
+    Table& table;
+  };
+
+  struct MixedBlock : Block {
+    MixedBlock(const PlannedWalk& the_walk, size_t first_cell) : walk(the_walk), cell(first_cell) {}
+    // `from` never goes back.
+    void SetTables(int64_t from) {
+      for (int i = 0; i < this->finder.count(); ++i) {
+        while (from + i >= walk.plan_.splits[cell + 1]) ++cell;
+        places[i] = static_cast<int>(cell % walk.plan_.num_tables);
+        tables.Set(i, walk.tables_[places[i]]);
+      }
     }
-    uint32_t bucket() const { return static_cast<uint32_t>(cell_ / plan_.num_tables); }
-    int place() const { return static_cast<int>(cell_ % plan_.num_tables); }
+    int place(int i) const { return places[i]; }
 
-   private:
-    const Plan& plan_;
-    size_t cell_;
+    const PlannedWalk& walk;
+    size_t cell;
+    ManyTables tables{Purpose::kWriting};
+    int places[RowFinder::kBlock];
   };
 
   // The lock of the bucket that is being visited.
@@ -110,71 +132,76 @@ class PlannedWalk {
     int ids_ = 0;
   };
 
-  template <typename Visitor>
-  void VisitBuckets(uint32_t begin, uint32_t end, Visitor& visitor, Local& local) {
+  // Three blocks are under way: the index lines of one arrive, the rows of the one before, and the one before that is visited.
+  template <typename AnyBlock, typename Visitor>
+  void VisitBuckets(uint32_t begin, uint32_t end, const AnyBlock& empty, Visitor& visitor, Local& local) {
     Holder holder(locks_);
     std::vector<uint32_t> busy;
-    CellCursor ahead(plan_, CellOf(begin, 0)), here(plan_, CellOf(begin, 0));
-    // Block n is begun in round n and visited in round n + 3: its index lines come meanwhile, then its rows.
-    constexpr int64_t kRounds = 3;
-    RowFinder finders[kRounds + 1];
+    AnyBlock blocks[3] = {empty, empty, empty};
+    AnyBlock *asked = &blocks[0], *guessed = &blocks[1], *visited = &blocks[2];
     const int64_t first = BeginOf(begin), last = BeginOf(end);
-    const int64_t num_blocks = (last - first + RowFinder::kBlock - 1) / RowFinder::kBlock;
-    for (int64_t round = 0; round < num_blocks + kRounds; ++round) {
-      if (const int64_t visited = round - kRounds; visited >= 0) {
-        const RowFinder& finder = finders[visited % (kRounds + 1)];
-        for (int i = 0; i < finder.count; ++i) {
-          const int64_t u = first + visited * RowFinder::kBlock + i;
-          here.MoveTo(u);
-          const uint32_t bucket = here.bucket();
-          if (!busy.empty() && busy.back() == bucket) continue;
-          if (!holder.IsAt(bucket) && !holder.TryEnter(bucket)) {
-            busy.push_back(bucket);
-            continue;
-          }
-          VisitId(u, here, finder.hashes[i], finder.rows[i], visitor, local);
-          holder.CountId();
+    for (int64_t next = first; next < last + 2 * RowFinder::kBlock; next += RowFinder::kBlock) {
+      Ask(next, last, *asked);
+      Guess(*guessed);
+      VisitBlock(*visited, holder, &busy, visitor, local);
+      AnyBlock* const done = visited;
+      visited = guessed;
+      guessed = asked;
+      asked = done;
+    }
+    for (const uint32_t bucket : busy) VisitBusy(bucket, holder, empty, visitor, local);
+  }
+
+  template <typename AnyBlock, typename Visitor>
+  void VisitBusy(uint32_t bucket, Holder& holder, AnyBlock block, Visitor& visitor, Local& local) {
+    holder.Enter(bucket);
+    for (int64_t next = BeginOf(bucket); next < BeginOf(bucket + 1); next += RowFinder::kBlock) {
+      Ask(next, BeginOf(bucket + 1), block);
+      Guess(block);
+      VisitBlock(block, holder, nullptr, visitor, local);
+    }
+  }
+
+  // Takes the ids from `first` on, none from `last` on; no lock is needed.
+  template <typename AnyBlock>
+  void Ask(int64_t first, int64_t last, AnyBlock& block) const {
+    block.first = std::min(first, last);
+    block.finder.Take(plan_.unique.data() + block.first, static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
+    block.SetTables(block.first);
+    if (!hinted_) block.finder.AskForLines(block.tables);
+  }
+
+  // From the hints of an earlier read, or from the index as it is now.
+  template <typename AnyBlock>
+  void Guess(AnyBlock& block) const {
+    if (hinted_) {
+      block.finder.GuessFromHints(block.tables, plan_.hints.data() + block.first);
+    } else {
+      block.finder.GuessFromLines(block.tables);
+    }
+  }
+
+  // Leaves out the buckets that it finds locked and notes them in `busy`; with null it visits all, and the lock is held.
+  template <typename AnyBlock, typename Visitor>
+  void VisitBlock(AnyBlock& block, Holder& holder, std::vector<uint32_t>* busy, Visitor& visitor, Local& local) {
+    const RowFinder& finder = block.finder;
+    for (int i = 0; i < finder.count(); ++i) {
+      const uint32_t bucket = finder.bucket(i);
+      if (busy != nullptr && !holder.IsAt(bucket)) {
+        if (!busy->empty() && busy->back() == bucket) continue;
+        if (!holder.TryEnter(bucket)) {
+          busy->push_back(bucket);
+          continue;
         }
       }
-      if (const int64_t asked = round - 1; asked >= 0 && asked < num_blocks) {
-        RowFinder& finder = finders[asked % (kRounds + 1)];
-        if (!hinted_) finder.AskForRows(RowFinder::Purpose::kWriting);
-        for (int i = 0; i < finder.count; ++i) visitor.Prefetch(first + asked * RowFinder::kBlock + i);
-      }
-      if (round < num_blocks) BeginBlock(first + round * RowFinder::kBlock, last, ahead, finders[round % (kRounds + 1)]);
+      uint32_t row;
+      std::byte* record = finder.Settle(block.tables, i, &row);
+      Table& table = *tables_[block.place(i)];
+      visitor.Visit(PlannedId{buckets_[bucket], bucket, table, block.place(i), block.first + i, finder.id(i), finder.hash(i), row,
+                              record},
+                    local);
+      holder.CountId();
     }
-    for (const uint32_t bucket : busy) {
-      holder.Enter(bucket);
-      CellCursor cursor(plan_, CellOf(bucket, 0));
-      for (int64_t u = BeginOf(bucket); u < BeginOf(bucket + 1); ++u) {
-        cursor.MoveTo(u);
-        VisitId(u, cursor, HashId(plan_.unique[u]), kNoRow, visitor, local);
-        holder.CountId();
-      }
-    }
-  }
-
-  // Guesses rows from the hints of an earlier read, or begins to from the index as it is now; no lock is held.
-  void BeginBlock(int64_t first, int64_t last, CellCursor& cursor, RowFinder& finder) const {
-    finder.count = static_cast<int>(std::min<int64_t>(RowFinder::kBlock, last - first));
-    for (int i = 0; i < finder.count; ++i) {
-      cursor.MoveTo(first + i);
-      finder.ids[i] = plan_.unique[first + i];
-      finder.hashes[i] = HashId(finder.ids[i]);
-      finder.tables[i] = tables_[cursor.place()];
-      finder.rows[i] = hinted_ ? plan_.hints[first + i] : kNoRow;
-    }
-    hinted_ ? finder.AskForHintedRows(RowFinder::Purpose::kWriting) : finder.AskForLines();
-  }
-
-  template <typename Visitor>
-  void VisitId(int64_t u, const CellCursor& cursor, uint64_t hash, uint32_t guess, Visitor& visitor, Local& local) {
-    Table& table = *tables_[cursor.place()];
-    TableShard& shard = table.shards[cursor.bucket()];
-    const int64_t id = plan_.unique[u];
-    const bool holds = guess != kNoRow && TableShard::Holds(table.rows, guess, id);
-    const uint32_t row = holds ? guess : shard.Find(table.rows, hash, id);
-    visitor.Visit(PlannedId{buckets_[cursor.bucket()], cursor.bucket(), table, shard, cursor.place(), u, id, hash, row}, local);
   }
 
   BucketLock* const locks_;

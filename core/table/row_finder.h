@@ -1,49 +1,208 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
-// A block goes through three steps: AskForLines() asks memory for the index lines of all ids, AskForRows() for the rows that the tags
-// point to, and then the caller takes the rows. Callers keep several blocks going, the steps of one between those of the others, so
-// that what one waits for comes while another works.
+// Three short loops over the block: hash the ids; ask memory for their index lines; match the tags and ask for the rows they point
+// to. What a caller does in between and afterwards, with this block or with others, happens while the answers arrive.
 //
-// Under the thread sanitizer nothing is asked for and nothing guessed.
 // Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns a guess into
-// the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved. Used by one thread.
+// the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved. Under the thread sanitizer
+// nothing is guessed. Used by one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "base/prefetch.h"
 #include "table/group.h"
 
 namespace monolith {
+
+enum class Purpose { kReading, kWriting };  // how much of a row will be needed: its weights, or all of it
+
+// The table of a block's ids, when it is one for all of them: everything that is the same for all ids is at hand.
+class OneTable {
+ public:
+  OneTable(const Table& table, Purpose purpose) : table_(table), heads_(table.heads.get()), rows_(table.rows.view()) {
+    asked_bytes_ = AskedBytes(table, purpose);
+  }
+  const Table& table(int) const { return table_; }
+  const IndexHead* heads(int) const { return heads_; }
+  RecordPool::View rows(int) const { return rows_; }
+  size_t asked_bytes(int) const { return asked_bytes_; }
+
+  static size_t AskedBytes(const Table& table, Purpose purpose) {
+    constexpr size_t kMost = 512;  // the hardware follows a longer row by itself
+    return std::min(purpose == Purpose::kReading ? table.spec.read_bytes() : table.rows.record_bytes(), kMost);
+  }
+
+ private:
+  const Table& table_;
+  const IndexHead* const heads_;
+  const RecordPool::View rows_;
+  size_t asked_bytes_;
+};
+
+// Tables that change from id to id of a block.
+class ManyTables {
+ public:
+  static constexpr int kBlock = 32;
+
+  explicit ManyTables(Purpose purpose) : purpose_(purpose) {}
+  void Set(int i, const Table* table) { tables_[i] = table; }
+  const Table& table(int i) const { return *tables_[i]; }
+  const IndexHead* heads(int i) const { return tables_[i]->heads.get(); }
+  RecordPool::View rows(int i) const { return tables_[i]->rows.view(); }
+  size_t asked_bytes(int i) const { return OneTable::AskedBytes(*tables_[i], purpose_); }
+
+ private:
+  const Purpose purpose_;
+  const Table* tables_[kBlock];
+};
 
 class RowFinder {
  public:
   static constexpr int kBlock = 32;  // pages in flight must also fit the processor's first translation buffer
 
-  // Set by the caller: `count` entries of each.
-  int count = 0;
-  int64_t ids[kBlock];
-  uint64_t hashes[kBlock];
-  const Table* tables[kBlock];
+  int count() const { return count_; }
+  int64_t id(int i) const { return ids_[i]; }
+  uint64_t hash(int i) const { return hashes_[i]; }
+  uint32_t bucket(int i) const { return BucketOfHash(hashes_[i]); }
 
-  // Filled by AskForRows(), or by the caller from hints; kNoRow = not there.
-  uint32_t rows[kBlock];
+  // Begins a block. REQUIRES: count <= kBlock; ids stay where they are.
+  void Take(const int64_t* ids, int count) {
+    ids_ = ids;
+    count_ = count;
+    for (int i = 0; i < count; ++i) hashes_[i] = HashId(ids[i]);
+  }
 
-  enum class Purpose { kReading, kWriting };  // how much of a row will be needed: its weights, or all of it
+  // Guesses from the index as it is now, in two steps: what is done between them happens while the lines arrive.
+  template <typename Tables>
+  void AskForLines(const Tables& tables);
+  template <typename Tables>
+  void GuessFromLines(const Tables& tables);
+  // In place of it, when an earlier read left the rows.
+  template <typename Tables>
+  void GuessFromHints(const Tables& tables, const uint32_t* hints);
 
-  void AskForLines();
-  void AskForRows(Purpose purpose);
-  // In place of both, when `rows` are hints.
-  void AskForHintedRows(Purpose purpose) const;
-
-  uint32_t Settle(int i) const {
-    const Table& table = *tables[i];
-    if (rows[i] != kNoRow && TableShard::Holds(table.rows, rows[i], ids[i])) [[likely]] return rows[i];
-    return RowIndex::Find(table.heads[BucketOfHash(hashes[i])].shape(), hashes[i],
-                          [&](uint32_t row) { return TableShard::Holds(table.rows, row, ids[i]); });
+  // The record of id i, null iff it has none; *row becomes its number or kNoRow.
+  template <typename Tables>
+  std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
+    std::byte* record = records_[i];
+    *row = rows_[i];
+    if (record != nullptr && IsRowOf(record, ids_[i])) [[likely]] return record;
+    return Search(tables.table(i), i, row);
   }
 
  private:
+  static bool IsRowOf(const std::byte* record, int64_t id) { return HeaderOf(record)->key == id && IsLive(*HeaderOf(record)); }
+
+  std::byte* Search(const Table& table, int i, uint32_t* row) const;
+
+  template <typename Tables>
+  void AskForRow(const Tables& tables, int i, uint32_t row) {
+    std::byte* record = tables.rows(i).At(row);
+    rows_[i] = row;
+    records_[i] = record;
+    if (record == nullptr) [[unlikely]] return;  // asking for address 0 would make the processor look for a page that is not there
+    Prefetch(record);
+    Prefetch(record + kCacheLine);
+    if (tables.asked_bytes(i) > 2 * kCacheLine) PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
+  }
+
+  // Rows whose tag is the same by chance, for Search().
+  template <typename Tables>
+  [[gnu::always_inline]] void AskForOthers(const Tables& tables, int i, const IndexLine& line, uint64_t matches) const {
+    for (; matches != 0; matches &= matches - 1) {
+      const std::byte* record = tables.rows(i).At(line.rows[FirstMatch(matches)]);
+      if (record != nullptr) PrefetchLines(record, tables.asked_bytes(i));
+    }
+  }
+
+  // Calls visit(line) for the two lines after the home line of id i, where nearly all of its passed-on entries are, until it says true.
+  template <typename Tables, typename Visit>
+  [[gnu::always_inline]] void ForLinesAfterHome(const Tables& tables, int i, Visit&& visit) {
+    const IndexShape shape = tables.heads(i)[bucket(i)].shape();
+    uint32_t at = shape.HomeOf(hashes_[i]);
+    for (int lines = 0; lines < 2; ++lines) {
+      at = shape.Next(at);
+      if (visit(*shape.Line(at))) return;
+    }
+  }
+
+  void GuessNothing() {
+    std::fill_n(rows_, count_, kNoRow);
+    std::fill_n(records_, count_, nullptr);
+  }
+
+  static IndexLine* const kNoSegment;  // of an index without lines
+
+  int count_ = 0;
+  const int64_t* ids_ = nullptr;
+  uint64_t hashes_[kBlock];
   const IndexLine* lines_[kBlock];
+  uint32_t rows_[kBlock];
+  std::byte* records_[kBlock];
 };
+
+template <typename Tables>
+[[gnu::always_inline]] inline void RowFinder::AskForLines(const Tables& tables) {
+  if constexpr (kReadersLock) return;
+  IndexLine* const* segments[kBlock];
+  uint32_t places[kBlock];
+  for (int i = 0; i < count_; ++i) {
+    const IndexShape shape = tables.heads(i)[bucket(i)].shape();
+    const uint32_t home = shape.HomeOf(hashes_[i]);
+    segments[i] = shape.num_lines == 0 ? &kNoSegment : shape.segments + IndexShape::SegmentOf(home);
+    places[i] = IndexShape::PlaceOf(home);
+    Prefetch(segments[i]);
+  }
+  for (int i = 0; i < count_; ++i) {
+    lines_[i] = *segments[i] + places[i];
+    Prefetch(lines_[i]);
+  }
+}
+
+template <typename Tables>
+[[gnu::always_inline]] inline void RowFinder::GuessFromLines(const Tables& tables) {
+  if constexpr (kReadersLock) return GuessNothing();
+  int passed_on[kBlock];  // ids whose home line was full once
+  int num_passed_on = 0;
+  for (int i = 0; i < count_; ++i) {
+    const IndexLine& line = *lines_[i];
+    const uint64_t matches = MatchTags(line, RowIndex::TagOf(hashes_[i]));
+    if (matches != 0) [[likely]] {
+      AskForRow(tables, i, line.rows[FirstMatch(matches)]);
+      if ((matches & (matches - 1)) != 0) [[unlikely]] AskForOthers(tables, i, line, matches & (matches - 1));
+      continue;
+    }
+    rows_[i] = kNoRow;
+    records_[i] = nullptr;
+    if (line.passed == 0) continue;
+    passed_on[num_passed_on++] = i;
+    ForLinesAfterHome(tables, i, [](const IndexLine& next) {
+      Prefetch(&next);
+      return false;
+    });
+  }
+  for (int k = 0; k < num_passed_on; ++k) {
+    const int i = passed_on[k];
+    ForLinesAfterHome(tables, i, [&](const IndexLine& next) {
+      const uint64_t matches = MatchTags(next, RowIndex::TagOf(hashes_[i]));
+      if (matches != 0) AskForRow(tables, i, next.rows[FirstMatch(matches)]);
+      return matches != 0 || next.passed == 0;
+    });
+  }
+}
+
+template <typename Tables>
+void RowFinder::GuessFromHints(const Tables& tables, const uint32_t* hints) {
+  for (int i = 0; i < count_; ++i) {
+    if (hints[i] != kNoRow) {
+      AskForRow(tables, i, hints[i]);
+    } else {
+      rows_[i] = kNoRow;
+      records_[i] = nullptr;
+    }
+  }
+}
 
 }  // namespace monolith

@@ -23,15 +23,14 @@ uint32_t EntriesAtFullLoad(uint32_t num_lines, double phase) {
 }
 
 uint32_t RoundLines(uint64_t lines) {
-  if (lines <= 32) return static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(lines, 1)));
-  return static_cast<uint32_t>((lines + 31) / 32 * 32);
+  constexpr uint32_t kWhole = IndexShape::kSegmentLines;
+  if (lines <= kWhole) return static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(lines, 1)));
+  return static_cast<uint32_t>((lines + kWhole - 1) / kWhole * kWhole);
 }
 
-uint32_t NumSegments(uint32_t num_lines) {
-  return num_lines <= 32 ? static_cast<uint32_t>(std::bit_width(num_lines)) : 5 + num_lines / 32;
-}
+uint32_t NumSegments(uint32_t num_lines) { return (num_lines + IndexShape::kSegmentLines - 1) / IndexShape::kSegmentLines; }
 
-uint32_t SegmentLines(uint32_t segment) { return segment >= 6 ? 32 : (segment == 0 ? 1 : 1u << (segment - 1)); }
+size_t SegmentBytes(uint32_t num_lines) { return std::min(num_lines, IndexShape::kSegmentLines) * sizeof(IndexLine); }
 
 IndexLine** NewSegmentList(uint32_t num_segments) {
   auto** segments = static_cast<IndexLine**>(std::malloc(num_segments * sizeof(IndexLine*)));
@@ -64,9 +63,8 @@ void InsertInto(uint32_t num_lines, uint32_t home, uint8_t tag, uint32_t row, Li
 
 void IndexHead::SetShape(const IndexShape& shape) {
   const auto address = reinterpret_cast<uint64_t>(shape.segments);
-  const uint32_t code = shape.num_lines == 0    ? 0
-                        : shape.num_lines <= 32 ? static_cast<uint32_t>(std::bit_width(shape.num_lines))
-                                                : shape.num_lines / 32 + 5;
+  constexpr uint32_t kWhole = IndexShape::kSegmentLines;
+  const uint32_t code = shape.num_lines <= kWhole ? shape.num_lines : shape.num_lines / kWhole + kCodeOffset;
   MONOLITH_CHECK((address & ~kAddress) == 0 && code < (1u << 16));
   shape_.store(address | uint64_t{code} << 48, std::memory_order_release);
 }
@@ -104,19 +102,19 @@ uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
 
 void RowIndex::Replace(const Rebuild& rebuild, double phase, BlockArena& arena) {
   const IndexShape old = shape();
-  const uint32_t kept = old.num_lines == 0 ? 0 : NumSegments(old.num_lines);
+  const uint32_t kept = old.num_lines / IndexShape::kSegmentLines;  // a segment that is not whole is replaced
   const uint32_t num_segments = NumSegments(rebuild.num_lines);
+  const size_t bytes = SegmentBytes(rebuild.num_lines);
   IndexLine** grown = NewSegmentList(num_segments);
-  uint32_t line = 0;
   for (uint32_t i = 0; i < num_segments; ++i) {
-    const size_t bytes = SegmentLines(i) * sizeof(IndexLine);
     grown[i] = i < kept ? old.segments[i] : reinterpret_cast<IndexLine*>(arena.Allocate(bytes));
-    std::memcpy(static_cast<void*>(grown[i]), rebuild.lines + line, bytes);
-    line += SegmentLines(i);
+    std::memcpy(static_cast<void*>(grown[i]), rebuild.lines + i * IndexShape::kSegmentLines, bytes);
   }
   limit_ = EntriesAtFullLoad(rebuild.num_lines, phase);
-  if (old.segments != nullptr) retired_.push_back(old.segments);
   head_->SetShape({grown, rebuild.num_lines});
+  if (old.segments == nullptr) return;
+  if (kept == 0) arena.Free(reinterpret_cast<std::byte*>(old.segments[0]), SegmentBytes(old.num_lines));
+  retired_.push_back(old.segments);
 }
 
 void RowIndex::Insert(uint64_t hash, uint32_t row) {
@@ -147,8 +145,8 @@ void RowIndex::Erase(uint64_t hash, uint32_t row) {
 
 void RowIndex::Clear(BlockArena& arena) {
   const IndexShape now = shape();
-  for (uint32_t i = 0; now.num_lines != 0 && i < NumSegments(now.num_lines); ++i) {
-    arena.Free(reinterpret_cast<std::byte*>(now.segments[i]), SegmentLines(i) * sizeof(IndexLine));
+  for (uint32_t i = 0; i < NumSegments(now.num_lines); ++i) {
+    arena.Free(reinterpret_cast<std::byte*>(now.segments[i]), SegmentBytes(now.num_lines));
   }
   FreeSegmentLists();
   head_->SetSize(0);

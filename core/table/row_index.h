@@ -4,8 +4,8 @@
 // itself lives in the row, so a tag match is only a candidate: 1 in 255 of other ids' entries has the same tag. An entry sits in its home line or, if that was full, in the first
 // later line with room; a search ends at the first line that nothing went past.
 //
-// All changes need the bucket's lock. Readers without it may take the shape of an index from its head and search that: lines are
-// neither moved nor unmapped before Clear().
+// All changes need the bucket's lock. Readers without it may take the shape of an index from its head and search that: lines may be
+// reused meanwhile, but are not unmapped before Clear().
 #pragma once
 
 #include <atomic>
@@ -71,8 +71,11 @@ inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) { return MatchTags
 // REQUIRES: matches != 0.
 inline int FirstMatch(uint64_t matches) { return std::countr_zero(matches) / kMatchStride; }
 
-// The lines of an index at one moment. Segments hold 1, 1, 2, 4, 8, 16, 32, 32, ... lines: growth adds segments and moves none.
+// The lines of an index at one moment, in segments of 32: growth adds segments and moves none. An index of up to 32 lines, always a
+// power of two, is one segment of just that size.
 struct IndexShape {
+  static constexpr uint32_t kSegmentLines = 32;
+
   IndexLine* const* segments;
   uint32_t num_lines;  // 0 iff nothing was ever inserted
 
@@ -80,21 +83,21 @@ struct IndexShape {
     return static_cast<uint32_t>((((hash >> 20) & 0xffffffffu) * num_lines) >> 32);
   }
   // Which segment holds a line, and which line of the segment it is.
-  static uint32_t SegmentOf(uint32_t line) { return line >= 32 ? 5 + (line >> 5) : std::bit_width(line); }
-  static uint32_t PlaceOf(uint32_t line) { return line >= 32 ? line & 31 : line - (std::bit_ceil(line + 1) >> 1); }
+  static uint32_t SegmentOf(uint32_t line) { return line / kSegmentLines; }
+  static uint32_t PlaceOf(uint32_t line) { return line % kSegmentLines; }
   IndexLine* Line(uint32_t line) const { return segments[SegmentOf(line)] + PlaceOf(line); }
   uint32_t Next(uint32_t line) const { return line + 1 == num_lines ? 0 : line + 1; }
 };
 
 // What a search needs first, kept together for all buckets of a table so that it stays in the nearest cache. The shape is one word,
-// so that a reader never sees half of a change: 48 bits of address and a code for the number of lines, which is a power of two up to
-// 32 and a multiple of 32 beyond.
+// so that a reader never sees half of a change: 48 bits of address and a code for the number of lines, which is a multiple of 32 from 32
+// on.
 class IndexHead {
  public:
   IndexShape shape() const {
     const uint64_t word = shape_.load(std::memory_order_relaxed);
     const auto code = static_cast<uint32_t>(word >> 48);
-    const uint32_t num_lines = code == 0 ? 0 : (code <= 6 ? 1u << (code - 1) : (code - 5) * 32);
+    const uint32_t num_lines = code <= IndexShape::kSegmentLines ? code : (code - kCodeOffset) * IndexShape::kSegmentLines;
     return {reinterpret_cast<IndexLine* const*>(word & kAddress), num_lines};
   }
   // REQUIRES: num_lines is 0 or one that RowIndex rounds to.
@@ -104,6 +107,7 @@ class IndexHead {
 
  private:
   static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
+  static constexpr uint32_t kCodeOffset = IndexShape::kSegmentLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
 
   std::atomic<uint64_t> shape_{0};
   std::atomic<uint32_t> size_{0};  // entries

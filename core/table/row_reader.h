@@ -5,10 +5,12 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 
 #include "table/group.h"
+#include "table/row_copy.h"
 #include "table/row_finder.h"
 
 namespace monolith {
@@ -16,7 +18,6 @@ namespace monolith {
 // What to read and where to put it.
 struct RowWish {
   const Table* table;
-  int64_t id;
   float* weights;  // takes table->spec.dim() floats, zeros for an id that is not there
 };
 
@@ -26,72 +27,87 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // The rows of `ids` in one table, end to end, as Read() would; the common case, with everything that is the same for all ids at hand.
+  // The rows of `ids` in one table, end to end. If `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i]. Returns how
+  // many of the ids were there.
   int64_t ReadTable(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
-  // Reads wish_of(i) for every i in [first, last) and, if `hints` is not null, puts the row of i, or kNoRow, into hints[i]. Returns how
-  // many of the ids were there.
+  // As ReadTable(), from the table and to the place that wish_of(i) says for ids[i]; it is asked in order.
   template <typename WishOf>
-  int64_t Read(int64_t first, int64_t last, uint32_t* hints, WishOf&& wish_of) {
+  int64_t ReadTables(std::span<const int64_t> ids, uint32_t* hints, WishOf&& wish_of) {
     int64_t hits = 0;
-    // Block n is filled in round n and taken in round n + 3: its lines come meanwhile, then its rows.
-    const int64_t num_blocks = (last - first + RowFinder::kBlock - 1) / RowFinder::kBlock;
-    for (int64_t round = 0; round < num_blocks + kRounds; ++round) {
-      const int64_t taken = round - kRounds;
-      if (taken >= 0) Take(At(taken));
-      if (round < num_blocks) Fill(first + round * RowFinder::kBlock, last, wish_of, At(round));
-      ReadFence();  // between a block's versions and its reading, and between its reading and the second look at its versions
-      if (taken >= 0) {
-        hits += Check(At(taken));
-        const RowFinder& finder = At(taken).finder;
-        if (hints != nullptr) std::copy_n(finder.rows, finder.count, hints + first + taken * RowFinder::kBlock);
+    ManyTables tables(Purpose::kReading);
+    float* weights[RowFinder::kBlock];
+    for (size_t done = 0; done < ids.size(); done += RowFinder::kBlock) {
+      finder_.Take(ids.data() + done, static_cast<int>(std::min<size_t>(RowFinder::kBlock, ids.size() - done)));
+      for (int i = 0; i < finder_.count(); ++i) {
+        const RowWish wish = wish_of(static_cast<int64_t>(done) + i);
+        tables.Set(i, wish.table);
+        weights[i] = wish.weights;
       }
-      if (const int64_t asked = round - 1; asked >= 0 && asked < num_blocks) {
-        At(asked).finder.AskForRows(RowFinder::Purpose::kReading);
-      }
-      if (round < num_blocks) At(round).finder.AskForLines();
+      hits += ReadBlock(
+          tables, hints == nullptr ? nullptr : hints + done, [&weights](int i) { return weights[i]; },
+          [&](int i, const std::byte* record) { CopyRow(tables.table(i).spec, record, weights[i]); });
     }
     return hits;
   }
 
  private:
-  static constexpr int64_t kRounds = 3;
-  static constexpr int kBlockOfTable = 32;
-
-  struct Block {
-    RowFinder finder;
-    float* weights[RowFinder::kBlock];
-    uint32_t versions[RowFinder::kBlock];
-  };
-
-  Block& At(int64_t number) { return blocks_[number % (kRounds + 1)]; }
-
-  template <typename WishOf>
-  void Fill(int64_t begin, int64_t last, WishOf&& wish_of, Block& block) {
-    RowFinder& finder = block.finder;
-    finder.count = static_cast<int>(std::min<int64_t>(RowFinder::kBlock, last - begin));
-    for (int i = 0; i < finder.count; ++i) {
-      const RowWish wish = wish_of(begin + i);
-      finder.ids[i] = wish.id;
-      finder.hashes[i] = HashId(wish.id);
-      finder.tables[i] = wish.table;
-      block.weights[i] = wish.weights;
-      block.versions[i] = locks_[BucketOfHash(finder.hashes[i])].Version();
+  // Reads what the finder took: copy(i, record) for an id that has a record, zeros at weights_of(i) for the others.
+  template <typename Tables, typename WeightsOf, typename Copy>
+  int64_t ReadBlock(const Tables& tables, uint32_t* hints, WeightsOf&& weights_of, Copy&& copy);
+  // Under the lock: an id that a writer disturbed, or that was not where it should be.
+  uint32_t ReadAgain(const Table& table, int i, float* weights);
+  void CopyRow(const TableSpec& spec, const std::byte* record, float* weights) const {
+    if (spec.reads_raw()) [[likely]] {
+      CopyFloats(weights, reinterpret_cast<const float*>(PayloadOf(record)), spec.dim());
+    } else {
+      spec.ReadWeights(PayloadOf(record), weights, step_);
     }
   }
-
-  int64_t ReadBlockOfTable(const Table& table, const int64_t* ids, float* weights, uint32_t* hints);
-  // Under the lock: an id that a writer disturbed, or that was not where it should be.
-  uint32_t ReadAgain(const Table& table, int64_t id, uint64_t hash, float* weights);
-  void Take(Block& block) const;
-  // Repeats what a writer disturbed; returns how many of the block's ids were there.
-  int64_t Check(Block& block);
-  void ReadLocked(Block& block, int i);
-  void TakeRow(Block& block, int i) const;
+  // The usual sizes of a row, known to the compiler; 0 = whatever the table says.
+  template <int kDim>
+  int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
   BucketLock* const locks_;
   const int64_t step_;
-  Block blocks_[kRounds + 1];
+  RowFinder finder_;
 };
+
+template <typename Tables, typename WeightsOf, typename Copy>
+[[gnu::always_inline]] inline int64_t RowReader::ReadBlock(const Tables& tables, uint32_t* hints, WeightsOf&& weights_of,
+                                                           Copy&& copy) {
+  const int count = finder_.count();
+  uint32_t versions[RowFinder::kBlock];
+  uint32_t rows[RowFinder::kBlock];
+  for (int i = 0; i < count; ++i) versions[i] = locks_[finder_.bucket(i)].Version();
+  ReadFence();  // the versions were read before everything that follows
+  finder_.AskForLines(tables);
+  finder_.GuessFromLines(tables);
+  int64_t hits = count;
+  for (int i = 0; !kReadersLock && i < count; ++i) {
+    const std::byte* record = finder_.Settle(tables, i, &rows[i]);
+    if (record != nullptr) [[likely]] {
+      copy(i, record);
+    } else {
+      ZeroFloats(weights_of(i), tables.table(i).spec.dim());
+      --hits;
+    }
+  }
+  ReadFence();  // and everything was read before the versions are looked at again
+  static_assert(RowFinder::kBlock <= 32);
+  uint32_t again = kReadersLock ? static_cast<uint32_t>((uint64_t{1} << count) - 1) : 0;  // bit i: id i must be read under the lock
+  for (int i = 0; !kReadersLock && i < count; ++i) {
+    const uint32_t version = locks_[finder_.bucket(i)].Version();
+    again |= static_cast<uint32_t>(version != versions[i] || !BucketLock::IsStable(version)) << i;
+  }
+  for (; again != 0; again &= again - 1) {
+    const int i = std::countr_zero(again);
+    const uint32_t before = kReadersLock ? 0 : rows[i];
+    rows[i] = ReadAgain(tables.table(i), i, weights_of(i));
+    hits += static_cast<int>(before == kNoRow) - static_cast<int>(rows[i] == kNoRow);
+  }
+  if (hints != nullptr) std::copy_n(rows, count, hints);
+  return hits;
+}
 
 }  // namespace monolith

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, new_rows, step_number, time_array
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables, single
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
@@ -86,7 +86,7 @@ class HashTable(WholeGroup):
     def lookup(self, ids: Ids, *, step: int = 0) -> Any:
         """float32, shape of ids + [dim]. An id without a row reads zeros; nothing is inserted."""
         array = id_array(ids, self._subject)
-        values = np.empty((*array.shape, self.dim), np.float32)
+        values = new_rows((*array.shape, self.dim))
         splits = self.native.splits_for(self._number, array.size)
         self._core.lookup(array.reshape(-1), splits, values.reshape(-1), step_number(step, self._subject))
         return hand_back(values, ids)
@@ -95,7 +95,7 @@ class HashTable(WholeGroup):
         """All that is stored of the ids: weights, optimizer state and time."""
         array = id_array(ids, self._subject)
         shape = array.shape
-        weights = np.empty((*shape, self.dim), np.float32)
+        weights = new_rows((*shape, self.dim))
         state = np.empty((*shape, self._state_bytes), np.uint8)
         times = np.empty(shape, np.int64)
         found = np.empty(shape, np.uint8)
@@ -118,7 +118,7 @@ class HashTable(WholeGroup):
         array = id_array(ids, self._subject).reshape(-1)
         splits = split_array(row_splits, array.size, self._subject)
         pooling = parse_combiner(combiner, self._subject)
-        values = np.empty(pooling.shape(len(splits) - 1, self.dim), np.float32)
+        values = new_rows(pooling.shape(len(splits) - 1, self.dim))
         self._core.lookup_pooled(
             self._number,
             array,
@@ -246,11 +246,11 @@ class HashTable(WholeGroup):
     def read(self, plan: TablePlan, *, per: Per = "unique", step: int = 0) -> Any:
         """Rows of the plan: float32 [U, dim] of its distinct ids, or [n, dim] of its input with ``per="id"``."""
         layout = _layout(per, self._subject)
-        values = np.empty((len(plan), self.dim), np.float32)
+        values = new_rows((len(plan), self.dim))
         self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
         if layout == _PER_UNIQUE_ID:
             return hand_back(values, plan.like)
-        spread = np.empty((plan.core.num_ids, self.dim), np.float32)
+        spread = new_rows((plan.core.num_ids, self.dim))
         plan.core.spread(self.dim, values.reshape(-1), spread.reshape(-1))
         return hand_back(spread, plan.like)
 

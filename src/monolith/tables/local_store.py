@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array, id_array, tensor_view, time_array
+from monolith.tables._arrays import finite_scale, float_array, id_array, new_rows, tensor_view, time_array
 from monolith.tables._merged_update import MergedUpdate, merge_updates
 from monolith.tables._native_tables import NativeTables
 from monolith.tables.cut import ALL_BUCKETS, bucket_bounds, row_blocks
@@ -170,9 +170,9 @@ class LocalStore:
                 )
             if train:
                 self._open(own)
-        values = torch.empty(own.num_values, dtype=torch.float32)
-        self.native.core.read(own.core, values.numpy(), max(0, after + 1))  # the step that this read is for
-        return Finished(LocalRows(values, seen))
+        values = new_rows((own.num_values,))
+        self.native.core.read(own.core, values, max(0, after + 1))  # the step that this read is for
+        return Finished(LocalRows(torch.from_numpy(values), seen))
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""

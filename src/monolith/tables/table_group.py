@@ -15,6 +15,7 @@ from monolith.tables._arrays import (
     float_array,
     hand_back,
     id_array,
+    new_rows,
     step_number,
     time_array,
 )
@@ -102,7 +103,7 @@ class TableGroup(WholeGroup):
         """Name -> float32, shape of its ids + [dim]. Ids without a row read zeros."""
         batch = self._batch(ids)
         sizes = [array.size * self.native.dims[table] for table, array in zip(batch.tables, batch.arrays, strict=True)]
-        values = np.empty(sum(sizes), np.float32)
+        values = new_rows((sum(sizes),))
         self._core.lookup(batch.flat, batch.splits, values, step_number(step, "group"))
         return self._parts(values, batch, ids)
 
@@ -124,7 +125,7 @@ class TableGroup(WholeGroup):
 
     def read(self, plan: TablePlan, *, step: int = 0) -> Any:
         """float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
-        values = np.empty(self._core.num_values(plan.core), np.float32)
+        values = new_rows((self._core.num_values(plan.core),))
         self._core.read(plan.core, values, step_number(step, "group"))
         return hand_back(values, plan.like)
 

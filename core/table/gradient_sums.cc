@@ -1,0 +1,151 @@
+#include "table/gradient_sums.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/prefetch.h"
+#include "base/thread_pool.h"
+#include "table/row_copy.h"
+
+namespace monolith {
+namespace {
+
+constexpr int kBucketsPerTask = 32;
+constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
+
+[[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
+
+}  // namespace
+
+GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout)
+    : plan_(plan), dims_(std::move(dims)), layout_(layout) {
+  int64_t values = 0;
+  for (size_t t = 0; t < dims_.size(); ++t) {
+    first_value_.push_back(values);
+    values += (plan_.table_splits[t + 1] - plan_.table_splits[t]) * dims_[t];
+  }
+  first_value_.push_back(values);
+  LayOutCells();
+  CheckSizes();
+  if (layout_.per_unique && layout_.scale == 1.0f) {
+    sums_ = layout_.values.data();
+    CheckGiven();
+  } else {
+    SumAll();
+  }
+}
+
+void GradientSums::LayOutCells() {
+  if (dims_.size() == 1) {
+    num_sums_ = plan_.num_unique() * dims_[0];
+    return;
+  }
+  const size_t cells = plan_.splits.size() - 1;
+  first_sum_ = Buffer<int64_t>(cells);
+  for (size_t cell = 0; cell < cells; ++cell) {
+    first_sum_[cell] = num_sums_;
+    num_sums_ += (plan_.splits[cell + 1] - plan_.splits[cell]) * dims_[cell % dims_.size()];
+  }
+}
+
+void GradientSums::CheckSizes() const {
+  const bool pooled = !layout_.rows.empty() || !layout_.scales.empty();
+  if (pooled && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
+  for (const size_t size : {layout_.rows.size(), layout_.scales.size()}) {
+    if (size != 0 && static_cast<int64_t>(size) != plan_.num_ids()) Refuse("pooled gradients need a row and scale per id");
+  }
+  const int64_t expected = layout_.per_unique ? num_sums_ : first_value_.back();
+  const auto got = static_cast<int64_t>(layout_.values.size());
+  if (layout_.rows.empty() && got != expected) {
+    Refuse("gradients must have " + std::to_string(expected) + " elements, got " + std::to_string(got));
+  }
+  const int64_t num_rows = got / dims_[0];
+  for (const int32_t row : layout_.rows) {
+    if (row < 0 || row >= num_rows) Refuse("gradient row " + std::to_string(row) + " is out of range");
+  }
+}
+
+void GradientSums::SumAll() {
+  owned_ = Buffer<float>(num_sums_);
+  sums_ = owned_.data();
+  const int tasks = plan_.num_ids() < kIdsPerTask ? 1 : kNumBuckets / kBucketsPerTask;
+  const size_t cells_per_task = (plan_.splits.size() - 1) / tasks;
+  std::atomic<bool> finite{true};
+  ParallelFor(tasks, [&](int task) {
+    for (size_t cell = task * cells_per_task; cell < (task + 1) * cells_per_task; ++cell) {
+      if (!SumCell(cell)) finite.store(false, std::memory_order_relaxed);
+    }
+  });
+  all_finite_ = finite;
+}
+
+bool GradientSums::SumCell(size_t cell) {
+  const int table = static_cast<int>(cell % dims_.size());
+  const int dim = dims_[table];
+  const int64_t begin = plan_.splits[cell], end = plan_.splits[cell + 1];
+  float* sums = owned_.data() + (dims_.size() == 1 ? begin * dim : first_sum_[cell]);
+  const int64_t size = (end - begin) * dim;
+  if (layout_.per_unique) {
+    std::copy_n(layout_.values.data() + (sums - owned_.data()), size, sums);
+  } else {
+    int at = 0;
+    for (; at + 16 <= dim; at += 16) SumColumns<16>(begin, end, table, at, sums);
+    for (; at + 4 <= dim; at += 4) SumColumns<4>(begin, end, table, at, sums);
+    for (; at < dim; ++at) SumColumns<1>(begin, end, table, at, sums);
+  }
+  if (layout_.scale != 1.0f) ScaleFloats(sums, layout_.scale, static_cast<int>(size));
+  return AllFinite(sums, size);
+}
+
+template <int kWidth>
+void GradientSums::SumColumns(int64_t begin, int64_t end, int table, int at, float* sums) const {
+  constexpr int32_t kAhead = 16;  // occurrences between asking for a gradient and adding it
+  const int64_t dim = dims_[table];
+  const int32_t *starts = plan_.starts.data(), *order = plan_.order.data();
+  const int32_t* rows = layout_.rows.empty() ? nullptr : layout_.rows.data();
+  const float* scales = layout_.scales.empty() ? nullptr : layout_.scales.data();
+  const float* values = layout_.values.data() + first_value_[table] + at;
+  const int64_t first = plan_.table_splits[table];
+  const auto gradient_at = [=](int32_t position) { return values + (rows == nullptr ? position - first : rows[position]) * dim; };
+  // Occurrences lie in `order` as they are summed; in a plan of one table those of the next cells are known too.
+  const int32_t last = (dims_.size() == 1 ? static_cast<int32_t>(plan_.num_ids()) : starts[end]) - 1;
+  for (int64_t place = begin; place < end; ++place) {
+    float piece[kWidth] = {};
+    for (int32_t k = starts[place]; k < starts[place + 1]; ++k) {
+      const float* ahead = gradient_at(order[std::min(k + kAhead, last)]);
+      Prefetch(ahead);
+      Prefetch(ahead + kWidth - 1);  // a row of gradients may begin anywhere in a line
+      const float* gradient = gradient_at(order[k]);
+      const float scale = scales == nullptr ? 1.0f : scales[order[k]];
+      for (int lane = 0; lane < kWidth; ++lane) piece[lane] += gradient[lane] * scale;
+    }
+    std::memcpy(sums + (place - begin) * dim + at, piece, sizeof(piece));
+  }
+}
+
+void GradientSums::CheckGiven() {
+  constexpr int64_t kPerTask = 1 << 17;
+  std::atomic<bool> finite{true};
+  ParallelFor(static_cast<int>((num_sums_ + kPerTask - 1) / kPerTask), [&](int task) {
+    const int64_t begin = task * kPerTask;
+    if (!AllFinite(sums_ + begin, std::min(kPerTask, num_sums_ - begin))) finite.store(false, std::memory_order_relaxed);
+  });
+  all_finite_ = finite;
+}
+
+const float* GradientSums::OfCell(int64_t place, int table) const {
+  const auto after = std::upper_bound(plan_.splits.data(), plan_.splits.data() + plan_.splits.size(), place);
+  const size_t cell = (after - plan_.splits.data()) - 1;
+  return sums_ + first_sum_[cell] + (place - plan_.splits[cell]) * dims_[table];
+}
+
+bool GradientSums::IsFiniteAt(int64_t position, int table) const {
+  const float* gradient = layout_.per_unique ? Of(plan_.inverse[position], table) : At(position, table);
+  return AllFinite(gradient, dims_[table]);
+}
+
+}  // namespace monolith

@@ -1,0 +1,77 @@
+// Gradients of the distinct ids of a plan: what all occurrences of an id ask for, summed in input order, in float32.
+//
+// The result does not depend on the number of threads. It lies in memory of its own, or, where the caller has summed already, where
+// he put it; the update's arrays must outlive it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "table/buffer.h"
+#include "table/plan.h"
+
+namespace monolith {
+
+// How the gradients of a call lie.
+struct GradientLayout {
+  std::span<const float> values;
+  bool per_unique = false;         // in plan order, summed already; otherwise one row per input position
+  std::span<const int32_t> rows;   // input position i takes row rows[i] of `values`; empty = row i
+  std::span<const float> scales;   // ... times scales[i]; empty = times 1
+  float scale = 1.0f;              // of every sum
+};
+
+class GradientSums {
+ public:
+  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's.
+  GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout);
+
+  // Of plan.unique[place], which belongs to `table`; dims[table] floats.
+  const float* Of(int64_t place, int table) const {
+    if (dims_.size() == 1) return sums_ + place * dims_[0];
+    return OfCell(place, table);
+  }
+  // False iff a sum is NaN or infinite.
+  bool all_finite() const { return all_finite_; }
+  // The first input position whose own gradient is not finite and whose table `matters(table)`; -1 if there is none.
+  template <typename Matters>
+  int64_t FirstNonFinite(Matters&& matters) const {
+    for (size_t t = 0; t < dims_.size(); ++t) {
+      if (!matters(static_cast<int>(t))) continue;
+      for (int64_t i = plan_.table_splits[t]; i < plan_.table_splits[t + 1]; ++i) {
+        if (!IsFiniteAt(i, static_cast<int>(t))) return i;
+      }
+    }
+    return -1;
+  }
+
+ private:
+  void CheckSizes() const;
+  void LayOutCells();
+  void SumAll();
+  bool SumCell(size_t cell);
+  // Floats [at, at + kWidth) of the sums of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
+  template <int kWidth>
+  void SumColumns(int64_t begin, int64_t end, int table, int at, float* sums) const;
+  void CheckGiven();
+  const float* OfCell(int64_t place, int table) const;
+  bool IsFiniteAt(int64_t position, int table) const;
+  // The gradient of an input position.
+  const float* At(int64_t position, int table) const {
+    const int64_t row = layout_.rows.empty() ? position - plan_.table_splits[table] : layout_.rows[position];
+    return layout_.values.data() + first_value_[table] + row * dims_[table];
+  }
+
+  const Plan& plan_;
+  const std::vector<int> dims_;
+  const GradientLayout layout_;
+  std::vector<int64_t> first_value_;  // of each table, in gradients per input position
+  Buffer<int64_t> first_sum_;         // of each cell, unless there is one table only
+  int64_t num_sums_ = 0;              // floats
+  Buffer<float> owned_;
+  const float* sums_ = nullptr;
+  bool all_finite_ = true;
+};
+
+}  // namespace monolith
