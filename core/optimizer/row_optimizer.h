@@ -25,6 +25,8 @@ class RowOptimizer {
   virtual ~RowOptimizer() = default;
 
   int dim() const { return dim_; }
+  // True iff Update() looks at more of its context than the learning rate and the step.
+  virtual bool needs_whole_context() const { return false; }
   // A multiple of 4.
   virtual int StateBytes() const = 0;
   virtual void InitState(std::byte* state) const = 0;

@@ -34,6 +34,7 @@ class StochasticRounding final : public RowOptimizer {
  public:
   explicit StochasticRounding(std::unique_ptr<RowOptimizer> base) : RowOptimizer(base->dim()), base_(std::move(base)) {}
 
+  bool needs_whole_context() const override { return true; }
   int StateBytes() const override { return base_->StateBytes(); }
   void InitState(std::byte* state) const override { base_->InitState(state); }
   void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {

@@ -22,7 +22,7 @@ constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread cost
 }  // namespace
 
 GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout)
-    : plan_(plan), dims_(std::move(dims)), layout_(layout) {
+    : plan_(plan), dims_(std::move(dims)), single_dim_(dims_.size() == 1 ? dims_[0] : 0), layout_(layout) {
   int64_t values = 0;
   for (size_t t = 0; t < dims_.size(); ++t) {
     first_value_.push_back(values);

@@ -29,7 +29,7 @@ class GradientSums {
 
   // Of plan.unique[place], which belongs to `table`; dims[table] floats.
   const float* Of(int64_t place, int table) const {
-    if (dims_.size() == 1) return sums_ + place * dims_[0];
+    if (single_dim_ != 0) return sums_ + place * single_dim_;
     return OfCell(place, table);
   }
   // False iff a sum is NaN or infinite.
@@ -65,6 +65,7 @@ class GradientSums {
 
   const Plan& plan_;
   const std::vector<int> dims_;
+  const int64_t single_dim_;  // of the only table; 0 when there are several
   const GradientLayout layout_;
   std::vector<int64_t> first_value_;  // of each table, in gradients per input position
   Buffer<int64_t> first_sum_;         // of each cell, unless there is one table only

@@ -52,8 +52,27 @@ class Applier {
     return applied;
   }
 
-  void Visit(const PlannedId& id, AppliedSum& applied) {
+  [[gnu::always_inline]] void Visit(const PlannedId& id, AppliedSum& applied) {
     const float* gradient = gradients_.Of(id.place, id.table_place);
+    const Rule& rule = rules_[id.table_place];
+    if (id.record == nullptr || rule.optimizer == nullptr) return VisitWithCare(id, gradient, applied);
+    id.shard().BeforeChange(id.record, id.row, id.table.rows, group_.clock_);
+    std::byte* payload = PayloadOf(id.record);
+    rule.optimizer->Update(rule.context, reinterpret_cast<float*>(payload), payload + rule.state_offset, gradient);
+    Touch(id.record, id.place);
+    ++applied.updated;
+  }
+
+ private:
+  // How a row of a table learns, when that is all there is to it: one segment, and nothing asked but its optimizer.
+  struct Rule {
+    const RowOptimizer* optimizer = nullptr;  // null when there is more to it
+    UpdateContext context{};
+    int state_offset = 0;
+  };
+
+  // A row that is new, or a table with more than a Rule says.
+  [[gnu::noinline]] void VisitWithCare(const PlannedId& id, const float* gradient, AppliedSum& applied) {
     const TableSpec& spec = id.table.spec;
     if (spec.nonfinite == NonFinite::kSkip && !AllFinite(gradient, spec.dim())) {
       ++applied.skipped;
@@ -64,14 +83,17 @@ class Applier {
       ++applied.filtered;
       return;
     }
-    RowHeader& header = *HeaderOf(record);
-    header.time = NewestTimeOf(id.place);
-    header.meta = MakeMeta(std::min(FrequencyOf(header) + 1, kMaxFrequency), EpochOf(header));
+    Touch(record, id.place);
     ++applied.updated;
     applied.inserted += id.record == nullptr;
   }
 
- private:
+  void Touch(std::byte* record, int64_t place) const {
+    RowHeader& header = *HeaderOf(record);
+    header.time = NewestTimeOf(place);
+    header.meta = MakeMeta(std::min(FrequencyOf(header) + 1, kMaxFrequency), EpochOf(header));
+  }
+
   std::vector<Table*> CheckedTables() const {
     if (plan_.num_tables != group_.num_tables()) Refuse("the plan was made for another number of tables");
     if (update_.step < 0) Refuse("step must be >= 0, got " + std::to_string(update_.step));
@@ -100,6 +122,7 @@ class Applier {
       const TableSpec& spec = tables_[t]->spec;
       first_value_.push_back(values);
       first_rate_.push_back(rate);
+      rules_.push_back(RuleOf(spec, update_.learning_rates[rate]));
       values += (plan_.table_splits[t + 1] - plan_.table_splits[t]) * spec.dim();
       rate += static_cast<int>(spec.segments().size());
       max_dim_ = std::max(max_dim_, (spec.dim() + 3) / 4 * 4);
@@ -108,6 +131,14 @@ class Applier {
     if (!update_.latest.empty() && static_cast<int64_t>(update_.latest.size()) != values) {
       Refuse("latest must have " + std::to_string(values) + " elements, got " + std::to_string(update_.latest.size()));
     }
+  }
+
+  Rule RuleOf(const TableSpec& spec, float learning_rate) const {
+    const Segment& segment = spec.segments().front();
+    const bool simple = spec.segments().size() == 1 && spec.nonfinite != NonFinite::kSkip &&
+                        !segment.compressor->quantises_training() && !segment.optimizer->needs_whole_context();
+    if (!simple) return {};
+    return {segment.optimizer.get(), {learning_rate, update_.step, 0, nullptr}, segment.state_offset};
   }
 
   // Nothing has been changed yet. Finite gradients whose sum is infinite are let through.
@@ -124,7 +155,7 @@ class Applier {
   }
 
   std::byte* LearnKnown(const PlannedId& id, const float* gradient) const {
-    id.shard().BeforeChange(id.table.rows, id.row, group_.clock_);
+    id.shard().BeforeChange(id.record, id.row, id.table.rows, group_.clock_);
     Learn(id, PayloadOf(id.record), gradient);
     return id.record;
   }
@@ -139,7 +170,8 @@ class Applier {
     auto* payload = reinterpret_cast<std::byte*>(Scratch() + max_dim_);
     id.table.spec.InitPayload(id.id, payload);
     Learn(id, payload, gradient);
-    std::memcpy(PayloadOf(record), payload, id.table.rows.record_bytes() - sizeof(RowHeader));
+    const size_t floats = (id.table.rows.record_bytes() - sizeof(RowHeader)) / sizeof(float);
+    CopyFloats(reinterpret_cast<float*>(PayloadOf(record)), reinterpret_cast<const float*>(payload), static_cast<int>(floats));
     return record;
   }
 
@@ -193,6 +225,7 @@ class Applier {
   const GradientSums gradients_;
   std::vector<int64_t> first_value_;  // of each table, in `latest`
   std::vector<int> first_rate_;
+  std::vector<Rule> rules_;  // of each table
   int max_dim_ = 0;  // rounded up, so that what follows in scratch memory is aligned
   size_t max_row_bytes_ = 0;
 };

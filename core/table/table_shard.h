@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "memory/block_arena.h"
 #include "memory/record_pool.h"
 #include "table/row.h"
@@ -54,7 +55,11 @@ class TableShard {
 
   // Comes before every change of a live row: keeps its old image for an open cut and notes the change.
   void BeforeChange(const RecordPool& rows, uint32_t row, const HistoryClock& clock) {
-    RowHeader& header = *HeaderOf(rows.AtAllocated(row));
+    BeforeChange(rows.AtAllocated(row), row, rows, clock);
+  }
+  // `record` is that of the row.
+  void BeforeChange(std::byte* record, uint32_t row, const RecordPool& rows, const HistoryClock& clock) {
+    RowHeader& header = *HeaderOf(record);
     const uint32_t epoch = EpochOf(header);
     if (epoch == clock.epoch) return;
     if (clock.cut_is_open && epoch <= clock.cut_epoch && row >= cut_cursor_) KeepImage(rows, row);
@@ -109,14 +114,26 @@ class TableShard {
 
 template <typename Visit>
 uint32_t TableShard::VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
+  constexpr uint32_t kAhead = 16;  // records between asking for a header and looking at it
+  const RecordPool::View records = rows.view();
   auto run = std::partition_point(runs_.begin(), runs_.end(), [from](const RecordPool::Run& each) {
     return each.begin + uint64_t{each.count} <= from;
   });
+  auto ahead_run = run;
+  uint32_t ahead = run == runs_.end() ? 0 : std::max(from, run->begin);
+  const auto ask_for_next = [&] {
+    if (ahead_run == runs_.end()) return;
+    Prefetch(records.AtAllocated(ahead));
+    if (++ahead < ahead_run->begin + ahead_run->count) return;
+    if (++ahead_run != runs_.end()) ahead = ahead_run->begin;
+  };
+  for (uint32_t i = 0; i < kAhead; ++i) ask_for_next();
   for (; run != runs_.end(); ++run) {
     const uint32_t used = run->count - (run + 1 == runs_.end() ? fresh_ : 0);
     for (uint32_t row = std::max(from, run->begin); row < run->begin + used; ++row) {
       if (limit-- == 0) return row;
-      if (IsLive(*HeaderOf(rows.AtAllocated(row)))) visit(row);
+      ask_for_next();
+      if (IsLive(*HeaderOf(records.AtAllocated(row)))) visit(row);
     }
   }
   return kNoRow;
