@@ -63,6 +63,7 @@ from monolith.nn.layers import (
 from monolith.nn.losses import (
     RANKING_LOSSES,
     DCGLambdaWeight,
+    IdentityLambdaWeight,
     LambdaWeight,
     ListMLELambdaWeight,
     LossAndPrediction,
@@ -117,6 +118,7 @@ __all__ = [
     "GroupInt",
     "HardConcrete",
     "HasAuxiliaryLoss",
+    "IdentityLambdaWeight",
     "Initializer",
     "InnerProduct",
     "KernelNorm",

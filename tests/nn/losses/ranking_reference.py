@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from monolith.nn import DCGLambdaWeight, LambdaWeight, ListMLELambdaWeight, PrecisionLambdaWeight
+from monolith.nn import DCGLambdaWeight, IdentityLambdaWeight, LambdaWeight, ListMLELambdaWeight, PrecisionLambdaWeight
 
 List = list[float]
 Weights = list[float]
@@ -55,7 +55,9 @@ def pair_weight(labels: List, scores: List, weight: LambdaWeight | None, i: int,
         ranks = ranks_of(scores)
         relevant = [y >= weight.min_relevant_label for y in labels]
         return float(relevant[i] != relevant[j] and (ranks[i] <= weight.topn) != (ranks[j] <= weight.topn))
-    return 1.0
+    if isinstance(weight, IdentityLambdaWeight):
+        return 1.0
+    return abs(labels[i] - labels[j])
 
 
 def pairwise(

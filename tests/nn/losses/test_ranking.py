@@ -14,6 +14,7 @@ from torch import Tensor
 from monolith.nn import (
     RANKING_LOSSES,
     DCGLambdaWeight,
+    IdentityLambdaWeight,
     LambdaWeight,
     ListMLELambdaWeight,
     PrecisionLambdaWeight,
@@ -51,6 +52,8 @@ LAMBDA_WEIGHTS = [
     DCGLambdaWeight.ndcg(topn=3, smooth_fraction=1.0),
     DCGLambdaWeight.reciprocal_rank(topn=1, smooth_fraction=0.5),
     PrecisionLambdaWeight(topn=2),
+    IdentityLambdaWeight(),
+    ListMLELambdaWeight(list_size=5),
 ]
 
 
@@ -68,7 +71,7 @@ def lists(weights: Tensor | None = None) -> list[tuple[list[float], list[float],
 @pytest.mark.parametrize("lambda_weight", LAMBDA_WEIGHTS, ids=repr)
 @pytest.mark.parametrize("weights", [None, WEIGHTS, WEIGHTS[:, :1]], ids=["plain", "by item", "by list"])
 def test_pairwise_losses(key: str, lambda_weight: LambdaWeight | None, weights: Tensor | None) -> None:
-    scale = 1.0 if lambda_weight is None else LABELS.shape[1]
+    scale = 1.0 if lambda_weight is None or not lambda_weight.is_scaled else LABELS.shape[1]
     terms = [
         term for each in lists(weights) for term in reference.pairwise(*each, lambda_weight, reference.PAIR_LOSSES[key])
     ]
@@ -83,9 +86,7 @@ def test_pairwise_losses(key: str, lambda_weight: LambdaWeight | None, weights: 
     assert RANKING_LOSSES[key](**arguments).item() == pytest.approx(expected / len(terms), rel=1e-10)
 
 
-@pytest.mark.parametrize(
-    "lambda_weight", [each for each in LAMBDA_WEIGHTS if not isinstance(each, PrecisionLambdaWeight)]
-)
+@pytest.mark.parametrize("lambda_weight", LAMBDA_WEIGHTS, ids=repr)
 @pytest.mark.parametrize("weights", [None, WEIGHTS, WEIGHTS[:, :1]], ids=["plain", "by item", "by list"])
 def test_softmax_loss(lambda_weight: LambdaWeight | None, weights: Tensor | None) -> None:
     losses = [reference.softmax_list(*each, lambda_weight) for each in lists(weights)]
@@ -105,7 +106,7 @@ def test_pointwise_losses(weights: Tensor | None) -> None:
     assert got.item() == pytest.approx(sum(square) / len(items), rel=1e-10)
 
 
-@pytest.mark.parametrize("lambda_weight", [None, ListMLELambdaWeight(list_size=5)])
+@pytest.mark.parametrize("lambda_weight", [None, DCGLambdaWeight(), ListMLELambdaWeight(list_size=5)])
 @pytest.mark.parametrize("weights", [None, WEIGHTS[:, :1]], ids=["plain", "by list"])
 def test_list_mle_loss(lambda_weight: LambdaWeight | None, weights: Tensor | None) -> None:
     factors = [1.0] * 5 if weights is None else weights[:, 0].tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,8 +14,8 @@ from monolith.nn.layers.activations import Activation, activation_layer
 def correct_logits(logits: Tensor, sample_rate: Tensor | float | None, *, sample_bias: bool = False) -> Tensor:
     """Logits as they would be on the sampled data.
 
-    ``z' = z - ln(sample_rate)``; with `sample_bias`, ``z' = ln(sigmoid(z)) - ln(sample_rate)``. Train on z', serve with
-    z.
+    ``z' = z - ln(sample_rate)``; with `sample_bias`, ``z' = ln(sigmoid(z)) - ln(sample_rate)``. Train on z' and serve
+    with z.
 
     Args:
         logits: Any shape.
@@ -28,7 +30,7 @@ def correct_logits(logits: Tensor, sample_rate: Tensor | float | None, *, sample
         return corrected - torch.log(sample_rate)
     if not sample_rate > 0:
         raise ValueError(f"correct_logits: sample_rate must be > 0, got {sample_rate!r}")
-    return corrected - torch.log(torch.tensor(sample_rate, dtype=logits.dtype, device=logits.device))
+    return corrected - math.log(sample_rate)
 
 
 class LogitCorrection(nn.Module):

@@ -12,6 +12,7 @@ from monolith.nn.losses.batch_softmax import batch_softmax_loss, in_batch_logits
 from monolith.nn.losses.inbatch_auc import inbatch_auc_loss
 from monolith.nn.losses.lambda_weight import (
     DCGLambdaWeight,
+    IdentityLambdaWeight,
     LambdaWeight,
     ListMLELambdaWeight,
     PrecisionLambdaWeight,
@@ -38,6 +39,7 @@ from monolith.nn.losses.sigmoid import (
 
 __all__ = [
     "DCGLambdaWeight",
+    "IdentityLambdaWeight",
     "LambdaWeight",
     "ListMLELambdaWeight",
     "LossAndPrediction",

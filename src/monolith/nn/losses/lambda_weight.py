@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -59,15 +59,32 @@ def inverse_max_dcg(
 
 
 class LambdaWeight(ABC):
-    """Weights of pairs, or of single items, from labels ``[Q, L]`` (padding < 0) and ranks ``[Q, L]``; no gradient."""
+    """Weights of pairs, items or places, from labels ``[Q, L]`` (padding < 0) and ranks ``[Q, L]``; no gradient."""
+
+    is_scaled: ClassVar[bool] = True
+    """Whether pair weights, which are of the order of 1 / L, are multiplied by L, to keep the learning rate."""
 
     @abstractmethod
     def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """The weight ``[Q, L, L]`` of each pair, >= 0 and symmetric."""
+        """The weight ``[Q, L, L]`` of each pair, >= 0 and symmetric; for pairwise losses."""
 
     def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:  # noqa: ARG002 - for those who need it
-        """What takes the place of each label, ``[Q, L]``; the label itself unless said otherwise."""
+        """What takes the place of each label in the softmax loss, ``[Q, L]``; itself unless said otherwise."""
         return labels.clamp_min(0.0)
+
+    def place_weights(self, ranks: Tensor) -> Tensor:
+        """The weight of each place of the ideal order, in ListMLE; 1 unless said otherwise."""
+        return torch.ones_like(ranks)
+
+
+class IdentityLambdaWeight(LambdaWeight):
+    """1 for every pair, however far its labels are apart."""
+
+    is_scaled = False
+
+    def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
+        """All 1."""
+        return torch.ones_like(labels).unsqueeze(2) * torch.ones_like(ranks).unsqueeze(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +173,7 @@ class PrecisionLambdaWeight(LambdaWeight):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListMLELambdaWeight(LambdaWeight):
+class ListMLELambdaWeight(IdentityLambdaWeight):
     """Weights of the places of ListMLE: ``2^(list_size - rank) - 1`` by default, the position-aware p-ListMLE.
 
     Reference: Lan et al., Position-Aware ListMLE, UAI 2014.
@@ -167,12 +184,8 @@ class ListMLELambdaWeight(LambdaWeight):
     discount: Callable[[Tensor], Tensor] | None = None
     """Weight of a place, from its rank; takes the place of the default."""
 
-    def pair_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:
-        """All 1: the weights are of places, not of pairs."""
-        return torch.ones_like(labels).unsqueeze(2) * torch.ones_like(ranks).unsqueeze(1)
-
-    def individual_weights(self, labels: Tensor, ranks: Tensor) -> Tensor:  # noqa: ARG002 - a place has no label
-        """The weight of each place."""
+    def place_weights(self, ranks: Tensor) -> Tensor:
+        """See the class."""
         if self.discount is not None:
             return self.discount(ranks)
         return torch.exp2((self.list_size - ranks).clamp_min(0.0)) - 1.0

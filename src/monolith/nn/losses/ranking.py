@@ -2,8 +2,9 @@
 
 All take labels and logits ``[Q, L]``, one row per query, by name. Labels below 0 are padding: they count nowhere, and
 their logits may hold anything. Weights are ``[Q, L]``, or ``[Q, 1]`` for one weight per query. A list that says nothing
-(all padding, no relevant item, all labels equal) adds nothing. "mean" is the mean over the terms of weight other than
-0: pairs for pairwise losses, items for pointwise ones, lists for listwise ones.
+(all padding, no relevant item, all labels equal) adds nothing. "mean" is over the terms whose weight is not 0: pairs
+for pairwise losses, items for pointwise ones, lists for listwise ones. A pair weighs as much as its labels differ,
+unless a lambda weight says otherwise, times the weight of its better item.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def list_mle_loss(
     """``sum over places p of (ln sum over q >= p of exp(s_q) - s_p)`` for each list, places by descending label.
 
     The negative log likelihood of the ideal order under Plackett-Luce. Equal labels stay in the order of the list. A
-    lambda weight multiplies the places by its individual weights (see `ListMLELambdaWeight`); `weights` are of lists:
+    lambda weight multiplies the places by its place weights (see `ListMLELambdaWeight`); `weights` are of lists:
     ``[Q, 1]``. Reference: Xia et al., ListMLE, ICML 2008.
     """
     is_valid, scores = _checked("list_mle_loss", labels, logits)
@@ -134,7 +135,7 @@ def list_mle_loss(
     places = (behind - placed).masked_fill(~counts, 0.0)
     if lambda_weight is not None:
         ranks = torch.arange(1, labels.shape[1] + 1, device=labels.device, dtype=labels.dtype).expand_as(labels)
-        places = places * lambda_weight.individual_weights(labels.gather(1, order), ranks)
+        places = places * lambda_weight.place_weights(ranks)
     return reduce_loss(places.sum(dim=1), _list_weights("list_mle_loss", weights, is_valid.any(dim=1)), reduction)
 
 
@@ -207,13 +208,14 @@ def _list_weights(subject: str, weights: Tensor | None, counts: Tensor) -> Tenso
 
 
 def _pair_weights(labels: Tensor, logits: Tensor, weights: Tensor | None, lambda_weight: LambdaWeight | None) -> Tensor:
-    """1 for each pair with ``y_i > y_j``, times the weight of item i and of the lambda weight."""
+    """For each pair with ``y_i > y_j``: its lambda weight, or ``y_i - y_j``, times the weight of item i."""
     is_valid = labels >= 0
     both = is_valid.unsqueeze(2) & is_valid.unsqueeze(1)
-    pairs = (both & (labels.unsqueeze(2) > labels.unsqueeze(1))).to(logits.dtype)
+    differences = labels.unsqueeze(2) - labels.unsqueeze(1)
+    pairs = torch.where(both, differences.clamp_min(0.0), 0.0)
     if lambda_weight is not None:
-        # A lambda weight is of the order of 1 / L: without the factor, its losses need another learning rate.
-        pairs = pairs * lambda_weight.pair_weights(labels, ranks_by_score(logits, is_valid)) * labels.shape[1]
+        lambdas = lambda_weight.pair_weights(labels, ranks_by_score(logits, is_valid))
+        pairs = (pairs > 0) * lambdas * (labels.shape[1] if lambda_weight.is_scaled else 1)
     if weights is not None:
         pairs = pairs * _broadcast_weights(weights, labels, is_valid).unsqueeze(2)
     return pairs
