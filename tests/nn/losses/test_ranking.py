@@ -44,17 +44,18 @@ LABELS = torch.tensor(
 LOGITS = random_tensor(5, 5, seed=3).masked_fill(LABELS < 0, torch.nan)  # nothing may look at padding
 WEIGHTS = torch.rand(5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
 
-LAMBDA_WEIGHTS = [
-    None,
-    DCGLambdaWeight(),
-    DCGLambdaWeight(topn=2, smooth_fraction=0.25),
-    DCGLambdaWeight.ndcg(),
-    DCGLambdaWeight.ndcg(topn=3, smooth_fraction=1.0),
-    DCGLambdaWeight.reciprocal_rank(topn=1, smooth_fraction=0.5),
-    PrecisionLambdaWeight(topn=2),
-    IdentityLambdaWeight(),
-    ListMLELambdaWeight(list_size=5),
-]
+LAMBDA_WEIGHTS: dict[str, LambdaWeight | None] = {
+    "no lambda": None,
+    "dcg": DCGLambdaWeight(),
+    "smooth dcg@2": DCGLambdaWeight(topn=2, smooth_fraction=0.25),
+    "ndcg": DCGLambdaWeight.ndcg(),
+    "absolute ndcg@3": DCGLambdaWeight.ndcg(topn=3, smooth_fraction=1.0),
+    "reciprocal rank@1": DCGLambdaWeight.reciprocal_rank(topn=1, smooth_fraction=0.5),
+    "precision@2": PrecisionLambdaWeight(topn=2),
+    "identity": IdentityLambdaWeight(),
+    "list mle": ListMLELambdaWeight(list_size=5),
+}
+by_lambda_weight = pytest.mark.parametrize("lambda_weight", LAMBDA_WEIGHTS.values(), ids=list(LAMBDA_WEIGHTS))
 
 
 def lists(weights: Tensor | None = None) -> list[tuple[list[float], list[float], list[float]]]:
@@ -68,7 +69,7 @@ def lists(weights: Tensor | None = None) -> list[tuple[list[float], list[float],
 
 
 @pytest.mark.parametrize("key", reference.PAIR_LOSSES)
-@pytest.mark.parametrize("lambda_weight", LAMBDA_WEIGHTS, ids=repr)
+@by_lambda_weight
 @pytest.mark.parametrize("weights", [None, WEIGHTS, WEIGHTS[:, :1]], ids=["plain", "by item", "by list"])
 def test_pairwise_losses(key: str, lambda_weight: LambdaWeight | None, weights: Tensor | None) -> None:
     scale = 1.0 if lambda_weight is None or not lambda_weight.is_scaled else LABELS.shape[1]
@@ -86,7 +87,7 @@ def test_pairwise_losses(key: str, lambda_weight: LambdaWeight | None, weights: 
     assert RANKING_LOSSES[key](**arguments).item() == pytest.approx(expected / len(terms), rel=1e-10)
 
 
-@pytest.mark.parametrize("lambda_weight", LAMBDA_WEIGHTS, ids=repr)
+@by_lambda_weight
 @pytest.mark.parametrize("weights", [None, WEIGHTS, WEIGHTS[:, :1]], ids=["plain", "by item", "by list"])
 def test_softmax_loss(lambda_weight: LambdaWeight | None, weights: Tensor | None) -> None:
     losses = [reference.softmax_list(*each, lambda_weight) for each in lists(weights)]
