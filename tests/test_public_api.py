@@ -23,6 +23,8 @@ PUBLIC_NAMES = [
     "filters",
     "ids",
     "initializers",
+    "metrics",
+    "nn",
     "row_optimizers",
     "tensors",
 ]

@@ -21,7 +21,7 @@ from monolith._version import __version__
 
 _load_core(__path__)
 
-from monolith import errors, ids, tensors
+from monolith import errors, ids, metrics, nn, tensors
 from monolith.tables import (
     HashTable,
     Segment,
@@ -48,6 +48,8 @@ __all__ = [
     "filters",
     "ids",
     "initializers",
+    "metrics",
+    "nn",
     "row_optimizers",
     "tensors",
 ]

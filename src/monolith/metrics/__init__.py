@@ -1,0 +1,28 @@
+"""Metrics of streams: fed batch by batch, read at any time, merged across workers.
+
+May import: torch. Read `metric.py` first: all have ``update``, ``compute``, ``merge``, ``reset``, ``state`` and
+``load_state``, take sample weights, and refuse predictions that are not finite. `docs/how-to/metrics.md` says which to
+use.
+"""
+
+from __future__ import annotations
+
+from monolith.metrics.auc import BucketedAUC, ExactAUC
+from monolith.metrics.calibration_error import CalibrationCurve, CalibrationError
+from monolith.metrics.grouped_auc import GroupAUCs, GroupedAUC
+from monolith.metrics.mean import Calibration, LogLoss, MeanSquaredError, NormalizedEntropy
+from monolith.metrics.metric import Metric
+
+__all__ = [
+    "BucketedAUC",
+    "Calibration",
+    "CalibrationCurve",
+    "CalibrationError",
+    "ExactAUC",
+    "GroupAUCs",
+    "GroupedAUC",
+    "LogLoss",
+    "MeanSquaredError",
+    "Metric",
+    "NormalizedEntropy",
+]

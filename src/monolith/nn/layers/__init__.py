@@ -1,0 +1,93 @@
+"""Layers of recommender models: plain ``torch.nn.Module`` classes over dense tensors.
+
+May import: torch and `monolith.nn._arguments`. Sizes in the docstrings: B rows of a batch, n features, k dims of an
+embedding, T steps of a sequence. Start with `mlp.py`; `docs/how-to/layers.md` says when to use which.
+
+Batches of no rows and sequences of no steps give zeros of the right shape, never NaN. A mask is True where a step
+counts.
+"""
+
+from __future__ import annotations
+
+from monolith.nn.layers.activations import ACTIVATION_NAMES, Activation, activation_layer
+from monolith.nn.layers.all_interaction import AllInt, CDot
+from monolith.nn.layers.attention import AttentionPooling, MultiHeadAttention, masked_softmax
+from monolith.nn.layers.autoint import AutoInt
+from monolith.nn.layers.auxiliary_loss import HasAuxiliaryLoss, auxiliary_loss
+from monolith.nn.layers.bias import AddBias
+from monolith.nn.layers.can import CAN
+from monolith.nn.layers.cin import CIN
+from monolith.nn.layers.cross import DCN
+from monolith.nn.layers.dense import Dense, Initializer, KernelNorm
+from monolith.nn.layers.dien import DIEN
+from monolith.nn.layers.din import DIN
+from monolith.nn.layers.dmr import DMR_U2I
+from monolith.nn.layers.fid_counter import fid_counter
+from monolith.nn.layers.fm import AFM, FM, BiInteraction, FieldWeightedFM, InnerProduct
+from monolith.nn.layers.grad_norm import BalancedLoss, GradNorm
+from monolith.nn.layers.group_interaction import FFM, GroupInt
+from monolith.nn.layers.gru import AGRUCell, rnn_with_attention
+from monolith.nn.layers.insight import feature_insight
+from monolith.nn.layers.irazor import iRazor
+from monolith.nn.layers.lhuc import LHUCTower
+from monolith.nn.layers.logit_correction import LogitCorrection, correct_logits
+from monolith.nn.layers.mlp import MLP, MLPOptions
+from monolith.nn.layers.mmoe import ExpertGate, MMoE
+from monolith.nn.layers.normalization import BatchNorm, LayerNorm
+from monolith.nn.layers.pooling import AvgPooling, MaxPooling, SumPooling, merge_tensor_list
+from monolith.nn.layers.senet import SeNet
+from monolith.nn.layers.snr import SNR, HardConcrete
+
+__all__ = [
+    "ACTIVATION_NAMES",
+    "AFM",
+    "AGRUCell",
+    "Activation",
+    "AddBias",
+    "AllInt",
+    "AttentionPooling",
+    "AutoInt",
+    "AvgPooling",
+    "BalancedLoss",
+    "BatchNorm",
+    "BiInteraction",
+    "CAN",
+    "CDot",
+    "CIN",
+    "DCN",
+    "DIEN",
+    "DIN",
+    "DMR_U2I",
+    "Dense",
+    "ExpertGate",
+    "FFM",
+    "FM",
+    "FieldWeightedFM",
+    "GradNorm",
+    "GroupInt",
+    "HardConcrete",
+    "HasAuxiliaryLoss",
+    "Initializer",
+    "InnerProduct",
+    "KernelNorm",
+    "LHUCTower",
+    "LayerNorm",
+    "LogitCorrection",
+    "MLP",
+    "MLPOptions",
+    "MMoE",
+    "MaxPooling",
+    "MultiHeadAttention",
+    "SNR",
+    "SeNet",
+    "SumPooling",
+    "activation_layer",
+    "auxiliary_loss",
+    "correct_logits",
+    "feature_insight",
+    "fid_counter",
+    "iRazor",
+    "masked_softmax",
+    "merge_tensor_list",
+    "rnn_with_attention",
+]

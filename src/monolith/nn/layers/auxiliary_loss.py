@@ -1,0 +1,27 @@
+"""Losses that layers ask for besides the model's own."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class HasAuxiliaryLoss(Protocol):
+    """A layer that asks for a loss of its own: `MMoE` with top-k gates, `SNR`, `iRazor`, and yours."""
+
+    def auxiliary_loss(self) -> Tensor:
+        """The loss, a scalar, for the weights as they are and, where it depends on it, the last batch."""
+        ...
+
+
+def auxiliary_loss(module: nn.Module) -> Tensor:
+    """The sum of what all layers inside `module` ask for; 0 if none does. Call it after the forward pass.
+
+    >>> float(auxiliary_loss(nn.Linear(2, 2)))
+    0.0
+    """
+    losses = [layer.auxiliary_loss() for layer in module.modules() if isinstance(layer, HasAuxiliaryLoss)]
+    return torch.stack(losses).sum() if losses else torch.zeros(())

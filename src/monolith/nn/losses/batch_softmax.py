@@ -1,0 +1,99 @@
+"""Retrieval: the other items of the batch are the negatives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from monolith.nn._arguments import require_shape
+from monolith.nn.losses._reduction import reduce_loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from monolith.nn.losses._reduction import Reduction
+
+
+def in_batch_logits(
+    query: Tensor,
+    item: Tensor,
+    *,
+    item_step_interval: Tensor | None = None,
+    item_ids: Tensor | None = None,
+    normalize: bool = True,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Each query against each item of the batch, corrected for how often an item turns up.
+
+    ``S_bc = <q_b, i_c> / temperature + ln(max(interval_c, 1))``. An item seen every n steps is a negative with
+    probability about 1 / n, so popular items are negatives too often; subtracting ln(1 / n) undoes it.
+
+    Reference: Yi et al., Sampling-Bias-Corrected Neural Modeling, RecSys 2019.
+
+    Args:
+        query: ``[B, d]``.
+        item: ``[B, d]``; row b is the positive of query b.
+        item_step_interval: ``[B]``, steps between two occurrences of the item, from a slice that learns by
+            ``BatchSoftmax``. A constant: no gradient flows to it. None: no correction.
+        item_ids: ``[B]``. Other rows that hold the positive's own item are no negatives: they get -inf.
+        normalize: Whether to bring queries and items to length 1.
+        temperature: > 0.
+
+    Returns:
+        ``[B, B]``; the positives are on the diagonal.
+    """
+    subject = "in_batch_logits"
+    require_shape(subject, "query", query, ("B", "d"))
+    require_shape(subject, "item", item, tuple(query.shape))
+    if not temperature > 0:
+        raise ValueError(f"{subject}: temperature must be > 0, got {temperature!r}")
+    if normalize:
+        query, item = functional.normalize(query, dim=1), functional.normalize(item, dim=1)
+    logits = query @ item.T / temperature
+    if item_step_interval is not None:
+        require_shape(subject, "item_step_interval", item_step_interval, (query.shape[0],))
+        logits = logits + item_step_interval.detach().to(logits.dtype).clamp_min(1.0).log()
+    return logits if item_ids is None else _without_own_item(logits, item_ids)
+
+
+def batch_softmax_loss(
+    query: Tensor,
+    item: Tensor,
+    item_step_interval: Tensor | None = None,
+    r: Tensor | None = None,
+    *,
+    normalize: bool = True,
+    temperature: float = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """``-r_b ln(softmax over c of S_bc at c = b)`` with S of `in_batch_logits`.
+
+    The original's loss was the sum over the batch; here the mean is the default and ``reduction="sum"`` gives the
+    original's. To leave out other rows with the positive's item, take ``cross_entropy`` of `in_batch_logits`.
+
+    Args:
+        query: ``[B, d]``.
+        item: ``[B, d]``; row b is the positive of query b.
+        item_step_interval: See `in_batch_logits`.
+        r: Reward (weight) ``[B]``; 1 by default.
+        normalize: See `in_batch_logits`.
+        temperature: See `in_batch_logits`.
+        reduction: "mean" over the rows with a reward, "sum" or "none".
+    """
+    logits = in_batch_logits(
+        query, item, item_step_interval=item_step_interval, normalize=normalize, temperature=temperature
+    )
+    losses = logits.logsumexp(dim=1) - logits.diagonal()
+    if r is not None:
+        require_shape("batch_softmax_loss", "r", r, (query.shape[0],))
+        r = r.to(losses.dtype)
+    return reduce_loss(losses, r, reduction)
+
+
+def _without_own_item(logits: Tensor, item_ids: Tensor) -> Tensor:
+    require_shape("in_batch_logits", "item_ids", item_ids, (logits.shape[0],))
+    same = item_ids.unsqueeze(1) == item_ids.unsqueeze(0)
+    others = ~torch.eye(logits.shape[0], dtype=torch.bool, device=logits.device)
+    return logits.masked_fill(same & others, -torch.inf)
