@@ -10,5 +10,6 @@ NB_MODULE(_core, m) {
   monolith::BindTableSpec(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);
+  monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
 }

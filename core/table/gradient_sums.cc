@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/prefetch.h"
 #include "base/thread_pool.h"
+#include "table/id_checks.h"
 #include "table/row_copy.h"
 
 namespace monolith {
@@ -21,7 +22,15 @@ constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread cost
 
 }  // namespace
 
-GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout)
+Occurrences OccurrencesOf(const Plan& plan) {
+  return {plan.table_splits,
+          {plan.splits.data(), plan.splits.size()},
+          {plan.starts.data(), plan.starts.size()},
+          {plan.order.data(), plan.order.size()},
+          {plan.inverse.data(), plan.inverse.size()}};
+}
+
+GradientSums::GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out)
     : plan_(plan), dims_(std::move(dims)), single_dim_(dims_.size() == 1 ? dims_[0] : 0), layout_(layout) {
   int64_t values = 0;
   for (size_t t = 0; t < dims_.size(); ++t) {
@@ -31,6 +40,8 @@ GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const Gradie
   first_value_.push_back(values);
   LayOutCells();
   CheckSizes();
+  if (!out.empty()) CheckSize("sums", out.size(), num_sums_);
+  target_ = out.data();
   if (layout_.per_unique && layout_.scale == 1.0f) {
     sums_ = layout_.values.data();
     CheckGiven();
@@ -54,10 +65,11 @@ void GradientSums::LayOutCells() {
 
 void GradientSums::CheckSizes() const {
   const bool pooled = !layout_.rows.empty() || !layout_.scales.empty();
-  if (pooled && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
+  if (pooled && layout_.sources.empty() && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
   for (const size_t size : {layout_.rows.size(), layout_.scales.size()}) {
     if (size != 0 && static_cast<int64_t>(size) != plan_.num_ids()) Refuse("pooled gradients need a row and scale per id");
   }
+  if (!layout_.sources.empty()) return CheckSize("sources", layout_.sources.size(), plan_.num_ids());
   const int64_t expected = layout_.per_unique ? num_sums_ : first_value_.back();
   const auto got = static_cast<int64_t>(layout_.values.size());
   if (layout_.rows.empty() && got != expected) {
@@ -70,8 +82,11 @@ void GradientSums::CheckSizes() const {
 }
 
 void GradientSums::SumAll() {
-  owned_ = Buffer<float>(num_sums_);
-  sums_ = owned_.data();
+  if (target_ == nullptr) {
+    owned_ = Buffer<float>(num_sums_);
+    target_ = owned_.data();
+  }
+  sums_ = target_;
   const int tasks = plan_.num_ids() < kIdsPerTask ? 1 : kNumBuckets / kBucketsPerTask;
   const size_t cells_per_task = (plan_.splits.size() - 1) / tasks;
   std::atomic<bool> finite{true};
@@ -87,10 +102,10 @@ bool GradientSums::SumCell(size_t cell) {
   const int table = static_cast<int>(cell % dims_.size());
   const int dim = dims_[table];
   const int64_t begin = plan_.splits[cell], end = plan_.splits[cell + 1];
-  float* sums = owned_.data() + (dims_.size() == 1 ? begin * dim : first_sum_[cell]);
+  float* sums = target_ + (dims_.size() == 1 ? begin * dim : first_sum_[cell]);
   const int64_t size = (end - begin) * dim;
   if (layout_.per_unique) {
-    std::copy_n(layout_.values.data() + (sums - owned_.data()), size, sums);
+    std::copy_n(layout_.values.data() + (sums - target_), size, sums);
   } else {
     int at = 0;
     for (; at + 16 <= dim; at += 16) SumColumns<16>(begin, end, table, at, sums);
@@ -110,7 +125,11 @@ void GradientSums::SumColumns(int64_t begin, int64_t end, int table, int at, flo
   const float* scales = layout_.scales.empty() ? nullptr : layout_.scales.data();
   const float* values = layout_.values.data() + first_value_[table] + at;
   const int64_t first = plan_.table_splits[table];
-  const auto gradient_at = [=](int32_t position) { return values + (rows == nullptr ? position - first : rows[position]) * dim; };
+  const float* const* sources = layout_.sources.empty() ? nullptr : layout_.sources.data();
+  const auto gradient_at = [=](int32_t position) {
+    if (sources != nullptr) return sources[position] + at;
+    return values + (rows == nullptr ? position - first : rows[position]) * dim;
+  };
   // Occurrences lie in `order` as they are summed; in a plan of one table those of the next cells are known too.
   const int32_t last = (dims_.size() == 1 ? static_cast<int32_t>(plan_.num_ids()) : starts[end]) - 1;
   for (int64_t place = begin; place < end; ++place) {
