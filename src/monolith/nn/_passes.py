@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
+    from monolith.nn._pooling import PooledBatch
     from monolith.tables.schema import Schema
     from monolith.tables.store import BatchStamp, Plan, Store
 
@@ -36,6 +37,7 @@ class PlannedBatch:
 
     plan: Plan
     shape: BatchShape
+    pooled: PooledBatch
     times: int | Tensor | None
     """Unix seconds: one, or one per id; None: when the step is made."""
     is_replayable: bool

@@ -27,7 +27,7 @@ from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
 from monolith.nn._passes import Ledger, PlannedBatch, gradient_norm, times_of
-from monolith.nn._pooling import Pooling
+from monolith.nn._pooling import PooledBatch, PooledLayout
 from monolith.nn._progress import Progress
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
@@ -110,7 +110,7 @@ class Embeddings(nn.Module):
         names = list(configs)
         flat = sorted(self._placed.values(), key=lambda slot: names.index(slot.table))
         self._reader = IdBatchReader(flat, names)
-        self._pooling = Pooling(flat, names, [config.dim for config in configs.values()])
+        self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
         self._progress = Progress(next_update=self.store.stats().last_seq + 1)
         self._ledger = Ledger(self.store)
@@ -174,11 +174,11 @@ class Embeddings(nn.Module):
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         if not (self.training and torch.is_grad_enabled()):
             buffer, _ = self._read(batch, train=False)
-            return self._looked_up(buffer, outputs_of(buffer, self._pooling))
+            return self._looked_up(buffer, outputs_of(buffer, self._layout))
         self._ledger.require_unused(batch)
         buffer, device = self._read(batch, train=True)
         end = self._ledger.open(batch, device)
-        whole, *outputs = look_up(self._anchor, buffer, self._pooling, end)
+        whole, *outputs = look_up(self._anchor, buffer, self._layout, end)
         return self._looked_up(whole, outputs)
 
     def plan(
@@ -200,7 +200,8 @@ class Embeddings(nn.Module):
             stamp=BatchStamp(worker=0, seq=number) if stamp is None else stamp,
         )
         times = _times_per_id(time, read.shape)
-        return PlannedBatch(plan, read.shape, times, is_replayable=stamp is not None)
+        pooled = PooledBatch(self._layout, plan, read.shape)
+        return PlannedBatch(plan, read.shape, pooled, times, is_replayable=stamp is not None)
 
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
@@ -312,7 +313,7 @@ class Embeddings(nn.Module):
         """The outputs [B, W] on this module's device, and the device of the rows."""
         values = self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
         with torch.no_grad():
-            buffer = self._pooling.pool(values, batch.plan, batch.shape)
+            buffer = batch.pooled.pool(values)
         return buffer.to(self._place.device), values.device
 
     def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
