@@ -107,7 +107,7 @@ class IdBatchReader:
                     self._refuse_length(slot.name, count, num_examples)
                 num_examples = count
             flat.append(values)
-        sizes = np.array([len(values) for values in flat], np.int64)
+        sizes = np.array([values.shape[0] for values in flat], np.int64)
         shape = BatchShape(
             num_examples=num_examples,
             sizes=sizes,
@@ -181,7 +181,7 @@ def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:
     values, splits = ids.values, ids.row_splits
     if isinstance(values, Ragged) or values.ndim != 1:
         raise InvalidArgumentError(f"slot {name!r}: ids must be a Ragged of plain numbers, got {ids!r}")
-    if splits.dtype != torch.int64 or splits.ndim != 1 or len(splits) == 0 or not splits.is_cpu:
+    if splits.dtype != torch.int64 or splits.ndim != 1 or splits.shape[0] == 0 or not splits.is_cpu:
         raise InvalidArgumentError(
             f"slot {name!r}: row_splits must be int64 [examples + 1] on the CPU, got {splits.dtype}"
             f" {list(splits.shape)} on {splits.device}"
@@ -196,7 +196,7 @@ def _dense_ids(ids: object, name: str, batch: Mapping[str, SlotInput]) -> tuple[
         ids = _as_tensor(ids, name, batch)
     _require_ids(ids, name)
     if ids.ndim == 1:
-        return ids, len(ids), 1
+        return ids, ids.shape[0], 1
     if ids.ndim == 2:
         return ids.reshape(-1), ids.shape[0], ids.shape[1]
     raise InvalidArgumentError(

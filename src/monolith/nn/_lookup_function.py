@@ -52,8 +52,9 @@ def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd)
 
 def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
     """The output of each slot, in the order of the model, as a view of the buffer [B, W]."""
+    num_examples = buffer.shape[0]
     return [
-        part if slot.combiner.max_seq_length == 0 else part.view(slot.combiner.shape(len(buffer), slot.dim))
+        part if slot.combiner.max_seq_length == 0 else part.view(slot.combiner.shape(num_examples, slot.dim))
         for slot, part in zip(layout.model_slots, buffer.split_with_sizes(layout.widths, dim=1), strict=True)
     ]
 
