@@ -123,6 +123,17 @@ def test_names_stay_when_slots_are_added_or_rates_change() -> None:
     assert before[0].numbers.items() <= after[0].numbers.items()
 
 
+@pytest.mark.parametrize("leaving", ["user", "item"])
+def test_a_slot_with_a_rule_of_its_own_does_not_take_the_name_away(leaving: str) -> None:
+    slots = {"user": Slot(16), "item": Slot(16)}
+    slots[leaving] = Slot(16, learning_rate=0.1)
+    (staying,) = slots.keys() - {leaving}
+    assert members(merge_slots(slots, optimizer=ADAGRAD, learning_rate=None)) == {
+        "16-adagrad": [staying],
+        f"16-adagrad@{leaving}": [leaving],
+    }
+
+
 def test_a_slot_with_any_id_has_a_table_of_its_own_with_its_own_rules() -> None:
     tables = merge(a=Slot(4, id_layout="any", min_count=3, expire_days=2), b=Slot(4, id_layout="any"))
     assert members(tables) == {"4-adagrad@a": ["a"], "4-adagrad@b": ["b"]}

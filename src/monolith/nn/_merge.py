@@ -41,6 +41,8 @@ class LearnedSegment:
     segment: Segment
     rate: LearningRate | None
     """None: the optimizer's own."""
+    is_common: bool
+    """True iff optimizer and rate are those of the module."""
 
     @property
     def is_elementwise(self) -> bool:
@@ -77,6 +79,11 @@ class MergedTable:
         slot_counts = {self.numbers[name]: slot.min_count for name, slot in self.slots.items()}
         table = replace(defaults, segments=segments, name=self.name)
         return replace(table, slot_expire_days=slot_days, slot_min_counts=slot_counts)
+
+    @property
+    def is_common(self) -> bool:
+        """True iff its slots learn as the module says."""
+        return all(each.is_common for each in self.segments)
 
     @property
     def shape_name(self) -> str:
@@ -176,7 +183,7 @@ def _segments_of(slot: Slot, optimizer: RowOptimizer, learning_rate: LearningRat
         segment = _segment_of(slot, part, optimizer, learning_rate)
         if segments and segments[-1].joins(segment):
             joined = replace(segment.segment, dim=segments[-1].segment.dim + part.dim)
-            segments[-1] = LearnedSegment(joined, segment.rate)
+            segments[-1] = replace(segments[-1], segment=joined, is_common=segments[-1].is_common and segment.is_common)
         else:
             segments.append(segment)
     return tuple(segments)
@@ -184,19 +191,19 @@ def _segments_of(slot: Slot, optimizer: RowOptimizer, learning_rate: LearningRat
 
 def _segment_of(slot: Slot, part: Slice, optimizer: RowOptimizer, learning_rate: LearningRate | None) -> LearnedSegment:
     """A learning rate goes with the optimizer of its level: that of the slot does not drive a slice's own optimizer."""
-    chosen, rate = optimizer, learning_rate
+    chosen, rate, is_common = optimizer, learning_rate, True
     for level in (slot, part):
         if level.optimizer is not None:
-            chosen, rate = level.optimizer, None
+            chosen, rate, is_common = level.optimizer, None, False
         if level.learning_rate is not None:
-            rate = level.learning_rate
+            rate, is_common = level.learning_rate, False
     segment = Segment(
         part.dim,
         initializer=part.initializer or slot.initializer,
         optimizer=chosen,
         compressor=part.compressor or slot.compressor,
     )
-    return LearnedSegment(segment, rate)
+    return LearnedSegment(segment, rate, is_common)
 
 
 def _table_for(tables: list[MergedTable], segments: tuple[LearnedSegment, ...], *, takes_any_id: bool) -> MergedTable:
@@ -216,13 +223,15 @@ def _same_segments(left: Sequence[LearnedSegment], right: Sequence[LearnedSegmen
 
 
 def _name_tables(tables: Sequence[MergedTable]) -> None:
-    """The first table of a shape has the shape's name; what comes later is told apart by its first slot."""
+    """One table of a shape has the shape's name, the others add their first slot's.
+
+    The one that learns as the module says comes first, then the one with the most slots: a slot that is given a rule of
+    its own leaves, and does not take the name away from those it leaves.
+    """
     taken: set[str] = set()
-    for table in tables:
-        first = next(iter(table.slots))
-        table.name = table.shape_name
-        if table.takes_any_id or table.name in taken:
-            table.name = f"{table.shape_name}@{first}"
+    for table in sorted(tables, key=lambda each: (not each.is_common, -len(each.slots))):
+        is_free = not table.takes_any_id and table.shape_name not in taken
+        table.name = table.shape_name if is_free else f"{table.shape_name}@{next(iter(table.slots))}"
         taken.add(table.name)
 
 
