@@ -11,9 +11,12 @@ import pytest
 import monolith
 
 PUBLIC_NAMES = [
+    "Embeddings",
     "HashTable",
     "Ragged",
     "Segment",
+    "Slice",
+    "Slot",
     "TableConfig",
     "TableGroup",
     "TouchedKeySet",
