@@ -74,13 +74,17 @@ void BindPooledSlots(nb::module_& m) {
           "sum_gradients",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,
              const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits, const Flat<const int32_t>& inverse,
-             const std::vector<std::optional<Rows>>& gradients, const Flat<float>& sums) {
+             const std::vector<std::optional<Rows>>& gradients, const Flat<float>& sums, const Plan* plan) {
             const PooledShape shape{num_examples, SpanOf(ids_per_example), SpanOf(row_splits)};
             const std::vector<SlotGradient> rows = GradientsOf(gradients, num_examples);
-            WithoutGil([&] { self.SumGradients(shape, SpanOf(splits), SpanOf(inverse), rows, SpanOf(sums)); });
+            Occurrences occurrences;
+            if (plan != nullptr) occurrences = OccurrencesOf(*plan);
+            occurrences.splits = SpanOf(splits);
+            occurrences.inverse = SpanOf(inverse);
+            WithoutGil([&] { self.SumGradients(shape, occurrences, rows, SpanOf(sums)); });
           },
           "num_examples"_a, "ids_per_example"_a.noconvert(), "row_splits"_a.noconvert(), "splits"_a.noconvert(),
-          "inverse"_a.noconvert(), "gradients"_a, "sums"_a.noconvert());
+          "inverse"_a.noconvert(), "gradients"_a, "sums"_a.noconvert(), "plan"_a.none() = nb::none());
 }
 
 }  // namespace monolith

@@ -66,10 +66,15 @@ class GradientSums {
   void CheckSizes() const;
   void LayOutCells();
   void SumAll();
-  bool SumCell(size_t cell);
-  // Floats [at, at + kWidth) of the sums of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
+  // The sums of the cells [begin, end); true iff all of them are finite.
+  bool SumCells(size_t begin, size_t end);
+  // The gradient of every occurrence of these cells, in the order in which they are summed; in memory of this thread.
+  const float* const* FindGradients(size_t begin, size_t end) const;
+  // The sums of one cell. gradients[k]: that of occurrence order[first + k]; `count` of them are known, this cell's and later ones.
+  void SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
+  // Floats [at, at + kWidth) of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
   template <int kWidth>
-  void SumColumns(int64_t begin, int64_t end, int table, int at, float* sums) const;
+  void SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
   void CheckGiven();
   const float* OfCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;

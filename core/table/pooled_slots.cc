@@ -1,6 +1,7 @@
 #include "table/pooled_slots.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,7 +15,6 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kExamplesPerTask = 256;
-constexpr int64_t kAhead = 16;  // ids between asking for a row and using it
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
 
@@ -94,26 +94,58 @@ Buffer<int64_t> PooledLayout::RowOffsets(std::span<const int64_t> splits) const 
 }
 
 template <typename RowOf>
-void PooledLayout::PoolSlot(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of,
-                            float* outputs) const {
+void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of, float* output) const {
   const int dim = dims_[slot.table];
-  const int64_t last = ids.Begin(end);
+  const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
+  if (slot.places > 0) {
+    const int64_t taken = std::min(to - from, slot.places);
+    for (int64_t i = 0; i < taken; ++i) CopyFloats(output + i * dim, row_of(from + i), dim);
+    ZeroFloats(output + taken * dim, static_cast<int>((slot.places - taken) * dim));
+  } else if (from == to) {
+    ZeroFloats(output, dim);
+  } else {
+    CopyFloats(output, row_of(from), dim);
+    for (int64_t i = from + 1; i < to; ++i) AddFloats(output, row_of(i), dim);
+    if (slot.is_mean && to - from > 1) ScaleFloats(output, 1.0f / static_cast<float>(to - from), dim);
+  }
+}
+
+template <int kDim, typename RowOf>
+void PooledLayout::PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const {
   for (int64_t example = begin; example < end; ++example) {
-    float* output = outputs + example * width_ + slot.column;
-    const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
-    for (int64_t i = from; i < to; ++i) Prefetch(row_of(std::min(i + kAhead, last - 1)));
-    if (slot.places > 0) {
-      const int64_t taken = std::min(to - from, slot.places);
-      for (int64_t i = 0; i < taken; ++i) CopyFloats(output + i * dim, row_of(from + i), dim);
-      ZeroFloats(output + taken * dim, static_cast<int>((slot.places - taken) * dim));
-    } else if (from == to) {
-      ZeroFloats(output, dim);
-    } else {
-      CopyFloats(output, row_of(from), dim);
-      for (int64_t i = from + 1; i < to; ++i) AddFloats(output, row_of(i), dim);
-      if (slot.is_mean && to - from > 1) ScaleFloats(output, 1.0f / static_cast<float>(to - from), dim);
+    float* output = outputs + example * width_;
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const SlotIds& own = ids[s];
+      if (own.per_example == 1) {
+        if (example + 1 < end) Prefetch(row_of(own.first + example + 1));
+        if (slots_[s].places <= 1) {
+          float* to = output + slots_[s].column;
+          const float* row = row_of(own.first + example);
+          if constexpr (kDim != 0) {
+            CopyPiece<kDim>(to, row);
+          } else {
+            CopyFloats(to, row, dims_[slots_[s].table]);
+          }
+          continue;
+        }
+      }
+      PoolExample(slots_[s], own, example, row_of, output + slots_[s].column);
     }
   }
+}
+
+template <typename RowOf>
+void PooledLayout::PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const {
+  const bool same = std::all_of(dims_.begin(), dims_.end(), [this](int dim) { return dim == dims_[0]; });
+  const int dim = same ? dims_[0] : 0;
+  const int64_t tasks = (num_examples + kExamplesPerTask - 1) / kExamplesPerTask;
+  ParallelFor(static_cast<int>(tasks), [&](int task) {
+    const int64_t begin = task * kExamplesPerTask, end = std::min(begin + kExamplesPerTask, num_examples);
+    if (dim == 8) return PoolExamples<8>(ids, begin, end, row_of, outputs);
+    if (dim == 16) return PoolExamples<16>(ids, begin, end, row_of, outputs);
+    if (dim == 32) return PoolExamples<32>(ids, begin, end, row_of, outputs);
+    PoolExamples<0>(ids, begin, end, row_of, outputs);
+  });
 }
 
 void PooledLayout::Pool(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
@@ -126,23 +158,47 @@ void PooledLayout::Pool(const PooledShape& shape, std::span<const int64_t> split
   for (const int32_t place : inverse) {
     if (place < 0 || place >= num_unique) Refuse("inverse points to " + std::to_string(place) + ", outside of the plan");
   }
-  const int64_t tasks = (shape.num_examples + kExamplesPerTask - 1) / kExamplesPerTask;
-  ParallelFor(static_cast<int>(tasks), [&](int task) {
-    const int64_t begin = task * kExamplesPerTask, end = std::min(begin + kExamplesPerTask, shape.num_examples);
-    const float* first = values.data();
-    for (size_t s = 0; s < slots_.size(); ++s) {
-      if (offsets.size() == 0) {
-        const auto row_of = [&, dim = dims_[0]](int64_t i) { return first + static_cast<int64_t>(inverse[i]) * dim; };
-        PoolSlot(slots_[s], located[s], begin, end, row_of, outputs.data());
-      } else {
-        PoolSlot(slots_[s], located[s], begin, end, [&](int64_t i) { return first + offsets[inverse[i]]; }, outputs.data());
-      }
-    }
-  });
+  const float* first = values.data();
+  const int32_t* place_of = inverse.data();
+  if (offsets.size() == 0) {
+    PoolAll(located, shape.num_examples, [=, dim = int64_t{dims_[0]}](int64_t i) { return first + place_of[i] * dim; }, outputs.data());
+  } else {
+    const int64_t* offset_of = offsets.data();
+    PoolAll(located, shape.num_examples, [=](int64_t i) { return first + offset_of[place_of[i]]; }, outputs.data());
+  }
 }
 
-void PooledLayout::SumGradients(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
-                                std::span<const SlotGradient> gradients, std::span<float> sums) const {
+void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
+                               const float* zeros, const float** sources) const {
+  const int dim = dims_[slot.table];
+  if (gradient.rows == nullptr) return (void)std::fill(sources + ids.Begin(0), sources + ids.Begin(num_examples), zeros);
+  if (ids.per_example == 1) {  // the usual slot, without a look at its example's other ids
+    for (int64_t example = 0; example < num_examples; ++example) {
+      sources[ids.first + example] = gradient.rows + example * gradient.stride;
+    }
+    return;
+  }
+  for (int64_t example = 0; example < num_examples; ++example) {
+    const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
+    const float* row = gradient.rows + example * gradient.stride;
+    for (int64_t i = from; i < to; ++i) {
+      const int64_t place = slot.places == 0 ? 0 : i - from;
+      sources[i] = place < std::max<int64_t>(slot.places, 1) ? row + place * dim : zeros;
+    }
+  }
+}
+
+void PooledLayout::FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const {
+  for (int64_t example = 0; example < num_examples; ++example) {
+    const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
+    std::fill(scales + from, scales + to, slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f);
+  }
+}
+
+void PooledLayout::SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
+                                std::span<float> sums) const {
+  const std::span<const int64_t> splits = plan.splits;
+  const std::span<const int32_t> inverse = plan.inverse;
   const std::vector<SlotIds> located = Locate(shape, inverse.size());
   CheckSize("gradients", gradients.size(), static_cast<int64_t>(slots_.size()));
   if (splits.empty() || (splits.size() - 1) % dims_.size() != 0) Refuse("splits are not those of a plan of these tables");
@@ -157,26 +213,20 @@ void PooledLayout::SumGradients(const PooledShape& shape, std::span<const int64_
   Buffer<const float*> sources(inverse.size());
   Buffer<float> scales(scaled ? inverse.size() : 0);
   ParallelFor(static_cast<int>(slots_.size()), [&](int s) {
-    const PooledSlot& slot = slots_[s];
-    const SlotGradient& gradient = gradients[s];
-    const int dim = dims_[slot.table];
-    for (int64_t example = 0; example < shape.num_examples; ++example) {
-      const int64_t from = located[s].Begin(example), to = located[s].Begin(example + 1);
-      const float* row = gradient.rows == nullptr ? nullptr : gradient.rows + example * gradient.stride;
-      for (int64_t i = from; i < to; ++i) {
-        const bool reaches = row != nullptr && (slot.places == 0 || i - from < slot.places);
-        sources[i] = reaches ? row + (slot.places == 0 ? 0 : (i - from) * dim) : zeros.data();
-        if (scaled) scales[i] = slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f;
-      }
-    }
+    FindSources(slots_[s], located[s], shape.num_examples, gradients[s], zeros.data(), sources.data());
+    if (scaled) FindScales(slots_[s], located[s], shape.num_examples, scales.data());
   });
-  const Grouped grouped(inverse, splits.back());
+  std::optional<Grouped> grouped;
+  Occurrences occurrences = plan;
+  if (plan.order.empty()) {
+    grouped.emplace(inverse, splits.back());
+    occurrences.starts = {grouped->starts.data(), grouped->starts.size()};
+    occurrences.order = {grouped->order.data(), grouped->order.size()};
+  }
+  CheckSize("starts", occurrences.starts.size(), splits.back() + 1);
+  CheckSize("order", occurrences.order.size(), static_cast<int64_t>(inverse.size()));
   const std::vector<int64_t> no_table_splits(dims_.size() + 1, 0);  // positions are found by `sources` alone
-  const Occurrences occurrences{no_table_splits,
-                                splits,
-                                {grouped.starts.data(), grouped.starts.size()},
-                                {grouped.order.data(), grouped.order.size()},
-                                inverse};
+  occurrences.table_splits = no_table_splits;
   GradientLayout layout;
   layout.sources = {sources.data(), sources.size()};
   layout.scales = {scales.data(), scales.size()};

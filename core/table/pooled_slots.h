@@ -48,9 +48,10 @@ class PooledLayout {
   // Throws kInvalidArgument when sizes disagree. `splits` and `inverse` are the plan's; values [V], outputs [examples * width].
   void Pool(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
             std::span<const float> values, std::span<float> outputs) const;
-  // The other way: sums [V] of what the gradients ask of each row.
-  void SumGradients(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
-                    std::span<const SlotGradient> gradients, std::span<float> sums) const;
+  // The other way: sums [V] of what the gradients ask of each row. `starts` and `order` of the plan may be left out (empty): then they
+  // are made from `inverse`.
+  void SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
+                    std::span<float> sums) const;
 
  private:
   // The ids of one slot in one batch.
@@ -64,11 +65,21 @@ class PooledLayout {
   std::vector<SlotIds> Locate(const PooledShape& shape, size_t num_ids) const;
   // Where the row of each distinct id begins in the values; empty when there is one table, whose rows lie side by side.
   Buffer<int64_t> RowOffsets(std::span<const int64_t> splits) const;
+  // Where the gradient of each id of a slot is, and what it is multiplied with.
+  void FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, const float* zeros,
+                   const float** sources) const;
+  void FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const;
   // Floats of all rows of a plan.
   int64_t NumSums(std::span<const int64_t> splits) const;
-  // Outputs of the examples [begin, end) of one slot. row_of(position) is the row of an id.
+  // The output of one example and slot. row_of(position) is the row of an id.
   template <typename RowOf>
-  void PoolSlot(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const;
+  void PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of, float* output) const;
+  // Outputs of the examples [begin, end), one after the other: their rows of the output are written once, from end to end. kDim is the
+  // dim of all tables, or 0.
+  template <int kDim, typename RowOf>
+  void PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const;
+  template <typename RowOf>
+  void PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const;
 
   const std::vector<PooledSlot> slots_;
   const std::vector<int> dims_;

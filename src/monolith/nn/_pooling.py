@@ -9,14 +9,20 @@ Flat order of slots is that of the ids in a plan: by table, then as in the model
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from monolith import _core
 from monolith.nn import _torch_pooling
+from monolith.nn.combiners import ReduceMean
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local_store import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
@@ -38,6 +44,14 @@ class PooledLayout:
         self.dims = tuple(dims)
         self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
         self._model_places = [self.model_slots.index(slot) for slot in slots]
+        self.kernel = _core.PooledLayout(
+            tables=[tables.index(slot.table) for slot in slots],
+            columns=[slot.column for slot in slots],
+            places=[slot.combiner.max_seq_length for slot in slots],
+            means=[isinstance(slot.combiner, ReduceMean) for slot in slots],
+            dims=list(dims),
+            width=self.width,
+        )
 
     def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
         """What is given in the order of the model."""
@@ -56,7 +70,11 @@ class PooledBatch:
 
     def pool(self, values: Tensor) -> Tensor:
         """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device."""
-        return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
+        if not values.is_cpu:
+            return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
+        outputs = torch.from_numpy(new_rows((self.shape.num_examples, self.layout.width)))
+        self.layout.kernel.pool(*self._batch(), values.numpy(), outputs.view(-1).numpy())
+        return outputs
 
     def sum_gradients(self, gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
         """The gradient of the rows, float32 [V], from those of the outputs.
@@ -65,4 +83,36 @@ class PooledBatch:
         in the order of its ids in the batch.
         """
         ordered = self.layout.in_flat_order(gradients)
-        return _torch_pooling.sum_gradients(self.layout, ordered, self.plan, self.shape, device)
+        if device.type != "cpu":
+            return _torch_pooling.sum_gradients(self.layout, ordered, self.plan, self.shape, device)
+        sums = torch.from_numpy(new_rows((self._num_values,)))
+        rows = [None if each is None else _side_by_side(each).numpy() for each in ordered]
+        grouped = self.plan.core if isinstance(self.plan, LocalPlan) else None  # else the kernel groups ids by itself
+        self.layout.kernel.sum_gradients(*self._batch(), rows, sums.numpy(), grouped)
+        return sums
+
+    def _batch(self) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What the kernel wants to know of the batch."""
+        shape, plan = self.shape, self.plan
+        return (
+            shape.num_examples,
+            shape.ids_per_example,
+            shape.row_splits.reshape(-1),
+            plan.splits.numpy(),
+            plan.inverse.numpy(),
+        )
+
+    @property
+    def _num_values(self) -> int:
+        """V."""
+        dims = self.layout.dims
+        if len(dims) == 1:
+            return int(self.plan.splits[-1]) * dims[0]
+        per_table = self.plan.splits.diff().view(-1, len(dims)).sum(0)
+        return int((per_table * torch.tensor(dims)).sum())
+
+
+def _side_by_side(gradient: Tensor) -> Tensor:
+    """The floats of each example without gaps; examples may lie apart, and `expand` may have put them in one place."""
+    detached = gradient.detach()
+    return detached if detached.stride(1) == 1 or detached.shape[1] == 1 else detached.contiguous()
