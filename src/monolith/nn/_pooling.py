@@ -58,11 +58,10 @@ class PooledBatch:
         """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device."""
         return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
 
-    def sum_gradients(self, gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
-        """The gradient of the rows, float32 [V], from those of the outputs.
+    def sum_gradients(self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device) -> Tensor:
+        """The gradient of the rows, float32 [V], from those of the outputs, all on `device`.
 
-        `gradients` are [B, width], or None for zeros, in the order of the model, all on `device`. Each row's are added
-        in the order of its ids in the batch.
+        Those of the outputs as a whole [B, W] and of each slot's columns [B, width], in the order of the model, add up;
+        None stands for zeros. The gradients of a row are added in a fixed order.
         """
-        ordered = self.layout.in_flat_order(gradients)
-        return _torch_pooling.sum_gradients(self.layout, ordered, self.plan, self.shape, device)
+        return _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
