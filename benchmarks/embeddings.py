@@ -108,7 +108,7 @@ class Bare:
         plans = {key: planned.plan for key, planned in self._planned.items()}
         self._ids = {key: plan.unique_ids[plan.inverse] for key, plan in plans.items()}
         self._splits = torch.tensor([0, gradient.shape[0] * FEATURES])
-        self._gradients = list(gradient.split_with_sizes([DIM] * FEATURES, dim=1))
+        self._gradient = gradient
         self._rates = torch.tensor([RATE])
         self._seq = self._store.stats().last_seq
 
@@ -119,7 +119,7 @@ class Bare:
         plan = store.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
         values = store.read(plan, after=self._seq - 1, train=True).result().values
         pooled.pool(values)
-        gradient = pooled.sum_gradients(self._gradients, values.device)
+        gradient = pooled.sum_gradients(self._gradient, [None] * FEATURES, values.device)
         rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME)
         store.apply([(plan, gradient)], rule).result()
 

@@ -72,7 +72,7 @@ class IdBatch:
 
 
 class IdBatchReader:
-    """Reads batches for one set of slots. It never changes; any thread may call it."""
+    """Reads batches for one set of slots; any thread may call it."""
 
     def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str]) -> None:
         """Takes the slots in flat order: by table, then as in the model."""
@@ -81,6 +81,7 @@ class IdBatchReader:
         self._first_slots = [names.index(table) for table in tables]
         self._is_packed = [slots[first].number is not None for first in self._first_slots]
         self._bases = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
+        self._bases_by_sizes: tuple[bytes, NDArray[np.int64]] = (b"", self._bases[:0])
         self._carrying = [place for place, slot in enumerate(slots) if slot.slot.id_layout == "v2"]
 
     def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
@@ -155,8 +156,17 @@ class IdBatchReader:
             # One bit above the signature in any id shows in the union of all.
             if is_packed and part.size and int(np.bitwise_or.reduce(part)) >> SIGNATURE_BITS_V2:
                 self._refuse_ids(ids, ends)
-        ids |= np.repeat(self._bases, np.diff(ends))
+        ids |= self._bases_of_ids(ends)
         return ids
+
+    def _bases_of_ids(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One base for each id; kept, because most batches are of the shape of the last one."""
+        key = ends.tobytes()
+        kept_key, bases = self._bases_by_sizes
+        if key != kept_key:
+            bases = np.repeat(self._bases, np.diff(ends))
+            self._bases_by_sizes = key, bases
+        return bases
 
     def _refuse_ids(self, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> NoReturn:
         for place, slot in enumerate(self._slots):

@@ -34,13 +34,12 @@ class LookupFunction(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[None, ...]:
         """Adds up what came for the buffer and what came for its columns."""
-        layout = ctx.layout
         ledger, batch_pass = ctx.end.find()
-        batch, device = batch_pass.batch, batch_pass.device
-        gradients = _column_gradients(whole, parts, layout)
-        if any(each is not None and each.device != device for each in gradients):
-            gradients = _moved(gradients, layout, batch.num_examples, device)
-        ledger.add_gradient(batch_pass, batch.pooled.sum_gradients(gradients, device))
+        pooled, device = batch_pass.batch.pooled, batch_pass.device
+        columns = [None if part is None else part.flatten(1) for part in parts]
+        if any(each is not None and each.device != device for each in (whole, *columns)):
+            whole, columns = _moved(whole, columns, ctx.layout, device), [None] * len(columns)
+        ledger.add_gradient(batch_pass, pooled.sum_gradients(whole, columns, device))
         return None, None, None, None
 
 
@@ -59,24 +58,13 @@ def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
     ]
 
 
-def _column_gradients(
-    whole: Tensor | None, parts: Sequence[Tensor | None], layout: PooledLayout
-) -> list[Tensor | None]:
-    """[B, width] or None of each slot, in the order of the model."""
-    flat = [None if part is None else part.flatten(1) for part in parts]
-    if whole is None:
-        return flat
-    columns = whole.split_with_sizes(layout.widths, dim=1)
-    return [column if part is None else column + part for column, part in zip(columns, flat, strict=True)]
-
-
 def _moved(
-    gradients: Sequence[Tensor | None], layout: PooledLayout, num_examples: int, device: torch.device
-) -> list[Tensor | None]:
-    """The gradients on another device, by one transfer."""
-    source = next(each.device for each in gradients if each is not None)
-    whole = torch.zeros(num_examples, layout.width, device=source)
-    for column, gradient in zip(whole.split_with_sizes(layout.widths, dim=1), gradients, strict=True):
+    whole: Tensor | None, columns: Sequence[Tensor | None], layout: PooledLayout, device: torch.device
+) -> Tensor:
+    """All gradients [B, W] on another device, by one transfer."""
+    given = next(each for each in (whole, *columns) if each is not None)
+    total = torch.zeros(given.shape[0], layout.width, device=given.device) if whole is None else whole.clone()
+    for column, gradient in zip(total.split_with_sizes(layout.widths, dim=1), columns, strict=True):
         if gradient is not None:
-            column.copy_(gradient)
-    return list(whole.to(device).split_with_sizes(layout.widths, dim=1))
+            column.add_(gradient)
+    return total.to(device)

@@ -22,6 +22,7 @@ from monolith.tables.local_store import LocalPlan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -76,20 +77,30 @@ class PooledBatch:
         self.layout.kernel.pool(*self._batch(), values.numpy(), outputs.view(-1).numpy())
         return outputs
 
-    def sum_gradients(self, gradients: Sequence[Tensor | None], device: torch.device) -> Tensor:
-        """The gradient of the rows, float32 [V], from those of the outputs.
+    def sum_gradients(self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device) -> Tensor:
+        """The gradient of the rows, float32 [V], from those of the outputs, all on `device`.
 
-        `gradients` are [B, width], or None for zeros, in the order of the model, all on `device`. Each row's are added
-        in the order of its ids in the batch.
+        Those of the outputs as a whole [B, W] and of each slot's columns [B, width], in the order of the model, add up;
+        None stands for zeros. The gradients of a row are added in a fixed order.
         """
-        ordered = self.layout.in_flat_order(gradients)
         if device.type != "cpu":
-            return _torch_pooling.sum_gradients(self.layout, ordered, self.plan, self.shape, device)
+            return _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
         sums = torch.from_numpy(new_rows((self._num_values,)))
-        rows = [None if each is None else _side_by_side(each).numpy() for each in ordered]
         grouped = self.plan.core if isinstance(self.plan, LocalPlan) else None  # else the kernel groups ids by itself
-        self.layout.kernel.sum_gradients(*self._batch(), rows, sums.numpy(), grouped)
+        self.layout.kernel.sum_gradients(*self._batch(), self._of_slots(whole, columns), sums.numpy(), grouped)
         return sums
+
+    def _of_slots(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> list[NDArray[np.float32] | None]:
+        """[B, width] of each slot, or None, in flat order."""
+        if whole is not None and any(part is not None for part in columns):
+            whole = whole.detach().clone()
+            for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):
+                if own is not None:
+                    part.add_(own)
+        if whole is not None:
+            rows = _side_by_side(whole)
+            return [rows[:, slot.column : slot.column + slot.width] for slot in self.layout.slots]
+        return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
 
     def _batch(self) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         """What the kernel wants to know of the batch."""
@@ -112,7 +123,9 @@ class PooledBatch:
         return int((per_table * torch.tensor(dims)).sum())
 
 
-def _side_by_side(gradient: Tensor) -> Tensor:
+def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
     """The floats of each example without gaps; examples may lie apart, and `expand` may have put them in one place."""
     detached = gradient.detach()
-    return detached if detached.stride(1) == 1 or detached.shape[1] == 1 else detached.contiguous()
+    whole = detached if detached.stride(1) == 1 or detached.shape[1] == 1 else detached.contiguous()
+    rows: NDArray[np.float32] = whole.numpy()
+    return rows

@@ -47,9 +47,18 @@ def pool(layout: PooledLayout, values: Tensor, plan: Plan, shape: BatchShape) ->
 
 
 def sum_gradients(
-    layout: PooledLayout, gradients: Sequence[Tensor | None], plan: Plan, shape: BatchShape, device: torch.device
+    layout: PooledLayout,
+    whole: Tensor | None,
+    columns: Sequence[Tensor | None],
+    plan: Plan,
+    shape: BatchShape,
+    device: torch.device,
 ) -> Tensor:
-    """The gradient of `values`, float32 [V], from those of the outputs: [B, width] or None, in flat order."""
+    """The gradient of `values`, float32 [V], from those of the outputs [B, W] and of each slot's columns [B, width]."""
+    if whole is not None:
+        parts = zip(whole.split_with_sizes(layout.widths, dim=1), columns, strict=True)
+        columns = [mine if part is None else mine + part for mine, part in parts]
+    gradients = layout.in_flat_order(columns)
     rows = _TableRows(plan, layout.dims, device)
     total = torch.zeros(rows.num_values, dtype=torch.float32, device=device)
     for table, places in enumerate(layout.slots_of_tables):
