@@ -25,6 +25,7 @@ PUBLIC_NAMES = [
     "initializers",
     "metrics",
     "nn",
+    "optim",
     "row_optimizers",
     "tensors",
 ]
