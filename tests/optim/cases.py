@@ -1,4 +1,4 @@
-"""What the tests of the dense optimizers share: the three of them, ways to run them, and what they are compared with."""
+"""What the tests of the dense optimizers share: all of them, ways to run them, and what they are compared with."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from optim import dense_reference
 from torch import Tensor
 
 from monolith.optim import Adamom, Rmsprop, Shampoo
+from optim import dense_reference
 
 # Each with options under which every branch of its rule is taken within a few steps.
 OPTIMIZERS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {

@@ -57,9 +57,7 @@ class Rmsprop:
         return np.asarray(var - self.m)
 
 
-def eigen_inverse_root(
-    mat: Array, p: int, head: int, tail: int, damping: float = 1e-3
-) -> tuple[Array, Array, float]:
+def eigen_inverse_root(mat: Array, p: int, head: int, tail: int, damping: float = 1e-3) -> tuple[Array, Array, float]:
     eigenvalues, evec = np.linalg.eigh(mat)
     dim = mat.shape[0]
     non_zero = np.nonzero(eigenvalues > damping)[0]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from optim.cases import OPTIMIZERS, gradients, make, run
 from torch import Tensor
 
 from monolith.optim import Adamom, Rmsprop, Shampoo
+from optim.cases import OPTIMIZERS, gradients, make, run
 
 NAMES = sorted(OPTIMIZERS)
 SHAPE = (4, 3)
@@ -213,7 +213,8 @@ def test_a_learning_rate_may_be_a_function_asked_before_every_step(name: str) ->
 
 def test_groups_may_mix_numbers_and_functions() -> None:
     first, second, third = fresh(), fresh(), fresh()
-    optimizer = Adamom([{"params": [first], "lr": 0.5}, {"params": [second]}], lambda: 0.25)
+    groups: list[dict[str, Any]] = [{"params": [first], "lr": 0.5}, {"params": [second]}]
+    optimizer = Adamom(groups, lambda: 0.25)
     optimizer.add_param_group({"params": [third], "learning_rate": lambda: torch.tensor(0.125)})
     optimizer.step()
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.25, 0.125]

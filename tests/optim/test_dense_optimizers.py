@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from optim.cases import OPTIMIZERS, gradients, make, reference, run, run_reference
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
+from optim.cases import OPTIMIZERS, gradients, make, reference, run, run_reference
 
 NAMES = sorted(OPTIMIZERS)
 SHAPES: list[tuple[int, ...]] = [(), (1,), (7,), (3, 5), (2, 3, 4), (6, 1, 5), (0,), (0, 3)]
@@ -182,7 +182,7 @@ def test_a_closure_is_called_once_with_gradients_and_its_loss_comes_back(name: s
         calls.append(torch.is_grad_enabled())
         optimizer.zero_grad()
         loss = (param * param).sum()
-        loss.backward()
+        torch.autograd.backward(loss)
         return loss
 
     before = param.detach().clone()
@@ -214,7 +214,7 @@ def test_it_trains_a_small_model(name: str) -> None:
     for _ in range(300):
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(x), y)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.3 * losses[0]

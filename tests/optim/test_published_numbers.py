@@ -20,7 +20,7 @@ DEVICES = [
 def one_step(kind: type[Any], device: str, **options: Any) -> tuple[Tensor, dict[str, Any]]:
     param = torch.tensor([0.1], device=device, requires_grad=True)
     optimizer = kind([param], learning_rate=0.1, **options)
-    (0.12 * param).sum().backward()
+    torch.autograd.backward((0.12 * param).sum())
     optimizer.step()
     return param.detach().cpu(), optimizer.state[param]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from monolith.optim import _foreach as foreach
+from monolith.optim._lengths import lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,11 +34,10 @@ def global_norm(t_list: Sequence[Tensor | None]) -> Tensor:
     tensors = _tensors_of(t_list)
     if not tensors:
         return torch.zeros(())
-    norms = [norm for batch in _by_kind(tensors) for norm in _norms(batch)]
+    norms = [norm for batch in _by_kind(tensors) for norm in lengths(batch)]
     dtype = torch.float64 if any(norm.dtype is torch.float64 for norm in norms) else torch.float32
     device = tensors[0].device
-    length: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, dtype) for norm in norms]))
-    return length
+    return lengths([torch.stack([norm.to(device, dtype) for norm in norms])])[0]
 
 
 def clip_by_global_norm(
@@ -147,12 +147,6 @@ def _by_kind(tensors: Sequence[Tensor]) -> Iterable[list[Tensor]]:
     for tensor in tensors:
         kinds.setdefault((tensor.device, tensor.dtype), []).append(tensor)
     return kinds.values()
-
-
-def _norms(batch: list[Tensor]) -> Sequence[Tensor]:
-    if batch[0].dtype in {torch.float32, torch.float64}:
-        return foreach.norm(batch)
-    return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in batch]
 
 
 def _scaled(tensors: Sequence[Tensor], factor: Tensor) -> list[Tensor]:

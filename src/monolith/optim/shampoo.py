@@ -17,6 +17,7 @@ from monolith.optim._dense_optimizer import (
     arithmetic_dtype,
     zeros_like,
 )
+from monolith.optim._lengths import lengths
 from monolith.optim.global_step import current_global_step
 from monolith.optim.preconditioner import eigen_inverse_root, gram, multiply_axis, precondition_axis, written_out
 
@@ -91,8 +92,8 @@ class Shampoo(DenseOptimizer):
     State of a parameter: ``d``, ``m``, ``pm`` of its shape; per axis of size n ``s{i}`` and ``g{i}`` [n, n], and the
     parts of P{i}: ``pvec{i}`` [n, k], ``pval{i}`` [k] and the number ``o{i}``, with k = min(n, eigen_head +
     eigen_tail), and ``p{i}`` [n, n], P{i} itself, where that is cheaper to apply; ``pending``, how many times ``g{i}``
-    is still to be taken into ``s{i}``; ``preconditioned``, whether every P{i} was computed. Mind that an axis of n takes
-    memory for two or three matrices [n, n], even if the parameter is a bias.
+    is still to be taken into ``s{i}``; ``preconditioned``, whether every P{i} was computed. Mind that an axis of n
+    takes memory for two or three matrices [n, n], even if the parameter is a bias.
 
     Steps are counted from 0: by `global_step` if given, else by the session that is open
     (`monolith.optim.global_step`), else by the optimizer itself (``group["step"]``, saved with its state).
@@ -237,7 +238,7 @@ def _move_preconditioned(batch: Batch, group: Group, phase: _Phase) -> None:
     grads = [_preconditioned(batch.grads[position], batch.states[position]) for position in ready]
     foreach.lerp_(pms, grads, 1 - group["beta_1"])
     if phase.blend > 0:
-        scales = torch.stack(foreach.norm(ms)) / (torch.stack(foreach.norm(pms)) + 1e-10)
+        scales = torch.stack(lengths(ms)) / (torch.stack(lengths(pms)) + 1e-10)
         params = [batch.params[position] for position in ready]
         foreach.addcmul_(params, pms, list(scales.unbind()), -float(group["lr"]) * phase.blend)
 
