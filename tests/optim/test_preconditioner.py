@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from monolith.optim import apply_sparse_precond, eigen_inverse_root
-from monolith.optim.preconditioner import gram, multiply_axis, precondition_axis, written_out
+from monolith.optim.preconditioner import grams, inverse_roots, multiply_axis, precondition_axis, written_out
 from optim import dense_reference
 
 # Eigenvalues 0, 0.0005, 4, 9, 16, 25, 100 on the diagonal, not in order; the damping of 0.001 is above the first two.
@@ -22,12 +22,16 @@ def positive_matrix(dim: int, seed: int) -> Tensor:
     return factor @ factor.T
 
 
+def as_matrix(pvec: Tensor, pval: Tensor, offset: Tensor) -> Tensor:
+    return written_out((pvec[None], pval[None], offset[None]))[0]
+
+
 @pytest.mark.parametrize("p", [1, 2, 4, 6])
 def test_with_all_eigenvalues_it_is_the_inverse_root(p: int) -> None:
     mat = positive_matrix(6, 0) + torch.eye(6)
     pvec, pval, offset = eigen_inverse_root(mat, p, 100, 100)
     assert offset.item() == 0.0
-    root = written_out(pvec, pval, 0.0)
+    root = as_matrix(pvec, pval, offset)
     product = torch.linalg.matrix_power(root, p) @ mat
     torch.testing.assert_close(product, torch.eye(6, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
@@ -79,7 +83,7 @@ def test_it_agrees_with_numpy(dim: int, p: int, head: int, tail: int, seed: int)
     np.testing.assert_allclose(pval.numpy(), values, rtol=1e-8, atol=1e-10)
     # Eigenvectors have no sign, so what is compared is the matrix they make.
     expected = (vectors * values) @ vectors.T + mean * np.eye(dim)
-    np.testing.assert_allclose(written_out(pvec, pval, offset.item()).numpy(), expected, rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(as_matrix(pvec, pval, offset).numpy(), expected, rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +114,7 @@ def test_application_agrees_with_numpy_on_every_axis(shape: tuple[int, ...], off
     generator = torch.Generator().manual_seed(1)
     tensor = torch.randn(shape, generator=generator, dtype=torch.float64)
     before = tensor.clone()
-    rotating, expected, staying, at_once = tensor, tensor.numpy(), tensor, tensor
+    rotating, expected, staying, at_once = tensor, tensor.numpy(), tensor[None], tensor[None]
     for axis, size in enumerate(shape):
         kept = max(1, size - 1)
         pvec = torch.randn(size, kept, generator=generator, dtype=torch.float64)
@@ -118,11 +122,12 @@ def test_application_agrees_with_numpy_on_every_axis(shape: tuple[int, ...], off
         rotating = apply_sparse_precond(rotating, pvec, pval, torch.tensor(offset))
         expected = dense_reference.apply_sparse_precond(expected, pvec.numpy(), pval.numpy(), offset)
         np.testing.assert_allclose(rotating.numpy(), expected, rtol=1e-10, atol=1e-12)
-        staying = precondition_axis(staying, axis, (pvec, pval, offset))
-        at_once = multiply_axis(at_once, axis, written_out(pvec, pval, offset))
+        stacked = (pvec[None], pval[None], torch.tensor([offset], dtype=torch.float64))
+        staying = precondition_axis(staying, axis, stacked)
+        at_once = multiply_axis(at_once, axis, written_out(stacked))
     assert rotating.shape == shape
-    torch.testing.assert_close(staying, rotating)
-    torch.testing.assert_close(at_once, rotating)
+    torch.testing.assert_close(staying[0], rotating)
+    torch.testing.assert_close(at_once[0], rotating)
     assert torch.equal(tensor, before)
 
 
@@ -131,7 +136,25 @@ def test_gram_is_symmetric_and_agrees_with_numpy(shape: tuple[int, ...]) -> None
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for axis in range(len(shape)):
         others = [each for each in range(len(shape)) if each != axis]
-        products = gram(tensor, axis)
+        products = grams(tensor[None], axis)[0]
         expected = np.tensordot(tensor.numpy(), tensor.numpy(), axes=(others, others))
         np.testing.assert_allclose(products.numpy(), expected, rtol=1e-10, atol=1e-12)
         assert torch.equal(products, products.T)
+
+
+def test_stacks_give_each_its_own() -> None:
+    generator = torch.Generator().manual_seed(3)
+    tensors = torch.randn(4, 5, 3, generator=generator, dtype=torch.float64)
+    # The third is 0 and the fourth small, so that the heads start at different eigenvalues.
+    tensors *= torch.tensor([1.0, 3.0, 0.0, 0.02], dtype=torch.float64).view(-1, 1, 1)
+    for axis in (0, 1):
+        products = grams(tensors, axis)
+        made = inverse_roots(products, 4, (1, 2), 1e-3)
+        for each in range(4):
+            alone = eigen_inverse_root(products[each], 4, 1, 2, 1e-3)
+            torch.testing.assert_close(as_matrix(*(part[each] for part in made)), as_matrix(*alone))
+        applied = precondition_axis(tensors, axis, made)
+        torch.testing.assert_close(applied, multiply_axis(tensors, axis, written_out(made)))
+        for each in range(4):
+            alone_applied = precondition_axis(tensors[each : each + 1], axis, tuple(p[each : each + 1] for p in made))  # type: ignore[arg-type]
+            torch.testing.assert_close(applied[each], alone_applied[0])

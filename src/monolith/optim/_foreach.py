@@ -12,11 +12,8 @@ from torch import _foreach_add_ as add_
 from torch import _foreach_addcdiv_ as addcdiv_
 from torch import _foreach_addcmul_ as addcmul_
 from torch import _foreach_copy_ as copy_
-from torch import _foreach_div_ as div_
 from torch import _foreach_lerp_ as lerp_
-from torch import _foreach_mul as mul
 from torch import _foreach_mul_ as mul_
-from torch import _foreach_norm as norm
 from torch import _foreach_sqrt as sqrt
 from torch import _foreach_sqrt_ as sqrt_
 from torch import _foreach_sub_ as sub_
@@ -27,11 +24,8 @@ __all__ = [
     "addcdiv_",
     "addcmul_",
     "copy_",
-    "div_",
     "lerp_",
-    "mul",
     "mul_",
-    "norm",
     "sqrt",
     "sqrt_",
     "sub_",

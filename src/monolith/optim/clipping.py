@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from monolith.optim import _foreach as foreach
 from monolith.optim._lengths import lengths
 
 if TYPE_CHECKING:
@@ -34,10 +33,9 @@ def global_norm(t_list: Sequence[Tensor | None]) -> Tensor:
     tensors = _tensors_of(t_list)
     if not tensors:
         return torch.zeros(())
-    norms = [norm for batch in _by_kind(tensors) for norm in lengths(batch)]
+    norms = [lengths(batch) for batch in _by_kind(tensors)]
     dtype = torch.float64 if any(norm.dtype is torch.float64 for norm in norms) else torch.float32
-    device = tensors[0].device
-    return lengths([torch.stack([norm.to(device, dtype) for norm in norms])])[0]
+    return lengths([torch.cat([norm.to(tensors[0].device, dtype) for norm in norms])])[0]
 
 
 def clip_by_global_norm(
@@ -91,7 +89,8 @@ class JointClip:
         """Multiplies the dense gradients in place; None is passed over."""
         with torch.no_grad():
             tensors = [tensor for tensor in dense if tensor is not None]
-            foreach.copy_(tensors, _scaled(tensors, self.dense_factor))
+            for tensor, scaled in zip(tensors, _scaled(tensors, self.dense_factor), strict=True):
+                tensor.copy_(scaled)
 
 
 def joint_clip(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
-import torch
-
+from monolith.optim import _curvature
 from monolith.optim import _foreach as foreach
 from monolith.optim._dense_optimizer import (
     Batch,
@@ -14,12 +13,10 @@ from monolith.optim._dense_optimizer import (
     DenseOptimizer,
     Group,
     LearningRate,
-    arithmetic_dtype,
     zeros_like,
 )
 from monolith.optim._lengths import lengths
 from monolith.optim.global_step import current_global_step
-from monolith.optim.preconditioner import eigen_inverse_root, gram, multiply_axis, precondition_axis, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -92,8 +89,8 @@ class Shampoo(DenseOptimizer):
     State of a parameter: ``d``, ``m``, ``pm`` of its shape; per axis of size n ``s{i}`` and ``g{i}`` [n, n], and the
     parts of P{i}: ``pvec{i}`` [n, k], ``pval{i}`` [k] and the number ``o{i}``, with k = min(n, eigen_head +
     eigen_tail), and ``p{i}`` [n, n], P{i} itself, where that is cheaper to apply; ``pending``, how many times ``g{i}``
-    is still to be taken into ``s{i}``; ``preconditioned``, whether every P{i} was computed. Mind that an axis of n
-    takes memory for two or three matrices [n, n], even if the parameter is a bias.
+    is still to be taken into ``s{i}``; ``kept``, the eigen_head + eigen_tail that P{i} was computed with, None before.
+    Mind that an axis of n takes memory for two or three matrices [n, n], even if the parameter is a bias.
 
     Steps are counted from 0: by `global_step` if given, else by the session that is open
     (`monolith.optim.global_step`), else by the optimizer itself (``group["step"]``, saved with its state).
@@ -135,15 +132,8 @@ class Shampoo(DenseOptimizer):
         return {**super().__getstate__(), "global_step": self.global_step}
 
     def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:
-        # Without an axis there is nothing to wait for: the preconditioned gradient is the gradient.
-        state: dict[str, Any] = {"pending": 0, "preconditioned": param.ndim == 0}
-        for axis, size in enumerate(param.shape):
-            kept = min(size, group["eigen_head"] + group["eigen_tail"])
-            shapes = {"s": (size, size), "g": (size, size), "pvec": (size, kept), "pval": (kept,)}
-            for name, shape in shapes.items():
-                state[f"{name}{axis}"] = param.new_zeros(shape, dtype=arithmetic_dtype(param))
-            state[f"o{axis}"] = 0.0
-        return {**state, "d": zeros_like(param), "m": zeros_like(param), "pm": zeros_like(param)}
+        moments = {"d": zeros_like(param), "m": zeros_like(param), "pm": zeros_like(param)}
+        return {**_curvature.initial_state(param, group), **moments}
 
     def _update_group(self, group: Group, batches: Iterable[Batch]) -> None:
         step = current_global_step() if self.global_step is None else self.global_step()
@@ -155,10 +145,13 @@ class Shampoo(DenseOptimizer):
 
     def _update(self, batch: Batch, group: Group) -> None:
         phase = _phase(group)
-        for grad, state in zip(batch.grads, batch.states, strict=True):
-            _update_statistics(grad, state, group, phase)
-        for state in batch.states if phase.updates_preconditioners else ():
-            _update_preconditioners(state, group)
+        if phase.updates_statistics:
+            _curvature.update_statistics(batch.grads, batch.states, group)
+        else:
+            for state in batch.states:
+                state["pending"] += 1
+        if phase.updates_preconditioners:
+            _curvature.update_preconditioners(batch.states, group)
         _move_diagonally(batch, group, phase)
         _move_preconditioned(batch, group, phase)
 
@@ -171,50 +164,6 @@ def _phase(group: Group) -> _Phase:
         updates_preconditioners=warmed_up and step % group["tau_1"] == 0,
         blend=min(step / warmup - 1, 1.0) if warmed_up and warmup > 0 else float(warmed_up),
     )
-
-
-def _update_statistics(grad: Tensor, state: dict[str, Any], group: Group, phase: _Phase) -> None:
-    """Takes the gradient's statistics into the sums, or notes that the last ones count once more.
-
-    The sums of all axes are far larger than a bias, and ``g`` is the same for `tau_2` steps: taking it in ``pending``
-    times at once gives the same sums for a fraction of the passes over memory.
-    """
-    if not phase.updates_statistics:
-        state["pending"] += 1
-        return
-    _settle(state, group, grad.ndim)
-    for axis in range(grad.ndim):
-        state[f"g{axis}"] = gram(grad, axis)
-    state["pending"] = 1
-    _settle(state, group, grad.ndim)
-
-
-def _settle(state: dict[str, Any], group: Group, num_axes: int) -> None:
-    times, beta_2 = state["pending"], group["beta_2"]
-    if times == 0:
-        return
-    for axis in range(num_axes):
-        total, last = state[f"s{axis}"], state[f"g{axis}"]
-        if beta_2 < 1.0 - 1e-10:
-            total.lerp_(last, 1 - beta_2**times)
-        else:
-            total.add_(last, alpha=times)
-    state["pending"] = 0
-
-
-def _update_preconditioners(state: dict[str, Any], group: Group) -> None:
-    num_axes = state["d"].ndim
-    _settle(state, group, num_axes)
-    for axis in range(num_axes):
-        pvec, pval, offset = eigen_inverse_root(
-            state[f"s{axis}"], 2 * num_axes, group["eigen_head"], group["eigen_tail"], group["damping_epsilon"]
-        )
-        # The offset is a number of the host: applying it then waits for no device.
-        number = float(offset)
-        state.update({f"pvec{axis}": pvec, f"pval{axis}": pval, f"o{axis}": number})
-        if 2 * pvec.shape[1] > pvec.shape[0]:
-            state[f"p{axis}"] = written_out(pvec, pval, number)
-    state["preconditioned"] = True
 
 
 def _move_diagonally(batch: Batch, group: Group, phase: _Phase) -> None:
@@ -230,24 +179,14 @@ def _move_diagonally(batch: Batch, group: Group, phase: _Phase) -> None:
 
 def _move_preconditioned(batch: Batch, group: Group, phase: _Phase) -> None:
     """The second half of the move, for parameters that have preconditioners; of the others ``pm`` stays 0."""
-    ready = [position for position, state in enumerate(batch.states) if state["preconditioned"]]
+    ready = [position for position, state in enumerate(batch.states) if state["kept"] is not None]
     if not ready:
         return
     states = [batch.states[position] for position in ready]
     ms, pms = [state["m"] for state in states], [state["pm"] for state in states]
-    grads = [_preconditioned(batch.grads[position], batch.states[position]) for position in ready]
+    grads = _curvature.preconditioned([batch.grads[position] for position in ready], states)
     foreach.lerp_(pms, grads, 1 - group["beta_1"])
     if phase.blend > 0:
-        scales = torch.stack(lengths(ms)) / (torch.stack(lengths(pms)) + 1e-10)
+        scales = lengths(ms) / (lengths(pms) + 1e-10)
         params = [batch.params[position] for position in ready]
         foreach.addcmul_(params, pms, list(scales.unbind()), -float(group["lr"]) * phase.blend)
-
-
-def _preconditioned(grad: Tensor, state: dict[str, Any]) -> Tensor:
-    for axis in range(grad.ndim):
-        matrix = state.get(f"p{axis}")
-        if matrix is None:
-            grad = precondition_axis(grad, axis, (state[f"pvec{axis}"], state[f"pval{axis}"], state[f"o{axis}"]))
-        else:
-            grad = multiply_axis(grad, axis, matrix)
-    return grad
