@@ -26,8 +26,11 @@ def lengths(tensors: Sequence[Tensor]) -> Tensor:
     for position, tensor in enumerate(tensors):
         together.setdefault(tensor.shape if tensor.numel() <= _SMALL else position, []).append(position)
     measured = [_lengths_of_one_shape([tensors[position] for position in own]) for own in together.values()]
-    order = torch.tensor([position for own in together.values() for position in own])
-    return torch.cat(measured)[order.argsort().to(tensors[0].device)]
+    order = [position for own in together.values() for position in own]
+    result = torch.cat(measured)
+    if order != sorted(order):
+        result = result[torch.tensor(order).argsort().to(result.device)]
+    return result
 
 
 def _lengths_of_one_shape(tensors: list[Tensor]) -> Tensor:
