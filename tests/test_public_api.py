@@ -28,6 +28,7 @@ PUBLIC_NAMES = [
     "initializers",
     "metrics",
     "nn",
+    "optim",
     "row_optimizers",
     "tensors",
 ]
