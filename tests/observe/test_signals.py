@@ -98,6 +98,25 @@ def test_all_threads_are_shown_by_name_with_what_they_do(capfd: pytest.CaptureFi
     assert "in wait_for_the_bus" in other
 
 
+def test_a_signal_while_stacks_are_printed_does_not_print_them_again(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda sig, frame: calls.append(sig))
+    signals.add_siguser1_handler()
+    write = signals._write_to_stderr
+
+    def write_with_an_impatient_user(text: str) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        write(text)
+
+    monkeypatch.setattr(signals, "_write_to_stderr", write_with_an_impatient_user)
+    for _ in range(2):
+        signal.raise_signal(signal.SIGUSR1)
+        assert capfd.readouterr().err.count("stacks of process") == 1
+    assert len(calls) == 4
+
+
 def test_a_missing_frame_is_said(capfd: pytest.CaptureFixture[str]) -> None:
     signals.print_stack_trace(10, None)
     assert "no Python frame" in capfd.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -19,6 +20,7 @@ class MetricKind(StrEnum):
     """Replaces what was there."""
 
 
+@lru_cache(maxsize=4096)
 def exposition_name(name: str) -> str:
     """A metric or tag name with every foreign character, dots first of all, as an underscore."""
     spelt = _FOREIGN.sub("_", name)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
+_printing = threading.Lock()
+
 
 def print_stack_trace(sig: int, frame: FrameType | None) -> None:
     """Prints the stack at `frame`, then those of all other threads, to standard error.
@@ -63,7 +65,10 @@ def add_siguser1_handler() -> None:
 
 
 class _PrintAfter:
-    """A handler that calls the earlier one, then prints the stacks, also when the earlier one raised."""
+    """A handler that calls the earlier one, then prints the stacks, also when the earlier one raised.
+
+    A signal that comes while stacks are being printed does not print them again.
+    """
 
     def __init__(self, earlier: object) -> None:
         self._earlier = earlier
@@ -73,7 +78,12 @@ class _PrintAfter:
             if callable(self._earlier):
                 self._earlier(sig, frame)
         finally:
-            print_stack_trace(sig, frame)
+            # A reader that is slower than the signals would make handlers pile up on each other.
+            if _printing.acquire(blocking=False):
+                try:
+                    print_stack_trace(sig, frame)
+                finally:
+                    _printing.release()
 
 
 def _stack(name: str, ident: int, frame: FrameType | None) -> list[str]:

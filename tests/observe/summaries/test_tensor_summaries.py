@@ -267,3 +267,11 @@ assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=55)
     assert read(tmp_path, "monolith_nas_weight")[1][0][0] == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_of_a_gpu_are_carried_with_labels_of_the_cpu() -> None:
+    summary = feature_insight_data(
+        torch.ones(2, 2, device="cuda"), ["a"], [2], weight=torch.ones(2, 1, device="cuda"), label=torch.tensor([3, 4])
+    )
+    np.testing.assert_array_equal(array_of(summary), [[2, 3], [2, 4]])
