@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# What tests of several folders share is imported by the name that mypy knows.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from leak_check import holdings, left_behind  # stands behind the path that finds it
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
@@ -17,3 +24,11 @@ settings.load_profile("repeatable")
 def project_root() -> Path:
     """The folder of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """Fails a test after which a thread, a process, a socket or an open file is still there."""
+    before = holdings()
+    yield
+    assert left_behind(before) == []
