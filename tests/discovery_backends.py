@@ -1,0 +1,92 @@
+"""The services that the discovery contract is run on. A new one is tested by one line at the end of this file."""
+
+from __future__ import annotations
+
+import abc
+import json
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from monolith.cluster.discovery import (
+    HostServiceDiscovery,
+    ServiceDiscovery,
+    StaticServiceDiscovery,
+    TfConfigServiceDiscovery,
+)
+
+PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
+WORKERS = ["10.0.1.1:3333", "10.0.1.2:3333", "10.0.1.3:3333"]
+"""What a service that only answers knows from the start."""
+
+
+def eventually(reached: Callable[[], bool], what: str, *, seconds: float = 20.0) -> None:
+    """Wait until something is true, which others bring about."""
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.01)
+
+
+class Backend(abc.ABC):
+    """A running service, and clients of it; closing the stack ends them all."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.stack = stack
+
+    @abc.abstractmethod
+    def client(self) -> ServiceDiscovery:
+        """A new client of the service; the caller closes it, or the stack does."""
+
+    def new(self) -> ServiceDiscovery:
+        """A client that is closed with the stack."""
+        return self.stack.enter_context(self.client())
+
+
+class WritableBackend(Backend):
+    """A service that processes register with."""
+
+    @abc.abstractmethod
+    def lose(self) -> None:
+        """Take the service away, as a crash or a cut network does."""
+
+    @abc.abstractmethod
+    def bring_back(self) -> None:
+        """Let the service work again."""
+
+
+class StaticBackend(Backend):
+    def client(self) -> ServiceDiscovery:
+        return StaticServiceDiscovery({"ps": PS, "worker": WORKERS})
+
+
+class TfConfigBackend(Backend):
+    def client(self) -> ServiceDiscovery:
+        cluster = {"ps": PS, "chief": WORKERS[:1], "worker": WORKERS[1:]}
+        return TfConfigServiceDiscovery(json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}}))
+
+
+class HostFilesBackend(WritableBackend):
+    @property
+    def base(self) -> Path:
+        return self.folder / "shared"
+
+    def client(self) -> ServiceDiscovery:
+        return HostServiceDiscovery(str(self.base))
+
+    def lose(self) -> None:
+        self.base.rename(self.folder / "unmounted")
+
+    def bring_back(self) -> None:
+        (self.folder / "unmounted").rename(self.base)
+
+
+READABLE: dict[str, type[Backend]] = {
+    "static": StaticBackend,
+    "tf_config": TfConfigBackend,
+}
+WRITABLE: dict[str, type[WritableBackend]] = {
+    "host_files": HostFilesBackend,
+}
