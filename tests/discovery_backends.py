@@ -9,12 +9,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from consul_agent import ConsulAgent
 from monolith.cluster.discovery import (
+    ConsulServiceDiscovery,
     HostServiceDiscovery,
     ServiceDiscovery,
     StaticServiceDiscovery,
     TfConfigServiceDiscovery,
 )
+from monolith.cluster.discovery.consul_client import Client
+from monolith.cluster.discovery.stock_consul_client import StockClient
 
 PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
 WORKERS = ["10.0.1.1:3333", "10.0.1.2:3333", "10.0.1.3:3333"]
@@ -83,10 +87,49 @@ class HostFilesBackend(WritableBackend):
         (self.folder / "unmounted").rename(self.base)
 
 
+class ConsulBackend(WritableBackend):
+    """The original's lookup call, over TCP."""
+
+    client_class: type[Client] = Client
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        self.agent = stack.enter_context(ConsulAgent(self.socket_path()))
+
+    def socket_path(self) -> Path | None:
+        return None
+
+    def client(self) -> ServiceDiscovery:
+        client = self.client_class(self.agent.host, self.agent.port, heartbeat_seconds=0.02, retry_seconds=0.02)
+        return ConsulServiceDiscovery("job-uuid", 0.02, client=client, agent_per_host=False, max_backoff_seconds=0.02)
+
+    def lose(self) -> None:
+        self.agent.stop()
+
+    def bring_back(self) -> None:
+        self.agent.start()
+
+
+class ConsulSocketBackend(ConsulBackend):
+    """The same over a Unix socket."""
+
+    def socket_path(self) -> Path | None:
+        return self.folder / "consul.sock"
+
+
+class StockConsulBackend(ConsulBackend):
+    """The API of Consul as it is published."""
+
+    client_class = StockClient
+
+
 READABLE: dict[str, type[Backend]] = {
     "static": StaticBackend,
     "tf_config": TfConfigBackend,
 }
 WRITABLE: dict[str, type[WritableBackend]] = {
     "host_files": HostFilesBackend,
+    "consul": ConsulBackend,
+    "consul_socket": ConsulSocketBackend,
+    "stock_consul": StockConsulBackend,
 }
