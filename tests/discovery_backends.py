@@ -19,6 +19,9 @@ from monolith.cluster.discovery import (
 )
 from monolith.cluster.discovery.consul_client import Client
 from monolith.cluster.discovery.stock_consul_client import StockClient
+from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
+from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient
+from zookeeper_server import SESSION_SECONDS, ZooKeeperServer
 
 PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
 WORKERS = ["10.0.1.1:3333", "10.0.1.2:3333", "10.0.1.3:3333"]
@@ -123,6 +126,22 @@ class StockConsulBackend(ConsulBackend):
     client_class = StockClient
 
 
+class ZooKeeperBackend(WritableBackend):
+    """A job of its own on the server that all tests share."""
+
+    server: ZooKeeperServer
+
+    def client(self) -> ServiceDiscovery:
+        client = MonolithKazooClient(self.server.address, timeout=SESSION_SECONDS)
+        return ZKServiceDiscovery(self.folder.name, client=client, delay=0.2)
+
+    def lose(self) -> None:
+        self.server.kill()
+
+    def bring_back(self) -> None:
+        self.server.start()
+
+
 READABLE: dict[str, type[Backend]] = {
     "static": StaticBackend,
     "tf_config": TfConfigBackend,
@@ -132,4 +151,5 @@ WRITABLE: dict[str, type[WritableBackend]] = {
     "consul": ConsulBackend,
     "consul_socket": ConsulSocketBackend,
     "stock_consul": StockConsulBackend,
+    "zookeeper": ZooKeeperBackend,
 }

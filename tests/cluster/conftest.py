@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from monolith import environment
@@ -19,3 +21,10 @@ def _no_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever started the tests is not asked for addresses."""
     for name in environment.starting_with(*_PREFIXES):
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def unused_address() -> str:
+    """An address of this machine where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"

@@ -159,11 +159,9 @@ def test_one_who_was_replaced_does_not_come_back(agent: ConsulAgent, clock: Fake
     old.register("ps", 0, "10.0.0.1:1001")
     new = make()
     new.register("ps", 0, "10.0.0.2:1002")
-    beats = "/v1/agent/check/pass/service:job-uuid-1001"
-    before = agent.paths("GET").count(beats)
-    eventually(lambda: agent.paths("GET").count(beats) > before, "the old one beats once more")
-    client.close()
+    eventually(lambda: not client.keeps_alive("job-uuid", 1001), "the old one lets go")
     assert new.query("ps") == {0: "10.0.0.2:1002"}
+    assert list(agent.services) == ["job-uuid-1002"]
 
 
 def test_entries_of_others_are_left_out(agent: ConsulAgent, make: Make) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from discovery_backends import PS, READABLE, WORKERS, WRITABLE, Backend, WritableBackend, eventually
+from discovery_backends import PS, READABLE, WORKERS, WRITABLE, Backend, WritableBackend, ZooKeeperBackend, eventually
 from monolith.cluster.discovery import ServiceDiscovery
+from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -28,8 +29,13 @@ def readable(request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -
 
 
 @pytest.fixture(params=list(WRITABLE))
-def backend(request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -> WritableBackend:
-    return WRITABLE[request.param](tmp_path, stack)
+def backend(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperServer, stack: ExitStack
+) -> WritableBackend:
+    backend = WRITABLE[request.param](tmp_path, stack)
+    if isinstance(backend, ZooKeeperBackend):
+        backend.server = zookeeper
+    return backend
 
 
 def sees(discovery: ServiceDiscovery, name: str, expected: dict[int, str]) -> None:

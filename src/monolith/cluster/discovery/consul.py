@@ -68,7 +68,7 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         tags = {"index": index, "name": name, "ip": host}
 
         def still_wanted() -> bool:
-            return self._lookup().get(name, {}).get(index) in {None, addr}
+            return all(holder == addr for role, number, holder in self._lookup() if (role, number) == (name, index))
 
         self._retry(lambda: self._client.register(self._consul_id, port, tags, still_wanted=still_wanted))
         self._wait_until_visible(name, index, addr)
@@ -92,7 +92,10 @@ class ConsulServiceDiscovery(ServiceDiscovery):
 
     def query_all(self) -> dict[str, dict[int, str]]:
         """The addresses of all roles, asked from the agent now; entries without our tags are left out."""
-        return self._retry(self._lookup)
+        addrs: dict[str, dict[int, str]] = {}
+        for name, index, addr in self._retry(self._lookup):
+            addrs.setdefault(name, {})[index] = addr
+        return addrs
 
     def close(self) -> None:
         """Stop the heartbeats; the agent drops the entries when their time to live has passed."""
@@ -109,29 +112,20 @@ class ConsulServiceDiscovery(ServiceDiscovery):
     def _remove_stale(self, name: str, index: int, addr: str) -> None:
         """Remove other holders of the index, as far as that can be done; their time to live does the rest."""
         deadline = self._clock.monotonic() + VISIBLE_WITHIN_SECONDS
-        own_host, _ = split_address(addr)
-        while holder := self._other_holder(name, index, addr):
-            host, port = split_address(holder)
-            _log.info("consul: %s %d is held by %s, which is removed for %s", name, index, holder, addr)
-            elsewhere = self._agent_per_host and host != own_host
-            try:
-                self._deregister_at(port, host if elsewhere else None)
-            except (OSError, ConsulException) as err:
-                _log.warning("consul: cannot remove %s: %s", holder, err)
-            if not self._other_holder(name, index, addr):
+        while others := self._others(name, index, addr):
+            self._remove(others, addr)
+            if not self._others(name, index, addr):
                 return
             if self._clock.monotonic() >= deadline:
-                _log.warning("consul: %s still holds %s %d; registering beside it", holder, name, index)
+                _log.warning("consul: %s still held by %s; registering beside it", f"{name} {index}", others)
                 return
             self._clock.sleep(self._retry_time_secs)
 
-    def _other_holder(self, name: str, index: int, addr: str) -> str | None:
-        holder = self.query(name).get(index)
-        return None if holder == addr else holder
-
     def _wait_until_visible(self, name: str, index: int, addr: str) -> None:
         for _ in range(int(VISIBLE_WITHIN_SECONDS / VISIBLE_POLL_SECONDS)):
-            if self.query(name).get(index) == addr:
+            # A holder that was removed may have come back before it could see that it was replaced.
+            self._remove(self._others(name, index, addr), addr)
+            if addr in self._holders(name, index):
                 return
             self._clock.sleep(VISIBLE_POLL_SECONDS)
         self._deregister_at(split_address(addr)[1])
@@ -140,16 +134,35 @@ class ConsulServiceDiscovery(ServiceDiscovery):
             f"{VISIBLE_WITHIN_SECONDS:.0f} s; this machine may be blacklisted, use another one"
         )
 
-    def _lookup(self) -> dict[str, dict[int, str]]:
-        addrs: dict[str, dict[int, str]] = {}
+    def _remove(self, holders: list[str], for_addr: str) -> None:
+        own_host, _ = split_address(for_addr)
+        for holder in holders:
+            host, port = split_address(holder)
+            _log.info("consul: %s is removed from %s for %s", holder, self._consul_id, for_addr)
+            elsewhere = self._agent_per_host and host != own_host
+            try:
+                self._deregister_at(port, host if elsewhere else None)
+            except (OSError, ConsulException) as err:
+                _log.warning("consul: cannot remove %s: %s", holder, err)
+
+    def _others(self, name: str, index: int, addr: str) -> list[str]:
+        return [holder for holder in self._holders(name, index) if holder != addr]
+
+    def _holders(self, name: str, index: int) -> list[str]:
+        entries = self._retry(self._lookup)
+        return [addr for role, number, addr in entries if (role, number) == (name, index)]
+
+    def _lookup(self) -> list[tuple[str, int, str]]:
+        """Role, index and address of every entry, in the agent's order."""
+        found: list[tuple[str, int, str]] = []
         for entry in self._client.lookup(self._consul_id, timeout=QUERY_TIMEOUT_SECONDS):
             tags = entry.get("Tags") or {}
             if not {"name", "index", "ip"} <= tags.keys() or not str(tags["index"]).isdecimal():
                 _log.warning("consul: %s has an entry without name, index and ip: %r", self._consul_id, entry)
                 continue
-            by_index = addrs.setdefault(str(tags["name"]), {})
-            by_index[int(tags["index"])] = concat_ip_and_port(str(tags["ip"]), int(entry["Port"]))
-        return addrs
+            addr = concat_ip_and_port(str(tags["ip"]), int(entry["Port"]))
+            found.append((str(tags["name"]), int(tags["index"]), addr))
+        return found
 
     def _deregister_at(self, port: int, agent: str | None = None) -> None:
         try:

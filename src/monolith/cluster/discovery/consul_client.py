@@ -167,7 +167,8 @@ class Client:
     def keeps_alive(self, name: str, port: int) -> bool:
         """Whether this client sends heartbeats for the service."""
         with self._lock:
-            return f"{name}-{port}" in self._heartbeats
+            heartbeat = self._heartbeats.get(f"{name}-{port}")
+        return heartbeat is not None and heartbeat.is_beating()
 
     def close(self) -> None:
         """Stop all heartbeats; the agent drops the services when their time to live has passed."""

@@ -35,6 +35,10 @@ class Heartbeat:
         )
         self._thread.start()
 
+    def is_beating(self) -> bool:
+        """Whether it was started, and neither stopped nor gave up."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """Stop beating; returns when the thread has ended."""
         self._stopped.set()
