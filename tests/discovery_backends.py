@@ -133,7 +133,7 @@ class ZooKeeperBackend(WritableBackend):
 
     def client(self) -> ServiceDiscovery:
         client = MonolithKazooClient(self.server.address, timeout=SESSION_SECONDS)
-        return ZKServiceDiscovery(self.folder.name, client=client, delay=0.2)
+        return ZKServiceDiscovery(self.folder.name, client=client, delay=5)
 
     def lose(self) -> None:
         self.server.kill()
