@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from consul_agent import ConsulAgent
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
     HostServiceDiscovery,
+    MLPServiceDiscovery,
     ServiceDiscovery,
     StaticServiceDiscovery,
     TfConfigServiceDiscovery,
@@ -21,6 +23,7 @@ from monolith.cluster.discovery.consul_client import Client
 from monolith.cluster.discovery.stock_consul_client import StockClient
 from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient
+from monolith.cluster.runtimes import MLPEnv
 from zookeeper_server import SESSION_SECONDS, ZooKeeperServer
 
 PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -73,6 +76,31 @@ class TfConfigBackend(Backend):
     def client(self) -> ServiceDiscovery:
         cluster = {"ps": PS, "chief": WORKERS[:1], "worker": WORKERS[1:]}
         return TfConfigServiceDiscovery(json.dumps({"cluster": cluster, "task": {"type": "ps", "index": 0}}))
+
+
+class MLPBackend(Backend):
+    """Ports are not tried: nobody listens at these addresses."""
+
+    def client(self) -> ServiceDiscovery:
+        return MLPServiceDiscovery(MLPEnv(mlp_variables(PS, WORKERS)))
+
+    def new(self) -> ServiceDiscovery:
+        discovery = super().new()
+        assert isinstance(discovery, MLPServiceDiscovery)
+        discovery.query = partial(discovery.query, skip_port_check=True)  # type: ignore[method-assign]
+        return discovery
+
+
+def mlp_variables(servers: list[str], workers: list[str]) -> dict[str, str]:
+    """The variables of server 0 of such a job."""
+    variables = {"MLP_ROLE": "ps", "MLP_ROLE_INDEX": "0", "MLP_PORT": servers[0].rpartition(":")[2]}
+    for role, addrs in (("PS", servers), ("WORKER", workers)):
+        variables[f"MLP_{role}_NUM"] = str(len(addrs))
+        for index, addr in enumerate(addrs):
+            host, _, port = addr.rpartition(":")
+            variables[f"MLP_{role}_{index}_PRIMARY_HOST"] = f'"{host}"'
+            variables[f"MLP_{role}_{index}_PORT"] = port
+    return variables
 
 
 class HostFilesBackend(WritableBackend):
@@ -145,6 +173,7 @@ class ZooKeeperBackend(WritableBackend):
 READABLE: dict[str, type[Backend]] = {
     "static": StaticBackend,
     "tf_config": TfConfigBackend,
+    "mlp": MLPBackend,
 }
 WRITABLE: dict[str, type[WritableBackend]] = {
     "host_files": HostFilesBackend,

@@ -28,3 +28,9 @@ def test_variables_are_found_by_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLITH_T_A", "a")
     monkeypatch.setenv("MONOLITH_U_A", "u")
     assert environment.starting_with("MONOLITH_T_", "MONOLITH_U_") == {"MONOLITH_T_A": "a", "MONOLITH_U_A": "u"}
+
+
+def test_a_variable_is_set_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLITH_T_A", "a")
+    environment.put("MONOLITH_T_A", "b")
+    assert environment.get("MONOLITH_T_A") == "b"

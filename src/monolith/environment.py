@@ -1,4 +1,4 @@
-"""The process environment, read here and nowhere else.
+"""The process environment, read and written here and nowhere else.
 
 Code that obeys a variable asks for it by name when it needs it, not when it is imported: a test, or a program that
 sets the variable late, is then obeyed too.
@@ -22,3 +22,8 @@ def first_of(*names: str) -> str | None:
 def starting_with(*prefixes: str) -> dict[str, str]:
     """All variables whose names start with one of the prefixes."""
     return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+
+
+def put(name: str, value: str) -> None:
+    """Sets a variable for this process and those it starts."""
+    os.environ[name] = value

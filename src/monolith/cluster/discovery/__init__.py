@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from monolith.cluster.discovery.consul import ConsulServiceDiscovery, deregister_all
 from monolith.cluster.discovery.consul_client import Client, ConsulException, UnixHTTPConnection
 from monolith.cluster.discovery.host_files import HostServiceDiscovery
+from monolith.cluster.discovery.mlp import MLPServiceDiscovery
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, ServiceDiscoveryType
 from monolith.cluster.discovery.static_list import StaticServiceDiscovery
 from monolith.cluster.discovery.stock_consul_client import StockClient
@@ -35,6 +36,7 @@ __all__ = [
     "ConsulException",
     "ConsulServiceDiscovery",
     "HostServiceDiscovery",
+    "MLPServiceDiscovery",
     "MonolithKazooClient",
     "ServiceDiscovery",
     "ServiceDiscoveryType",
