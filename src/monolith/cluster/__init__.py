@@ -18,17 +18,31 @@ from monolith.cluster.addresses import (
     split_address,
 )
 from monolith.cluster.liveness import NodeAliveChecker, check_port
+from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster, set_gauge_emitter
+from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.cluster.training_cluster import ClusterRequest, SessionConfig, TrainingCluster, generate_session_config
 
 __all__ = [
     "AddressFamily",
+    "ClusterRequest",
+    "Incomplete",
     "NodeAliveChecker",
+    "SessionConfig",
+    "TrainingCluster",
     "check_port",
     "concat_ip_and_port",
+    "emit_store",
+    "fetch_ps_cluster_from_file",
+    "generate_session_config",
     "get_local_host",
     "get_local_ip",
     "get_local_server_addr",
+    "get_ps_cluster_file_name",
+    "get_training_cluster",
     "is_ipv4_supported",
     "is_ipv6_address",
     "resolve_hostname",
+    "save_ps_cluster_to_file",
+    "set_gauge_emitter",
     "split_address",
 ]
