@@ -13,6 +13,9 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from leak_check import holdings, left_behind  # stands behind the path that finds it
+from leak_check import holdings, left_behind
+from monolith import environment
+from zookeeper_server import ZooKeeperServer, is_installed
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
@@ -24,6 +27,15 @@ settings.load_profile("repeatable")
 def project_root() -> Path:
     """The folder of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A running ZooKeeper; a test that stops it starts it again, and uses a job of its own."""
+    if not is_installed() and not environment.get("CI"):
+        pytest.skip("ZooKeeper is not installed; on Debian: apt-get install default-jre-headless libzookeeper-java")
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
 
 
 @pytest.fixture
