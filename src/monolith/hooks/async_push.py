@@ -21,8 +21,8 @@ class _Sized(Protocol):
 class AsyncPushHook(Hook):
     """Runs `ops` beside every step from the second on, and at the end until the queue is empty.
 
-    Step t computes while the push of step t - 1 runs. After a step that queued nothing, nothing runs. When a session
-    ends by an error, what is left in the queue is not run.
+    Step t computes while the push of step t - 1 runs: `ops` runs as often as elements wait when the step begins, mostly
+    once. When a session ends by an error, what is left in the queue is not run.
 
     Args:
         queue: Where the steps put the arguments of `ops`.
@@ -40,7 +40,11 @@ class AsyncPushHook(Hook):
 
     def before_run(self, context: StepContext) -> Call | None:  # noqa: ARG002 - a hook's signature
         """The call for what the last step has queued, if it has."""
-        return self._run_ops if self._queue_init and self._queue.size() > 0 else None
+        # Counted here, because the step itself may queue before the call begins: that is for the next one.
+        num_waiting = self._queue.size() if self._queue_init else 0
+        if num_waiting < 2:
+            return self._run_ops if num_waiting else None
+        return lambda: [self._run_ops() for _ in range(num_waiting)]
 
     def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
         """Notes that the steps fill the queue."""

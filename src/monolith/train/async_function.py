@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.prefetch import ElementQueue, element_of, ops_of
 from monolith.dependence import RecordedCall, check_ops_dependence
-from monolith.errors import DeadlineExceededError
+from monolith.errors import DeadlineExceededError, FailedPreconditionError
 from monolith.hooks.async_push import AsyncPushHook
 
 if TYPE_CHECKING:
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     from monolith.hook import Hook
 
 __all__ = ["AsyncFunctionMgr"]
+
+_MAX_WAITING = 16
+"""Calls of one function that may wait: those of a step, mostly one. More means that nothing runs them."""
 
 
 class AsyncFunctionMgr:
@@ -54,9 +56,8 @@ class AsyncFunctionMgr:
     ) -> RecordedCall[..., Any]:
         """The call to make in each step, so that `target` runs once for it: beside the next step, or at the end.
 
-        One call waits at most. A second one in the same step first runs the one that waits, so that calls run in
-        their order and a step never waits for itself. Tensors are handed over, not copied: do not write to them
-        afterwards.
+        Calls run in their order, those of one step before those of the next. Tensors are handed over, not copied: do
+        not write to them afterwards.
 
         Args:
             target: Runs in another thread.
@@ -69,12 +70,14 @@ class AsyncFunctionMgr:
 
         Raises:
             InvalidArgumentError: an argument is computed from `target`, which would then run twice.
+
+        The call that is returned raises FailedPreconditionError when nobody runs what was queued.
         """
         call = _AsyncCall(target, args, kwargs, queue_name)
         if not (self._is_async if is_async is None else is_async):
             return RecordedCall(call.run_now, name=f"{queue_name}_run", reads_from=[*ops_of([target]), *call.reads])
         enqueue_op = RecordedCall(call.enqueue, name=f"{queue_name}_enqueue", reads_from=call.reads)
-        run_ops = RecordedCall(call.run_waiting, name=f"{queue_name}_run", reads_from=ops_of([target]))
+        run_ops = RecordedCall(call.run_next, name=f"{queue_name}_run", reads_from=ops_of([target]))
         check_ops_dependence(enqueue_op, [run_ops, *ops_of([target])])
         self._hooks.append(AsyncPushHook(call.queue, run_ops))
         return enqueue_op
@@ -96,9 +99,7 @@ class _AsyncCall:
         self._name = queue_name
         self._arguments = None if args is None and kwargs is None else (tuple(args or ()), dict(kwargs or {}))
         self.reads: list[Op] = ops_of(_leaves(self._arguments))
-        self.queue = ElementQueue(self._no_source, 1, queue_name, reads_from=self.reads)
-        # Held while an element is taken and worked on: whoever runs the next one finds this one done.
-        self._running = threading.Lock()
+        self.queue = ElementQueue(self._no_source, _MAX_WAITING, queue_name, reads_from=self.reads)
 
     def run_now(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the function with the arguments of this step."""
@@ -108,22 +109,18 @@ class _AsyncCall:
     def enqueue(self, *args: Any, **kwargs: Any) -> None:
         """Queues the arguments of this step."""
         element = element_of(self._of_this_step(args, kwargs))
-        while True:
-            try:
-                self.queue.enqueue(element, timeout_seconds=0)
-            except DeadlineExceededError:
-                self.run_waiting()
-            else:
-                return
+        try:
+            self.queue.enqueue(element, timeout_seconds=0)
+        except DeadlineExceededError:
+            raise FailedPreconditionError(
+                f"{self._name!r}: {_MAX_WAITING} calls wait and nobody runs them; attach the manager's hooks to the "
+                "session"
+            ) from None
 
-    def run_waiting(self) -> Any:
-        """Runs the function with the arguments that wait, if any do."""
-        with self._running:
-            try:
-                args, kwargs = self.queue.dequeue_structure(timeout_seconds=0)
-            except DeadlineExceededError:
-                return None
-            return self._target(*args, **kwargs)
+    def run_next(self) -> Any:
+        """Runs the function with the arguments that have waited longest."""
+        args, kwargs = self.queue.dequeue_structure(timeout_seconds=0)
+        return self._target(*args, **kwargs)
 
     def _of_this_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._arguments is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from monolith.tensors import NestedTensors, Ragged
@@ -106,7 +107,7 @@ def element_of(nested: Any) -> Element:
         ValueError: a leaf that does not travel, such as a float or an array; the text is that of `NestedTensors`.
     """
     try:
-        return PlainStructure(_copy_plain(nested))
+        return PlainStructure(_copy_plain(nested, torch.cuda.is_initialized()))  # type: ignore[no-untyped-call]
     except _NotPlainError:
         return TakenApart(NestedTensors(nested))
 
@@ -118,23 +119,24 @@ class _NotPlainError(Exception):
 _CONSTANTS = frozenset({type(None), bool, int, str, bytes})
 
 
-def _copy_plain(nested: Any) -> Any:
+def _copy_plain(nested: Any, may_use_gpu: bool) -> Any:
     """The structure in containers of its own, if all types are exactly the common ones and no tensor is on a GPU."""
     kind = type(nested)
-    if kind is Tensor:
-        if not nested.is_cuda:
+    if kind is dict:
+        copy = nested.copy()
+        for key, item in nested.items():
+            # Dicts of tensors are what batches are made of: no call for each.
+            if type(item) is not Tensor or (may_use_gpu and item.is_cuda):
+                copy[key] = _copy_plain(item, may_use_gpu)
+        return copy
+    if kind is Tensor or kind is Ragged:
+        tensors = (nested,) if kind is Tensor else (nested.values, nested.row_splits)
+        if type(tensors[0]) is Tensor and not (may_use_gpu and any(tensor.is_cuda for tensor in tensors)):
             return nested
     elif kind in _CONSTANTS:
         return nested
-    elif kind is dict:
-        return {key: _copy_plain(item) for key, item in nested.items()}
-    elif kind is Ragged:
-        if type(nested.values) is Tensor and not (nested.values.is_cuda or nested.row_splits.is_cuda):
-            return nested
-    elif kind is list:
-        return [_copy_plain(item) for item in nested]
-    elif kind is tuple:
-        return tuple([_copy_plain(item) for item in nested])  # a list first: faster than a generator
+    elif kind is list or kind is tuple:
+        return kind([_copy_plain(item, may_use_gpu) for item in nested])
     raise _NotPlainError
 
 

@@ -42,7 +42,7 @@ class Taker:
             OutOfRangeError: there is none left; the function that makes them said so, or the queue was closed.
             BaseException: what the function raised, once everything made before it was taken.
         """
-        if self._queue.size() or self._queue.queues[0].closed:
+        if self._queue.size():
             return self._queue.dequeue_structure()
         try:
             return self._queue.dequeue_structure(_PATIENCE_SECONDS)

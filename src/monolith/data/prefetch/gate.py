@@ -48,13 +48,14 @@ class Gate:
     def __init__(self, name: str) -> None:
         self._name = name
         self._owner = os.getpid()
-        lock = threading.Lock()
+        lock = threading.RLock()  # its conditions are faster than those of a Lock
         self._not_full = threading.Condition(lock)
         self._not_empty = threading.Condition(lock)
         # State below is protected by the lock.
         self._closed = False
         self._cancelled = False
         self._num_waiting_puts = 0
+        self._num_waiting_gets = 0
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
 
@@ -79,7 +80,8 @@ class Gate:
             # Not fewer than items, but maybe more: a lane may have been added while this one waited.
             for lane, item in zip_longest(lanes, items):
                 lane.items.append(item)
-            self._not_empty.notify_all()
+            if self._num_waiting_gets:
+                self._not_empty.notify_all()
 
     def get(self, lanes: Sequence[Lane], timeout_seconds: float | None = None) -> list[Any]:
         """The next item of each lane, once all have one.
@@ -92,16 +94,10 @@ class Gate:
         self._require_owner()
         with self._not_empty:
             if not _have_items(lanes):
-                self._wait(
-                    self._not_empty,
-                    lambda: _have_items(lanes) or (self._closed and not self._num_waiting_puts),
-                    timeout_seconds,
-                    "empty",
-                )
-                if not _have_items(lanes):
-                    self._raise_end()
+                self._wait_for_items(lanes, timeout_seconds)
             items = [lane.items.popleft() for lane in lanes]
-            self._not_full.notify_all()
+            if self._num_waiting_puts:
+                self._not_full.notify_all()
             return items
 
     def close(self, *, cancel_pending: bool = False) -> None:
@@ -169,6 +165,20 @@ class Gate:
         if self._cancelled:
             raise CancelledError(f"queue {self._name!r} was closed while an item waited for room")
 
+    def _wait_for_items(self, lanes: Sequence[Lane], timeout_seconds: float | None) -> None:
+        self._num_waiting_gets += 1
+        try:
+            self._wait(
+                self._not_empty,
+                lambda: _have_items(lanes) or (self._closed and not self._num_waiting_puts),
+                timeout_seconds,
+                "empty",
+            )
+        finally:
+            self._num_waiting_gets -= 1
+        if not _have_items(lanes):
+            self._raise_end()
+
     def _wait(
         self, condition: threading.Condition, ready: Callable[[], bool], timeout_seconds: float | None, state: str
     ) -> None:
@@ -194,9 +204,16 @@ class Gate:
             )
 
 
+# Loops instead of all(): they run at every put and get, and a generator costs more than what it asks.
 def _have_room(lanes: Sequence[Lane]) -> bool:
-    return all(len(lane.items) < lane.capacity for lane in lanes)
+    for lane in lanes:  # noqa: SIM110 - see above
+        if len(lane.items) >= lane.capacity:
+            return False
+    return True
 
 
 def _have_items(lanes: Sequence[Lane]) -> bool:
-    return all(lane.items for lane in lanes)
+    for lane in lanes:  # noqa: SIM110 - see above
+        if not lane.items:
+            return False
+    return True
