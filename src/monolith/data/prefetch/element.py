@@ -125,19 +125,19 @@ def _copy_plain(nested: Any, may_use_gpu: bool) -> Any:
     if kind is dict:
         copy = nested.copy()
         for key, item in nested.items():
-            # Dicts of tensors are what batches are made of: no call for each.
-            if type(item) is not Tensor or (may_use_gpu and item.is_cuda):
+            # Dicts of tensors and raggeds are what batches are made of: no call for each.
+            tensor = item.values if type(item) is Ragged else item
+            if type(tensor) is not Tensor or (may_use_gpu and tensor.is_cuda):
                 copy[key] = _copy_plain(item, may_use_gpu)
         return copy
-    if kind is Tensor or kind is Ragged:
-        tensors = (nested,) if kind is Tensor else (nested.values, nested.row_splits)
-        if type(tensors[0]) is Tensor and not (may_use_gpu and any(tensor.is_cuda for tensor in tensors)):
-            return nested
-    elif kind in _CONSTANTS:
+    if kind in _CONSTANTS:
         return nested
-    elif kind is list or kind is tuple:
+    if kind is list or kind is tuple:
         return kind([_copy_plain(item, may_use_gpu) for item in nested])
-    raise _NotPlainError
+    tensor = nested.values if kind is Ragged else nested
+    if type(tensor) is not Tensor or (may_use_gpu and tensor.is_cuda):
+        raise _NotPlainError
+    return nested
 
 
 def _gpu_places(tensors: list[Tensor]) -> tuple[int, ...]:

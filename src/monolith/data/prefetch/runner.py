@@ -135,8 +135,7 @@ class MultiQueueRunner:
         streams = SideStreams()
         try:
             while not stopping.is_set():
-                with streams.current():
-                    enqueue()
+                streams.run(enqueue)
         except (OutOfRangeError, StopIteration):
             _logger.debug("%s: end of data", threading.current_thread().name)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer must see it rather than wait

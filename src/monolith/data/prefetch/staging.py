@@ -6,14 +6,13 @@ training; its tensors travel with an event, and the stream of the consumer waits
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["SideStreams", "StagedTensors"]
 
@@ -50,12 +49,14 @@ class SideStreams:
     def __init__(self) -> None:
         self._streams: dict[int, torch.cuda.Stream] = {}
 
-    def current(self) -> contextlib.AbstractContextManager[object]:
-        """Makes the side stream of the current GPU the current one; does nothing while nobody uses a GPU."""
+    def run(self, call: Callable[[], object]) -> None:
+        """Runs a call with the side stream of the current GPU as the current one; plainly while nobody uses a GPU."""
         # Asking for a stream would start CUDA in a process that merely runs on a machine with a GPU.
         if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return contextlib.nullcontext()
-        return torch.cuda.stream(self._stream(torch.cuda.current_device()))
+            call()
+            return
+        with torch.cuda.stream(self._stream(torch.cuda.current_device())):
+            call()
 
     def stage(self, tensors: Sequence[Tensor], device: torch.device) -> StagedTensors:
         """Copies tensors to a device, on the side stream where it is a GPU."""
