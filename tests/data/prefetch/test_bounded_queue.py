@@ -284,6 +284,7 @@ def test_an_interrupt_of_the_waiting_main_thread_leaves_the_queue_whole() -> Non
 
     def interrupt() -> None:
         until(lambda: queue.gate._num_waiting_gets == 1)
+        time.sleep(0.1)  # the wait begins a moment later, and a signal before it would be noticed only after it
         signal.pthread_kill(main, signal.SIGINT)
 
     interrupter = threading.Thread(target=interrupt)

@@ -7,6 +7,7 @@ import gc
 import logging
 import threading
 import traceback
+import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -81,9 +82,6 @@ def test_any_structure_arrives_as_it_was_made(nested: Any) -> None:
     # The list of tensors is the one that NestedTensors gives, whichever way the structure is carried.
     queue.enqueue_op()
     assert same(queue.dequeue(), NestedTensors(nested).get_tensors())
-    element = element_of(nested)
-    doubled = [tensor + tensor for tensor in element.get_tensors()]
-    assert same(element.rebuild(doubled), NestedTensors(nested).get_nested_result(doubled))
 
 
 def test_common_batches_are_carried_whole_and_others_are_taken_apart() -> None:
@@ -225,3 +223,22 @@ def test_the_end_is_told_again_and_again() -> None:
         assert list(take) == []
         with pytest.raises(OutOfRangeError):
             take()
+
+
+def test_memory_is_bounded_by_the_capacity_whatever_the_input() -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = 0
+
+    def batches() -> Iterator[dict[str, torch.Tensor]]:
+        nonlocal most
+        for number in range(500):
+            tensor = torch.full((1000,), number)
+            alive.add(tensor)
+            most = max(most, len(alive))
+            yield {"x": tensor}
+            del tensor
+
+    for number, batch in enumerate(prefetch(batches(), 3)):
+        assert int(batch["x"][0]) == number
+        del batch
+    assert most <= 3 + 2, "three wait, the thread holds one, and the step has one"

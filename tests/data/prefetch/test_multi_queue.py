@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,11 +26,11 @@ class Mixed:
     def get_tensors(self) -> list[Tensor]:
         return self._tensors
 
-    def gpu_places(self) -> tuple[int, ...]:
-        return tuple(range(1, len(self._tensors), 2))
+    def gpu_tensors(self) -> list[Tensor]:
+        return self._tensors[1::2]
 
-    def rebuild(self, tensors: Sequence[Tensor] | None) -> Any:
-        return list(self._tensors if tensors is None else tensors)
+    def structure(self) -> list[Tensor]:
+        return self._tensors
 
 
 def numbered(first: int, size: int = 4) -> Mixed:

@@ -270,6 +270,7 @@ def test_an_interrupted_consumer_ends_the_threads() -> None:
 
     def make_nothing() -> None:
         until(lambda: queue.queue.gate._num_waiting_gets == 1)
+        time.sleep(0.1)  # the wait begins a moment later, and a signal before it would be noticed only after it
         signal.pthread_kill(main, signal.SIGINT)
         raise OutOfRangeError("done")
 

@@ -1,20 +1,17 @@
 """What travels through a prefetch queue: a flat list of tensors, or a structure of them.
 
-Most batches are dicts of tensors on the CPU. Those are carried as they are (`PlainStructure`); only what has tensors on
-a GPU or leaves of other kinds is taken apart (`TakenApart`), which costs more than all the rest of a queue.
+Most batches are plain dicts of tensors. Those are carried as they are (`PlainStructure`); only what has containers or
+leaves of other kinds is taken apart (`TakenApart`), which costs more than all the rest of a queue.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from monolith.tensors import NestedTensors, Ragged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["Element", "FlatList", "PlainStructure", "TakenApart", "element_of"]
 
@@ -26,12 +23,12 @@ class Element(Protocol):
         """Its tensors in a fixed order."""
         ...
 
-    def gpu_places(self) -> tuple[int, ...]:
-        """Which of `get_tensors` are on a GPU."""
+    def gpu_tensors(self) -> list[Tensor]:
+        """Those of them that are on a GPU."""
         ...
 
-    def rebuild(self, tensors: Sequence[Tensor] | None) -> Any:
-        """The structure around these tensors, or around its own."""
+    def structure(self) -> Any:
+        """The structure, in containers that nobody else holds."""
         ...
 
 
@@ -47,57 +44,62 @@ class FlatList:
         """The list."""
         return self._tensors
 
-    def gpu_places(self) -> tuple[int, ...]:
-        """Which of them are on a GPU."""
-        return _gpu_places(self._tensors)
+    def gpu_tensors(self) -> list[Tensor]:
+        """Those that are on a GPU."""
+        return [tensor for tensor in self._tensors if tensor.is_cuda]
 
-    def rebuild(self, tensors: Sequence[Tensor] | None) -> list[Tensor]:
-        """These as a list."""
-        return list(self._tensors if tensors is None else tensors)
+    def structure(self) -> list[Tensor]:
+        """The list."""
+        return self._tensors
 
 
 class TakenApart:
     """Any structure that `NestedTensors` takes."""
 
-    __slots__ = ("_nested",)
+    __slots__ = ("_nested", "_tensors")
 
     def __init__(self, nested: NestedTensors) -> None:
         self._nested = nested
+        self._tensors = nested.get_tensors()
 
     def get_tensors(self) -> list[Tensor]:
         """The tensors, then values and row splits of each ragged."""
-        return self._nested.get_tensors()
+        return self._tensors
 
-    def gpu_places(self) -> tuple[int, ...]:
-        """Which of them are on a GPU."""
-        return _gpu_places(self._nested.get_tensors())
+    def gpu_tensors(self) -> list[Tensor]:
+        """Those that are on a GPU."""
+        return [tensor for tensor in self._tensors if tensor.is_cuda]
 
-    def rebuild(self, tensors: Sequence[Tensor] | None) -> Any:
-        """The structure around these."""
-        return self._nested.get_nested_result(self._nested.get_tensors() if tensors is None else tensors)
+    def structure(self) -> Any:
+        """The structure, put together again."""
+        return self._nested.get_nested_result(self._tensors)
 
 
 class PlainStructure:
-    """A structure of plain containers with nothing on a GPU, see `element_of`; nobody else may hold its containers."""
+    """A structure of plain containers, see `element_of`.
 
-    __slots__ = ("_structure",)
+    Args:
+        structure: In containers that nobody else holds.
+        gpu_tensors: Those of its tensors that are on a GPU.
+    """
 
-    def __init__(self, structure: Any) -> None:
+    __slots__ = ("_gpu_tensors", "_structure")
+
+    def __init__(self, structure: Any, gpu_tensors: list[Tensor]) -> None:
         self._structure = structure
+        self._gpu_tensors = gpu_tensors
 
     def get_tensors(self) -> list[Tensor]:
         """The tensors, then values and row splits of each ragged."""
         return NestedTensors(self._structure).get_tensors()
 
-    def gpu_places(self) -> tuple[int, ...]:
-        """None of them is on a GPU."""
-        return ()
+    def gpu_tensors(self) -> list[Tensor]:
+        """Those that are on a GPU."""
+        return self._gpu_tensors
 
-    def rebuild(self, tensors: Sequence[Tensor] | None) -> Any:
-        """The structure around these."""
-        if tensors is None:
-            return self._structure
-        return NestedTensors(self._structure).get_nested_result(tensors)
+    def structure(self) -> Any:
+        """The structure."""
+        return self._structure
 
 
 def element_of(nested: Any) -> Element:
@@ -106,8 +108,11 @@ def element_of(nested: Any) -> Element:
     Raises:
         ValueError: a leaf that does not travel, such as a float or an array; the text is that of `NestedTensors`.
     """
+    gpu_tensors: list[Tensor] = []
+    # Looking at the device of each tensor costs more than all else here, and before CUDA runs none is on a GPU.
+    may_use_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        return PlainStructure(_copy_plain(nested, torch.cuda.is_initialized()))  # type: ignore[no-untyped-call]
+        return PlainStructure(_copy_plain(nested, gpu_tensors if may_use_gpu else None), gpu_tensors)
     except _NotPlainError:
         return TakenApart(NestedTensors(nested))
 
@@ -119,26 +124,27 @@ class _NotPlainError(Exception):
 _CONSTANTS = frozenset({type(None), bool, int, str, bytes})
 
 
-def _copy_plain(nested: Any, may_use_gpu: bool) -> Any:
-    """The structure in containers of its own, if all types are exactly the common ones and no tensor is on a GPU."""
+def _copy_plain(nested: Any, gpu_tensors: list[Tensor] | None) -> Any:
+    """The structure in containers of its own, if all types are exactly the common ones.
+
+    Adds the tensors that are on a GPU to `gpu_tensors`, if there is such a list.
+    """
     kind = type(nested)
     if kind is dict:
         copy = nested.copy()
         for key, item in nested.items():
             # Dicts of tensors and raggeds are what batches are made of: no call for each.
             tensor = item.values if type(item) is Ragged else item
-            if type(tensor) is not Tensor or (may_use_gpu and tensor.is_cuda):
-                copy[key] = _copy_plain(item, may_use_gpu)
+            if type(tensor) is not Tensor or (gpu_tensors is not None and tensor.is_cuda):
+                copy[key] = _copy_plain(item, gpu_tensors)
         return copy
     if kind in _CONSTANTS:
         return nested
     if kind is list or kind is tuple:
-        return kind([_copy_plain(item, may_use_gpu) for item in nested])
+        return kind([_copy_plain(item, gpu_tensors) for item in nested])
     tensor = nested.values if kind is Ragged else nested
-    if type(tensor) is not Tensor or (may_use_gpu and tensor.is_cuda):
+    if type(tensor) is not Tensor:
         raise _NotPlainError
+    if gpu_tensors is not None and tensor.is_cuda:
+        gpu_tensors += [tensor, nested.row_splits] if kind is Ragged else [tensor]
     return nested
-
-
-def _gpu_places(tensors: list[Tensor]) -> tuple[int, ...]:
-    return tuple(place for place, tensor in enumerate(tensors) if tensor.is_cuda)

@@ -1,18 +1,18 @@
 """A queue for elements that are partly on the CPU and partly on GPUs.
 
-Tensors on GPUs wait in a queue of their own, with the events that say when they are ready. Both queues move together,
-so that what is taken belongs together however many threads put and take::
+The tensors on GPUs have a queue of their own, in which they wait with the events that say when they are ready. Both
+queues move together, so that what is taken belongs together however many threads put and take::
 
     element   [a (CPU), b (GPU), c (CPU)]
-    queues    prefetch_queue: a, c, and the order      prefetch_queue_gpu: b
-    taken     [a, b, c]
+    queues    prefetch_queue: the element      prefetch_queue_gpu: b and its event
+    taken     [a, b, c], after the stream that is to use b was told to wait for the event
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monolith.data.prefetch.bounded_queue import BoundedQueue
 from monolith.data.prefetch.element import FlatList
@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["ElementQueue", "MultiFIFOQueue"]
 
 
-class _Parcel(NamedTuple):
-    """What waits in the CPU queue for an element."""
-
-    element: Element
-    gpu_places: tuple[int, ...]
-    """Where those of its tensors stand that wait in the GPU queue."""
-
-
 class ElementQueue:
     """A bounded queue of elements made by a function; each is taken as it was put, its GPU tensors ready for use.
 
@@ -58,7 +50,7 @@ class ElementQueue:
         self, make: Callable[[], Element], capacity: int, queue_name: str, *, reads_from: Sequence[Op] = ()
     ) -> None:
         self._make = make
-        self._cpu_queue: BoundedQueue[_Parcel] = BoundedQueue(capacity, name=queue_name)
+        self._cpu_queue: BoundedQueue[Element] = BoundedQueue(capacity, name=queue_name)
         self._gpu_queue: BoundedQueue[StagedTensors | None] | None = None
         self._gpu_queue_lock = threading.Lock()
         self._gate = self._cpu_queue.gate
@@ -97,38 +89,32 @@ class ElementQueue:
 
     def enqueue(self, element: Element, timeout_seconds: float | None = None) -> None:
         """Adds an element, waiting for room if need be. Raises as `Gate.put` does."""
-        places = element.gpu_places()
-        items: list[Any] = [_Parcel(element, places)]
-        if places:
-            tensors = element.get_tensors()
+        items: list[Any] = [element]
+        if gpu_tensors := element.gpu_tensors():
             self._require_gpu_queue()
-            items.append(StagedTensors([tensors[place] for place in places]))
+            items.append(StagedTensors(gpu_tensors))
         self._gate.put(self._lanes, items, timeout_seconds)
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
         """The tensors of the next element, in their order. Raises as `Gate.get` does."""
-        element, tensors = self._take(timeout_seconds)
-        return element.get_tensors() if tensors is None else tensors
+        return self._take(timeout_seconds).get_tensors()
 
     def dequeue_structure(self, timeout_seconds: float | None = None) -> Any:
         """The next element, put together again. Raises as `Gate.get` does."""
-        element, tensors = self._take(timeout_seconds)
-        return element.rebuild(tensors)
+        return self._take(timeout_seconds).structure()
 
     def clear(self) -> None:
         """Drops the elements that wait, and what a cancelled `enqueue_op` has kept."""
         self._unsent.clear()
         self._gate.clear(self._lanes)
 
-    def _take(self, timeout_seconds: float | None) -> tuple[Element, list[Tensor] | None]:
-        """The next element, and its tensors in their order where some of them waited in the GPU queue."""
-        parcel, *staged = self._gate.get(self._lanes, timeout_seconds)
-        if not parcel.gpu_places:
-            return parcel.element, None
-        tensors = list(parcel.element.get_tensors())
-        for place, tensor in zip(parcel.gpu_places, staged[0].receive(), strict=True):
-            tensors[place] = tensor
-        return parcel.element, tensors
+    def _take(self, timeout_seconds: float | None) -> Element:
+        element: Element
+        element, *staged = self._gate.get(self._lanes, timeout_seconds)
+        for each in staged:
+            if each is not None:  # of an element without tensors on a GPU
+                each.receive()
+        return element
 
     def _enqueue_next(self) -> None:
         try:
