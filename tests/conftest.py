@@ -12,7 +12,6 @@ from hypothesis import settings
 # What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from leak_check import holdings, left_behind  # stands behind the path that finds it
 from leak_check import holdings, left_behind
 from monolith import environment
 from zookeeper_server import ZooKeeperServer, is_installed
