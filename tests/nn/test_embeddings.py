@@ -12,6 +12,7 @@ import torch
 
 import monolith as ml
 from monolith.errors import FailedPreconditionError
+from monolith.nn._pooling import PooledBatch
 from monolith.nn.combiners import FirstN
 from monolith.tables import BatchStamp, LocalStore
 
@@ -324,6 +325,19 @@ def test_graphs_that_are_dropped_end_at_the_store() -> None:
     train(emb, [1])
     assert open_plans(emb) == 0
     assert weights(emb, 1) == [-2.0]
+
+
+def test_a_forward_pass_that_fails_half_way_leaves_no_plan_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: PooledBatch, values: torch.Tensor) -> torch.Tensor:
+        raise MemoryError("no room for the outputs")
+
+    emb = make()
+    with monkeypatch.context() as patch:
+        patch.setattr(PooledBatch, "pool", fail)
+        with pytest.raises(MemoryError):
+            emb({"user": torch.tensor([1])})
+    train(emb, [1])
+    assert open_plans(emb) == 0
 
 
 def test_discard_and_zero_grad_drop_gradients() -> None:

@@ -35,7 +35,9 @@ def tables_of(emb: ml.Embeddings) -> ml.TableGroup:
     return emb.store.tables
 
 
-def test_a_run_resumes_from_state_dict_and_tables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resumes_store", [False, True])
+def test_a_run_resumes_from_state_dict_and_tables(tmp_path: Path, *, resumes_store: bool) -> None:
+    """With the store's own numbers, as a checkpoint restores them, or with its rows alone."""
     model = torch.nn.Sequential(make(), torch.nn.Linear(2, 1))
     emb = model[0]
     assert isinstance(emb, ml.Embeddings)
@@ -49,12 +51,15 @@ def test_a_run_resumes_from_state_dict_and_tables(tmp_path: Path) -> None:
     assert isinstance(fresh, ml.Embeddings)
     assert isinstance(fresh.store, LocalStore)
     fresh.store.tables.restore(tmp_path / "tables")
-    fresh.store.resume(seq=1, applied=emb.store.cut(seq=1).applied, generation=0)
+    if resumes_store:
+        fresh.store.resume(seq=1, applied=emb.store.cut(seq=1).applied, generation=0)
     resumed.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     assert all(torch.equal(*pair) for pair in zip(resumed.parameters(), model.parameters(), strict=True))
     assert fresh.global_step == 2
     train(fresh, 1)
     assert weights(fresh, 1) == [-4.0]
+    assert fresh.store.stats().last_seq == 2
+    assert fresh.evict() == 0
 
 
 def test_a_store_ahead_of_the_module_is_noticed() -> None:

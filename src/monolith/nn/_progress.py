@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 class Progress:
     """Shared by a module and its copies, which train the same rows; any thread may call it."""
 
-    def __init__(self, *, next_update: int) -> None:
+    def __init__(self, *, last_update: int) -> None:
         self._lock = threading.Lock()
         self._next_batch = 0
-        self._next_update = next_update
+        self.next_update = last_update + 1
+        """Number of the next update."""
+        self.last_update = last_update
+        """Number of the last update that the store has; -1 before the first."""
         self.global_step = 0
         """Number of the next step."""
 
@@ -25,16 +28,12 @@ class Progress:
             self._next_batch += 1
             return self._next_batch - 1
 
-    @property
-    def last_update(self) -> int:
-        """Number of the last update handed to the store; -1 before the first."""
-        return self._next_update - 1
-
     def count_update(self, rule: Update, applied: Applied) -> None:
         """A step was made; the store does not number an update that it had seen before."""
         with self._lock:
             if not applied.duplicate:
-                self._next_update = max(self._next_update, rule.seq + 1)
+                self.last_update = max(self.last_update, rule.seq)
+                self.next_update = self.last_update + 1
             self.global_step = rule.step + 1
 
     def save(self) -> dict[str, int]:
@@ -42,13 +41,14 @@ class Progress:
         with self._lock:
             return {
                 "next_batch": self._next_batch,
-                "next_update": self._next_update,
+                "next_update": self.next_update,
                 "global_step": self.global_step,
             }
 
-    def load(self, state: dict[str, int]) -> None:
-        """What `save` returned; numbers already used are not used again."""
+    def load(self, state: dict[str, int], *, last_update: int) -> None:
+        """What `save` returned, beside a store that has come so far; numbers already used are not used again."""
         with self._lock:
             self._next_batch = max(self._next_batch, int(state["next_batch"]))
-            self._next_update = int(state["next_update"])
+            self.last_update = last_update
+            self.next_update = max(last_update + 1, int(state["next_update"]))
             self.global_step = int(state["global_step"])

@@ -52,8 +52,10 @@ def save(progress: Progress, placed: Mapping[str, PlacedSlot]) -> dict[str, Any]
     return {"format": _FORMAT, **progress.save(), "slots": {name: _whereabouts(slot) for name, slot in placed.items()}}
 
 
-def load(state: Mapping[str, Any], progress: Progress, placed: Mapping[str, PlacedSlot]) -> None:
+def load(state: Mapping[str, Any], progress: Progress, placed: Mapping[str, PlacedSlot], *, last_update: int) -> None:
     """Takes over the progress, once every slot is where it was. Slots may have been added or removed.
+
+    `last_update` is how far the store has come: rows may be restored before or after this, or belong to a later save.
 
     Raises:
         FailedPreconditionError: a slot whose saved rows would not be found.
@@ -75,7 +77,7 @@ def load(state: Mapping[str, Any], progress: Progress, placed: Mapping[str, Plac
                 f"slot {name!r}: was saved with {'; '.join(changes)}: its rows would not be found; define the slot as"
                 " it was, or under another name to start anew"
             )
-    progress.load({key: state[key] for key in progress.save()})
+    progress.load({key: state[key] for key in progress.save()}, last_update=last_update)
 
 
 def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:

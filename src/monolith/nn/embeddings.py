@@ -59,7 +59,7 @@ class Embeddings(nn.Module):
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
     module: it has no parameters, its `state_dict` is small, and a deep copy looks up the same rows. An id gets its row
-    when it is first trained; until then, and in evaluation mode always, it reads as zeros.
+    when it is first trained and reads as zeros until then; evaluation leaves no trace.
 
     Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
 
@@ -112,7 +112,7 @@ class Embeddings(nn.Module):
         self._reader = IdBatchReader(flat, names)
         self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
-        self._progress = Progress(next_update=self.store.stats().last_seq + 1)
+        self._progress = Progress(last_update=self.store.stats().last_seq)
         self._ledger = Ledger(self.store)
         self._anchor = torch.empty(0, requires_grad=True)
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
@@ -173,12 +173,12 @@ class Embeddings(nn.Module):
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         if not (self.training and torch.is_grad_enabled()):
-            buffer, _ = self._read(batch, train=False)
+            buffer = self._pool(batch, self._read(batch, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
         self._ledger.require_unused(batch)
-        buffer, device = self._read(batch, train=True)
-        end = self._ledger.open(batch, device)
-        whole, *outputs = look_up(self._anchor, buffer, self._layout, end)
+        values = self._read(batch, train=True)
+        end = self._ledger.open(batch, values.device)  # from here on the batch ends, whatever happens
+        whole, *outputs = look_up(self._anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 
     def plan(
@@ -242,7 +242,7 @@ class Embeddings(nn.Module):
             )
         number = self._progress.global_step if global_step is None else global_step
         rule = Update(
-            seq=self._progress.last_update + 1,
+            seq=self._progress.next_update,
             step=number,
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
@@ -288,7 +288,7 @@ class Embeddings(nn.Module):
         Raises:
             FailedPreconditionError: a slot is not what it was when the state was saved; names it.
         """
-        _saved_state.load(state, self._progress, self._placed)
+        _saved_state.load(state, self._progress, self._placed, last_update=self.store.stats().last_seq)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Embeddings:
         # Gradients stay with the original.
@@ -309,12 +309,13 @@ class Embeddings(nn.Module):
 
     # Inside
 
-    def _read(self, batch: PlannedBatch, *, train: bool) -> tuple[Tensor, torch.device]:
-        """The outputs [B, W] on this module's device, and the device of the rows."""
-        values = self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
+    def _read(self, batch: PlannedBatch, *, train: bool) -> Tensor:
+        return self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
+
+    def _pool(self, batch: PlannedBatch, values: Tensor) -> Tensor:
+        """The outputs [B, W] on this module's device."""
         with torch.no_grad():
-            buffer = batch.pooled.pool(values)
-        return buffer.to(self._place.device), values.device
+            return batch.pooled.pool(values).to(self._place.device)
 
     def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
         return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
