@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
     "parquet": ("pyarrow",),
+    "primus": ("grpcio", "protobuf"),
+    "zookeeper": ("kazoo",),
     "test": (
         "cramjam",
+        "grpcio-tools",
         "hypothesis",
         "import-linter",
         "mypy",
@@ -32,6 +35,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "types-protobuf",
     ),
 }
 """The optional parts of the package and the distributions each of them needs, as in pyproject.toml."""
