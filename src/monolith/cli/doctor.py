@@ -35,6 +35,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "scikit-learn",
         "types-protobuf",
     ),
 }
