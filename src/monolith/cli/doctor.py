@@ -23,6 +23,8 @@ EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
+    "prometheus": ("prometheus-client",),
+    "tensorboard": ("tensorboard",),
     "zookeeper": ("kazoo",),
     "test": (
         "cramjam",

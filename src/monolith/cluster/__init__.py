@@ -18,7 +18,7 @@ from monolith.cluster.addresses import (
     split_address,
 )
 from monolith.cluster.liveness import NodeAliveChecker, check_port
-from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster, set_gauge_emitter
+from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.cluster.runner_settings import (
     ContainerType,
@@ -57,6 +57,5 @@ __all__ = [
     "prepare_runner",
     "resolve_hostname",
     "save_ps_cluster_to_file",
-    "set_gauge_emitter",
     "split_address",
 ]
