@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from monolith.cluster import (
     get_training_cluster,
     manager,
     save_ps_cluster_to_file,
-    set_gauge_emitter,
     text_files,
 )
 from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscovery, StaticServiceDiscovery
 from monolith.errors import DeadlineExceededError, FailedPreconditionError
+from monolith.observe import process_recorder
 from monolith.testing import FakeClock
 
 PS = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"]
@@ -50,25 +50,9 @@ class Unfolding(ServiceDiscovery):
         raise NotImplementedError
 
 
-class Gauges:
-    def __init__(self) -> None:
-        self.emitted: list[tuple[str, float, Mapping[str, object] | None]] = []
-
-    def emit_store(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        self.emitted.append((name, value, tags))
-
-
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
-
-
-@pytest.fixture
-def gauges() -> Iterator[Gauges]:
-    gauges = Gauges()
-    set_gauge_emitter(gauges)
-    yield gauges
-    set_gauge_emitter(None)
 
 
 def request(index: int = 0, **options: Any) -> ClusterRequest:
@@ -167,21 +151,30 @@ def test_the_failure_handler_decides_when_to_ask_again_or_to_give_up(clock: Fake
     assert seen[0] == Incomplete("ps", 1, 2, None, 0)
 
 
-def test_gauges_show_the_wait(clock: FakeClock, gauges: Gauges) -> None:
-    tags = {"model_name": "ranker", "cluster_type": "stable"}
-    get_training_cluster(Unfolding(clock, arriving), request(model_name="ranker"), clock=clock)
-    assert [(name, value) for name, value, _ in gauges.emitted if name == "num_left_ps"] == [
-        ("num_left_ps", left) for left in (2, 2, 1, 0)
-    ]
-    assert [value for name, value, _ in gauges.emitted if name == "job_waiting"] == [1, 1, 1, 0]
-    assert all(emitted == tags for _, _, emitted in gauges.emitted)
+def test_gauges_show_the_wait(clock: FakeClock) -> None:
+    tags = {"model_name": "gauges-show-the-wait", "cluster_type": "stable"}
+
+    def shown() -> tuple[float, float]:
+        left, waiting = (
+            process_recorder().store(f"monolith.containers.{name}", tags) for name in ("num_left_ps", "job_waiting")
+        )
+        return left, waiting
+
+    seen: list[tuple[float, float]] = []
+
+    def look(missing: Incomplete) -> None:
+        seen.append(shown())
+        clock.sleep(5)
+
+    conf = request(model_name=tags["model_name"])
+    get_training_cluster(Unfolding(clock, arriving), conf, failure_handler=look, clock=clock)
+    assert seen == [(2, 1), (2, 1), (1, 1)]
+    assert shown() == (0, 0)
 
 
-def test_without_a_model_name_there_are_no_gauges(clock: FakeClock, gauges: Gauges) -> None:
+def test_without_a_model_name_there_are_no_gauges(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "emit_store", lambda *args: pytest.fail("nobody asked for gauges"))
     get_training_cluster(Unfolding(clock, arriving), request(), clock=clock)
-    assert gauges.emitted == []
-    set_gauge_emitter(None)
-    manager.emit_store("nobody_listens", 1)
 
 
 def test_the_list_of_servers_is_written_and_read_back(tmp_path: Path) -> None:

@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
     "parquet": ("pyarrow",),
+    "primus": ("grpcio", "protobuf"),
+    "prometheus": ("prometheus-client",),
+    "tensorboard": ("tensorboard",),
+    "zookeeper": ("kazoo",),
     "test": (
         "cramjam",
+        "grpcio-tools",
         "hypothesis",
         "import-linter",
         "mypy",
@@ -32,6 +37,8 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "scikit-learn",
+        "types-protobuf",
     ),
 }
 """The optional parts of the package and the distributions each of them needs, as in pyproject.toml."""

@@ -18,15 +18,25 @@ from monolith.cluster.addresses import (
     split_address,
 )
 from monolith.cluster.liveness import NodeAliveChecker, check_port
-from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster, set_gauge_emitter
+from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.cluster.runner_settings import (
+    ContainerType,
+    RunnerSettings,
+    get_discovery,
+    monolith_discovery,
+    own_place,
+    prepare_runner,
+)
 from monolith.cluster.training_cluster import ClusterRequest, SessionConfig, TrainingCluster, generate_session_config
 
 __all__ = [
     "AddressFamily",
     "ClusterRequest",
+    "ContainerType",
     "Incomplete",
     "NodeAliveChecker",
+    "RunnerSettings",
     "SessionConfig",
     "TrainingCluster",
     "check_port",
@@ -34,6 +44,7 @@ __all__ = [
     "emit_store",
     "fetch_ps_cluster_from_file",
     "generate_session_config",
+    "get_discovery",
     "get_local_host",
     "get_local_ip",
     "get_local_server_addr",
@@ -41,8 +52,10 @@ __all__ = [
     "get_training_cluster",
     "is_ipv4_supported",
     "is_ipv6_address",
+    "monolith_discovery",
+    "own_place",
+    "prepare_runner",
     "resolve_hostname",
     "save_ps_cluster_to_file",
-    "set_gauge_emitter",
     "split_address",
 ]

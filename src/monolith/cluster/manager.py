@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.clock import SystemClock
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.cluster.training_cluster import ClusterRequest, TrainingCluster, assemble, choose_ps
 from monolith.errors import DeadlineExceededError, OpError
+from monolith.observe import MetricClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,27 +36,9 @@ class Incomplete:
     waited_seconds: float
 
 
-class GaugeEmitter(Protocol):
-    """Takes gauges; `monolith.observe`'s metric client is one."""
-
-    def emit_store(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        """Set a gauge."""
-        ...
-
-
-_emitter: GaugeEmitter | None = None
-
-
-def set_gauge_emitter(emitter: GaugeEmitter | None) -> None:
-    """Send this process's gauges to ``emitter`` from now on; None drops them."""
-    global _emitter  # noqa: PLW0603  # one per process, like the metrics themselves
-    _emitter = emitter
-
-
 def emit_store(name: str, value: float, tagkv: Mapping[str, object] | None = None) -> None:
-    """Set a gauge of this process, if somebody takes gauges."""
-    if _emitter is not None:
-        _emitter.emit_store(name, value, tagkv)
+    """Set a gauge of this process, under ``monolith.containers``."""
+    MetricClient("monolith.containers").emit_store(name, value, tagkv)
 
 
 def get_training_cluster(

@@ -1,0 +1,149 @@
+"""Who a process is and how it finds the others, as a runner is told by flags and by its scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.cluster import discovery
+from monolith.cluster.addresses import AddressFamily
+from monolith.cluster.discovery import (
+    ConsulServiceDiscovery,
+    MLPServiceDiscovery,
+    ServiceDiscovery,
+    ServiceDiscoveryType,
+    TfConfigServiceDiscovery,
+)
+from monolith.cluster.runtimes import MLPEnv, add_mpi_exception_hook, mlp_pass, mpi_rank
+from monolith.config import Config, config
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
+
+    from monolith.cluster.runtimes import DataService
+
+_log = logging.getLogger(__name__)
+
+_KAFKA_FLAGS = ("kafka_topics", "kafka_group_id", "kafka_servers")
+
+
+class ContainerType(enum.Enum):
+    """What a process runs in; the numbers are those of saved configs."""
+
+    DOCKER = 1
+    NATIVE = 2
+
+
+@config
+class RunnerSettings(Config):
+    """The part of a runner's config that decides who it is and whom it talks to."""
+
+    is_local: bool = False
+    """Train in this process alone: nobody is looked for."""
+    server_type: str = "worker"
+    """The role of this process, ``ps`` or ``worker``."""
+    index: int = 0
+    """The index of this process in its role."""
+    uuid: str = ""
+    """The name of the run; the name of its service in Consul."""
+    deep_insight_name: str | None = None
+    """The name of the job over many runs; its name in ZooKeeper."""
+    container_type: ContainerType = ContainerType.DOCKER
+    """What this process runs in."""
+    discovery_type: ServiceDiscoveryType = ServiceDiscoveryType.CONSUL
+    """Which service knows the addresses."""
+    tf_config: str | None = None
+    """``TF_CONFIG`` as Primus gives it, JSON."""
+    zk_server: str | None = None
+    """Servers of ZooKeeper, ``host:port`` separated by commas."""
+    zk_watch_address_family: str = AddressFamily.IPV4
+    """Which addresses of replicas are watched in ZooKeeper, ``ipv4`` or ``ipv6``."""
+    enable_gpu_training: bool = False
+    """Train on GPUs."""
+    enable_partial_sync_training: bool = False
+    """Dense parameters by collective calls, tables on parameter servers."""
+    kafka_topics: str | None = None
+    """Topics of a streaming source, separated by commas."""
+    kafka_group_id: str | None = None
+    """The consumer group of a streaming source."""
+    kafka_servers: str | None = None
+    """The brokers of a streaming source."""
+
+    def __post_init__(self) -> None:
+        families = (AddressFamily.IPV4, AddressFamily.IPV6)
+        if self.zk_watch_address_family not in families:
+            raise ValueError(
+                f"RunnerSettings: zk_watch_address_family must be {' or '.join(families)}, "
+                f"got {self.zk_watch_address_family!r}"
+            )
+
+
+def prepare_runner(
+    settings: RunnerSettings, flags: MutableMapping[str, object], *, data_service: DataService | None = None
+) -> RunnerSettings:
+    """Do what comes before a runner starts, and return its settings with the index that the scheduler gave.
+
+    On the MLP platform a process of the data service never returns from here, and a worker waits for that service,
+    whose address goes to the flag ``data_service_dispatcher``. Under MPI an uncaught exception ends the whole job from
+    now on, and a worker on a GPU in partially synchronous training, whose index was not set, takes its rank. Kafka
+    settings that are set go to the flags of the same names.
+    """
+    dispatcher = mlp_pass(env=MLPEnv(), data_service=data_service)
+    if dispatcher is not None:
+        flags["data_service_dispatcher"] = dispatcher
+    add_mpi_exception_hook()
+    flags.update({name: value for name in _KAFKA_FLAGS if (value := getattr(settings, name)) is not None})
+    rank = mpi_rank()
+    by_rank = settings.enable_gpu_training and settings.enable_partial_sync_training
+    if by_rank and settings.server_type == "worker" and settings.index <= 0 and rank is not None:
+        return dataclasses.replace(settings, index=rank)
+    return settings
+
+
+def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> ServiceDiscovery | None:
+    """The discovery service of a runner, which the caller closes; None for a local one.
+
+    Args:
+        runner_conf: Says which service.
+        psm: The name of the service in Consul; by default the uuid of the run.
+
+    Raises:
+        ValueError: What the chosen service needs is not set.
+    """
+    if runner_conf.is_local:
+        return None
+    match runner_conf.discovery_type:
+        case ServiceDiscoveryType.PRIMUS:
+            if not runner_conf.tf_config:
+                raise ValueError("discovery by PRIMUS: tf_config must hold the TF_CONFIG of this process, got nothing")
+            return TfConfigServiceDiscovery(runner_conf.tf_config)
+        case ServiceDiscoveryType.CONSUL:
+            return ConsulServiceDiscovery(psm or runner_conf.uuid)
+        case ServiceDiscoveryType.MLP:
+            return MLPServiceDiscovery()
+        case ServiceDiscoveryType.ZK:
+            # Found on use, because it needs a package that the other services do not.
+            return discovery.ZKServiceDiscovery(runner_conf.deep_insight_name or "", runner_conf.zk_server)
+
+
+def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> tuple[str, int]:
+    """The role and index of this process: where the scheduler gives them, its word counts."""
+    if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
+        return service.server_type, service.index
+    return runner_conf.server_type, runner_conf.index
+
+
+@contextlib.contextmanager
+def monolith_discovery(runner_conf: RunnerSettings) -> Iterator[ServiceDiscovery | None]:
+    """The discovery service of a runner for the length of a block; None for a local one."""
+    service = get_discovery(runner_conf)
+    _log.info("discovery: using %s", type(service).__name__ if service else "none, this runner is local")
+    try:
+        yield service
+    finally:
+        if service is not None:
+            service.close()
+            _log.info("discovery: closed")
