@@ -29,7 +29,8 @@ def holdings() -> Holdings:
     return Holdings(
         threads=frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()),
         processes=frozenset(
-            f"process {child}"
+            # By its command, so that a shared server that a test has killed and started again is the same one.
+            f"process {_text(Path(f'/proc/{child}/cmdline')).replace(chr(0), ' ') or child}"
             for children in Path("/proc/self/task").glob("*/children")
             for child in _text(children).split()
         ),
