@@ -23,7 +23,7 @@ def example(project_root: Path) -> ModuleType:
 @pytest.mark.parametrize("seed", range(5))
 def test_collisions_cost_at_least_a_hundredth_of_auc(example: ModuleType, seed: int) -> None:
     own, hashed = example.compare(seed)
-    assert own >= example.LEAST_AUC == 0.72
+    assert own >= example.LEAST_AUC == 0.74
     assert own - hashed >= example.LEAST_LOSS == 0.01
 
 
