@@ -2,7 +2,7 @@
 #include "bindings.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "The C++ core of monolith. Private: use monolith.tables and monolith.ids.";
+  m.doc() = "The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolith.data.";
   monolith::BindErrors(m);
   monolith::BindSystem(m);
   monolith::BindIdKernels(m);
@@ -11,4 +11,5 @@ NB_MODULE(_core, m) {
   monolith::BindCut(m);
   monolith::BindGroup(m);
   monolith::BindSnapshot(m);
+  monolith::BindExamples(m);
 }
