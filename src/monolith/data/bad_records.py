@@ -52,9 +52,12 @@ class BadRecords:
         with self._lock:
             self._count += records
             count = self._count
-            if len(self._first) < _MOST_KEPT:
+            is_kept = len(self._first) < _MOST_KEPT
+            if is_kept:
                 self._first.append(text)
         if count > self.limit:
             allowed = f" ({count} bad records, {self.limit} may be left out)" if self.limit else ""
             raise DataLossError(f"{text}{allowed}")
-        _LOG.warning("left out a record (%d of at most %d): %s", count, self.limit, text)
+        # Later ones are told less and less often, so that a bad file does not fill a disk with messages.
+        if is_kept or count & (count - 1) == 0:
+            _LOG.warning("left out a record (%d of at most %d): %s", count, self.limit, text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from monolith import _core
@@ -50,16 +51,16 @@ class Compression(enum.Enum):
         """This compression, or the one that the name of the file says."""
         if self is not Compression.FROM_NAME:
             return self
-        return _BY_ENDING.get(path.rpartition(".")[2].lower(), Compression.NONE)
+        return _BY_ENDING.get(PurePosixPath(path).suffix.lower(), Compression.NONE)
 
 
 _BY_ENDING = {
-    "snappy": Compression.SNAPPY,
-    "zst": Compression.ZSTD,
-    "zstd": Compression.ZSTD,
-    "gz": Compression.GZIP,
-    "gzip": Compression.GZIP,
-    "zlib": Compression.ZLIB,
+    ".snappy": Compression.SNAPPY,
+    ".zst": Compression.ZSTD,
+    ".zstd": Compression.ZSTD,
+    ".gz": Compression.GZIP,
+    ".gzip": Compression.GZIP,
+    ".zlib": Compression.ZLIB,
 }
 _MAGIC = {
     b"\x1f\x8b": Compression.GZIP,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NUM_LOOKED_AT = 8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRE_TYPES = frozenset({_VARINT, _FIXED64, _BYTES, _FIXED32})
 _FIELDS: dict[SampleFormat, dict[int, frozenset[int]]] = {
     SampleFormat.EXAMPLE: {
         1: frozenset({_BYTES}),
@@ -62,7 +63,11 @@ class _Explanation:
         payloads = [head[offset : offset + length].tobytes() for offset, length in pairs.tolist()]
         self.framing = framing
         self.is_read = not problem and bool(payloads)
-        self.is_sure = self.is_read and all(_is_message(payload, sample) for payload in payloads)
+        self.is_possible = self.is_read and all(_is_message(payload, None) for payload in payloads)
+        """Every payload is some message, perhaps an empty one or one of fields that are not known here."""
+        self.is_sure = self.is_possible and all(
+            payload and _is_message(payload, _FIELDS[sample]) for payload in payloads
+        )
         self.share = sum(map(len, payloads)) / consumed if consumed else 0.0
         """Of the bytes, how many are payload."""
 
@@ -85,10 +90,11 @@ def better_framings(
     if said.is_sure and framing in {Framing.PLAIN, Framing.TFRECORD, Framing.LAGRANGEX, Framing.KAFKA_DUMP}:
         return []
     others = (_Explanation(head, other, sample, at_end=at_end) for other in Framing if other is not framing)
-    # One that is sure loses only to one that leaves fewer bytes unexplained; one that is not, to any that is.
-    limit = said.share if said.is_sure else 0.0
-    found = [other for other in others if other.is_sure and other.share > limit]
-    if said.is_read and not said.is_sure:
+    found = [other for other in others if other.is_sure]
+    # What is possible loses only to what leaves no more bytes unexplained; what is sure, to what leaves fewer.
+    if said.is_sure:
+        found = [other for other in found if other.share > said.share]
+    elif said.is_possible:
         found = [other for other in found if other.share >= said.share]
     best = max((other.share for other in found), default=0.0)
     return [other.framing for other in found if other.share == best]
@@ -103,18 +109,17 @@ def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleForma
     return f"is {framing.name} its framing?"
 
 
-def _is_message(payload: bytes, sample: SampleFormat) -> bool:
-    """Whether these bytes are such a message, with known fields only, and not empty."""
-    fields = _FIELDS[sample]
+def _is_message(payload: bytes, fields: dict[int, frozenset[int]] | None) -> bool:
+    """Whether these bytes are a message of these fields, or of any if none are given."""
     at, end = 0, len(payload)
     while at < end:
         tag, at = _varint(payload, at)
-        if at < 0 or (tag & 7) not in fields.get(tag >> 3, ()):
+        if at < 0 or (tag & 7) not in (_WIRE_TYPES if fields is None else fields.get(tag >> 3, ())):
             return False
         at = _behind_field(payload, at, tag & 7)
         if not 0 <= at <= end:
             return False
-    return end > 0
+    return True
 
 
 def _behind_field(payload: bytes, at: int, wire: int) -> int:

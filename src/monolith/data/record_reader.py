@@ -60,7 +60,8 @@ class RecordPosition:
 class RecordReader:
     """Iterates over the records of one source as ``bytes``, or over many at once by :meth:`blocks`.
 
-    A context manager; belongs to one thread at a time. Reading again starts where reading stopped.
+    A context manager that also closes its file at the end and at an error. Belongs to one thread at a time. Reading
+    again starts where reading stopped.
 
     Args:
         source: What to read.
@@ -99,6 +100,8 @@ class RecordReader:
         self._begin = 0
         self._base = 0
         self._at_end = False
+        self._is_done = False
+        self._is_searching = False
         try:
             self._check_start()
             self._go_to(self.position.offset)
@@ -135,6 +138,17 @@ class RecordReader:
             yield block
 
     def _scan_blocks(self) -> Iterator[Records]:
+        if self._is_done:
+            return
+        try:
+            yield from self._scan_on()
+        except DataLossError:
+            self.close()
+            raise
+        self._is_done = True
+        self.close()
+
+    def _scan_on(self) -> Iterator[Records]:
         # An iterator that was given up may have read ahead of the position.
         if self._base + self._begin != self.position.offset:
             self._go_to(self.position.offset)
@@ -150,8 +164,12 @@ class RecordReader:
             buffer, base = self._buffer, self._base
             self._begin = consumed
             if len(spans):
+                self._is_searching = False
                 yield Records(buffer, spans, self.origin, base)
-            if problem:
+            if problem and self._is_searching:
+                # What looked like a head was not one: eight bytes and their checksum stand in some payloads, too.
+                self._find_tfrecord()
+            elif problem:
                 self._leave_out(problem, reason, base + resume)
             elif not wanted:
                 return
@@ -175,6 +193,8 @@ class RecordReader:
             self.bad.add(f"{self.origin}: offset {at}: a record reaches beyond the end of the stream (truncated)")
 
     def _find_tfrecord(self) -> None:
+        """Goes to the next place that may be the head of a record, behind one that cannot be believed."""
+        self._is_searching = True
         self._begin += 1
         while True:
             self._begin = _core.find_tfrecord(self._buffer, self._begin)
