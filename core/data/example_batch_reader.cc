@@ -59,6 +59,7 @@ bool SampleReader::StoreList(int source, bool is_shared, RowCells row, int64_t r
     const std::string counts = std::to_string(entries) + " entries for a batch of " + std::to_string(rows) + " rows";
     return RefuseFeature(source, ("has " + counts).c_str());
   }
+  if (rows == 0) return true;
   Cell* cells = &row[source];
   Cell cell;
   for (int64_t i = 0; i < rows; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/thread_pool.h"
 #include "format/crc32c.h"
 
 namespace monolith {
@@ -11,6 +12,7 @@ namespace {
 constexpr uint64_t kCorruptLength = 0xfefefefeu;
 constexpr uint64_t kTfHead = 12;  // u64 length, u32 masked checksum of it
 constexpr uint64_t kTfTail = 4;   // u32 masked checksum of the payload
+constexpr uint64_t kBytesPerTask = uint64_t{128} << 10;
 
 template <typename Number>
 Number Load(const char* at) {
@@ -116,10 +118,6 @@ class Scanner {
     }
     at_ += kTfHead;
     if (!Within(length, "record", kTfTail) || !Has(length + kTfTail, "record with its checksum")) return false;
-    const char* payload = bytes_.data() + at_;
-    if (!ChecksumIs(payload, length, Load<uint32_t>(payload + length))) {
-      return Problem(FrameProblem::kChecksum, at_ + length + kTfTail, "checksum of a record does not match");
-    }
     return Take(length, kTfTail);
   }
 
@@ -138,6 +136,39 @@ class Scanner {
   uint64_t at_ = 0;
 };
 
+// Number of the first record in [begin, end) whose payload fails its checksum; end when none does.
+size_t FirstBad(std::string_view bytes, const std::vector<int64_t>& spans, size_t begin, size_t end) {
+  for (size_t record = begin; record < end; ++record) {
+    const char* payload = bytes.data() + spans[2 * record];
+    const auto length = static_cast<size_t>(spans[2 * record + 1]);
+    if (!ChecksumIs(payload, length, Load<uint32_t>(payload + length))) return record;
+  }
+  return end;
+}
+
+// Checks the payloads of all records found, on all threads, and cuts the scan off in front of the first bad one.
+void VerifyPayloads(std::string_view bytes, uint64_t begin, FrameScan* scan) {
+  const size_t records = scan->spans.size() / 2;
+  const uint64_t size = scan->consumed - begin;
+  const auto tasks = static_cast<int>(std::clamp<uint64_t>(size / kBytesPerTask, 1, std::max<size_t>(records, 1)));
+  std::vector<size_t> bad(static_cast<size_t>(tasks), records);
+  ParallelFor(tasks, [&](int task) {
+    const auto number = static_cast<size_t>(task);
+    const size_t end = records * (number + 1) / bad.size();
+    const size_t found = FirstBad(bytes, scan->spans, records * number / bad.size(), end);
+    if (found < end) bad[number] = found;
+  });
+  const size_t first = *std::ranges::min_element(bad);
+  if (first == records) return;
+  const auto at = static_cast<uint64_t>(scan->spans[2 * first]);
+  scan->consumed = at - kTfHead;
+  scan->resume = at + static_cast<uint64_t>(scan->spans[2 * first + 1]) + kTfTail;
+  scan->problem = FrameProblem::kChecksum;
+  scan->reason = "checksum of a record does not match";
+  scan->wanted = 0;
+  scan->spans.resize(2 * first);
+}
+
 }  // namespace
 
 FrameScan ScanFrames(std::string_view bytes, uint64_t begin, const Framing& framing, bool at_end,
@@ -145,8 +176,9 @@ FrameScan ScanFrames(std::string_view bytes, uint64_t begin, const Framing& fram
   FrameScan scan;
   Scanner scanner(bytes, begin, framing, at_end, limits, &scan);
   for (uint64_t records = 0; records < limits.max_records; ++records) {
-    if (!scanner.Step()) return scan;
+    if (!scanner.Step()) break;
   }
+  if (framing.tfrecord) VerifyPayloads(bytes, begin, &scan);
   return scan;
 }
 

@@ -1,5 +1,5 @@
 // Where the records of a byte stream lie, by the framing that the stream was written with. Byte grammar:
-// docs/formats/framings.md. Pure functions, callable from any thread.
+// docs/formats/framings.md. Pure functions, callable from any thread; checksums are verified by all threads of the pool.
 #pragma once
 
 #include <cstdint>
