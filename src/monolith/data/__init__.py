@@ -28,7 +28,6 @@ from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
 
 __all__ = [
-    "INVALID_LABEL",
     "BadRecords",
     "Batch",
     "Compression",
@@ -36,6 +35,7 @@ __all__ = [
     "FirstBytes",
     "Floats",
     "Framing",
+    "INVALID_LABEL",
     "Ids",
     "Ints",
     "Label",
