@@ -13,6 +13,8 @@ void BindSystem(nanobind::module_& m);
 void BindTableSpec(nanobind::module_& m);
 // Groups of tables, plans, what an update did.
 void BindGroup(nanobind::module_& m);
+// Lookups of many slots at once, and their gradients.
+void BindPooledSlots(nanobind::module_& m);
 // The cut, and iterators over row blocks.
 void BindCut(nanobind::module_& m);
 // Packing, unique and partition kernels over ids.

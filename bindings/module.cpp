@@ -3,6 +3,7 @@
 
 NB_MODULE(_core, m) {
   m.doc() = "The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolith.data.";
+  nanobind::set_leak_warnings(false);  // a model that is alive when the interpreter ends is no defect of the user's
   monolith::BindErrors(m);
   monolith::BindSystem(m);
   monolith::BindIdKernels(m);
@@ -10,6 +11,7 @@ NB_MODULE(_core, m) {
   monolith::BindTableSpec(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);
+  monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);
 }

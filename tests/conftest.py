@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# What tests of several folders share is imported by the name that mypy knows.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from leak_check import holdings, left_behind
+from monolith import environment
+from zookeeper_server import ZooKeeperServer, is_installed
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
@@ -17,3 +26,20 @@ settings.load_profile("repeatable")
 def project_root() -> Path:
     """The folder of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A running ZooKeeper; a test that stops it starts it again, and uses a job of its own."""
+    if not is_installed() and not environment.get("CI"):
+        pytest.skip("ZooKeeper is not installed; on Debian: apt-get install default-jre-headless libzookeeper-java")
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture
+def nothing_left_behind() -> Iterator[None]:
+    """Fails a test after which a thread, a process, a socket or an open file is still there."""
+    before = holdings()
+    yield
+    assert left_behind(before) == []

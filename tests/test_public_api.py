@@ -11,9 +11,12 @@ import pytest
 import monolith
 
 PUBLIC_NAMES = [
+    "Embeddings",
     "HashTable",
     "Ragged",
     "Segment",
+    "Slice",
+    "Slot",
     "TableConfig",
     "TableGroup",
     "TouchedKeySet",
@@ -25,6 +28,7 @@ PUBLIC_NAMES = [
     "initializers",
     "metrics",
     "nn",
+    "optim",
     "row_optimizers",
     "tensors",
 ]

@@ -22,9 +22,9 @@ def test_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks("python")
     names: dict[str, Any] = {"__name__": "readme"}
     exec(compile(example, str(README), "exec"), names)  # noqa: S102 - the reader's first lines, as they stand
-    assert len(names["table"]) == 1000
-    assert names["loss"].item() < 0.02
-    assert capsys.readouterr().out == "1000 rows, loss 0.01\n"
+    assert names["emb"].num_rows == 1050
+    assert names["loss"].item() < 0.0002
+    assert capsys.readouterr().out == "1050 rows, loss 0.0001\n"
 
 
 def test_example_has_twenty_lines_and_keeps_the_loop_visible() -> None:

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/prefetch.h"
 #include "base/thread_pool.h"
+#include "table/id_checks.h"
 #include "table/row_copy.h"
 
 namespace monolith {
@@ -21,7 +22,15 @@ constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread cost
 
 }  // namespace
 
-GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout)
+Occurrences OccurrencesOf(const Plan& plan) {
+  return {plan.table_splits,
+          {plan.splits.data(), plan.splits.size()},
+          {plan.starts.data(), plan.starts.size()},
+          {plan.order.data(), plan.order.size()},
+          {plan.inverse.data(), plan.inverse.size()}};
+}
+
+GradientSums::GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out)
     : plan_(plan), dims_(std::move(dims)), single_dim_(dims_.size() == 1 ? dims_[0] : 0), layout_(layout) {
   int64_t values = 0;
   for (size_t t = 0; t < dims_.size(); ++t) {
@@ -31,6 +40,8 @@ GradientSums::GradientSums(const Plan& plan, std::vector<int> dims, const Gradie
   first_value_.push_back(values);
   LayOutCells();
   CheckSizes();
+  if (!out.empty()) CheckSize("sums", out.size(), num_sums_);
+  target_ = out.data();
   if (layout_.per_unique && layout_.scale == 1.0f) {
     sums_ = layout_.values.data();
     CheckGiven();
@@ -54,10 +65,11 @@ void GradientSums::LayOutCells() {
 
 void GradientSums::CheckSizes() const {
   const bool pooled = !layout_.rows.empty() || !layout_.scales.empty();
-  if (pooled && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
+  if (pooled && layout_.sources.empty() && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
   for (const size_t size : {layout_.rows.size(), layout_.scales.size()}) {
     if (size != 0 && static_cast<int64_t>(size) != plan_.num_ids()) Refuse("pooled gradients need a row and scale per id");
   }
+  if (!layout_.sources.empty()) return CheckSize("sources", layout_.sources.size(), plan_.num_ids());
   const int64_t expected = layout_.per_unique ? num_sums_ : first_value_.back();
   const auto got = static_cast<int64_t>(layout_.values.size());
   if (layout_.rows.empty() && got != expected) {
@@ -70,56 +82,74 @@ void GradientSums::CheckSizes() const {
 }
 
 void GradientSums::SumAll() {
-  owned_ = Buffer<float>(num_sums_);
-  sums_ = owned_.data();
+  if (target_ == nullptr) {
+    owned_ = Buffer<float>(num_sums_);
+    target_ = owned_.data();
+  }
+  sums_ = target_;
   const int tasks = plan_.num_ids() < kIdsPerTask ? 1 : kNumBuckets / kBucketsPerTask;
   const size_t cells_per_task = (plan_.splits.size() - 1) / tasks;
   std::atomic<bool> finite{true};
   ParallelFor(tasks, [&](int task) {
-    for (size_t cell = task * cells_per_task; cell < (task + 1) * cells_per_task; ++cell) {
-      if (!SumCell(cell)) finite.store(false, std::memory_order_relaxed);
-    }
+    if (!SumCells(task * cells_per_task, (task + 1) * cells_per_task)) finite.store(false, std::memory_order_relaxed);
   });
   all_finite_ = finite;
 }
 
-bool GradientSums::SumCell(size_t cell) {
-  const int table = static_cast<int>(cell % dims_.size());
-  const int dim = dims_[table];
-  const int64_t begin = plan_.splits[cell], end = plan_.splits[cell + 1];
-  float* sums = owned_.data() + (dims_.size() == 1 ? begin * dim : first_sum_[cell]);
-  const int64_t size = (end - begin) * dim;
-  if (layout_.per_unique) {
-    std::copy_n(layout_.values.data() + (sums - owned_.data()), size, sums);
-  } else {
-    int at = 0;
-    for (; at + 16 <= dim; at += 16) SumColumns<16>(begin, end, table, at, sums);
-    for (; at + 4 <= dim; at += 4) SumColumns<4>(begin, end, table, at, sums);
-    for (; at < dim; ++at) SumColumns<1>(begin, end, table, at, sums);
+bool GradientSums::SumCells(size_t begin, size_t end) {
+  const float* const* gradients = layout_.per_unique ? nullptr : FindGradients(begin, end);
+  const int32_t first = plan_.starts[plan_.splits[begin]], count = plan_.starts[plan_.splits[end]] - first;
+  bool finite = true;
+  for (size_t cell = begin; cell < end; ++cell) {
+    const int dim = dims_[cell % dims_.size()];
+    const int64_t place = plan_.splits[cell], size = (plan_.splits[cell + 1] - place) * dim;
+    float* sums = target_ + (dims_.size() == 1 ? place * dim : first_sum_[cell]);
+    if (layout_.per_unique) {
+      std::copy_n(layout_.values.data() + (sums - target_), size, sums);
+    } else {
+      SumCell(cell, gradients, first, count, sums);
+    }
+    if (layout_.scale != 1.0f) ScaleFloats(sums, layout_.scale, static_cast<int>(size));
+    finite &= AllFinite(sums, size);
   }
-  if (layout_.scale != 1.0f) ScaleFloats(sums, layout_.scale, static_cast<int>(size));
-  return AllFinite(sums, size);
+  return finite;
+}
+
+// In a loop of its own: finding an address takes a load from anywhere, and many of these are under way at once here.
+const float* const* GradientSums::FindGradients(size_t begin, size_t end) const {
+  thread_local std::vector<const float*> found;
+  const int32_t first = plan_.starts[plan_.splits[begin]];
+  found.resize(plan_.starts[plan_.splits[end]] - first);
+  for (size_t cell = begin; cell < end; ++cell) {
+    const int table = static_cast<int>(cell % dims_.size());
+    const int32_t last = plan_.starts[plan_.splits[cell + 1]];
+    for (int32_t k = plan_.starts[plan_.splits[cell]]; k < last; ++k) found[k - first] = At(plan_.order[k], table);
+  }
+  return found.data();
+}
+
+void GradientSums::SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const {
+  const int dim = dims_[cell % dims_.size()];
+  int at = 0;
+  for (; at + 16 <= dim; at += 16) SumColumns<16>(cell, at, gradients, first, count, sums);
+  for (; at + 4 <= dim; at += 4) SumColumns<4>(cell, at, gradients, first, count, sums);
+  for (; at < dim; ++at) SumColumns<1>(cell, at, gradients, first, count, sums);
 }
 
 template <int kWidth>
-void GradientSums::SumColumns(int64_t begin, int64_t end, int table, int at, float* sums) const {
+void GradientSums::SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count,
+                              float* sums) const {
   constexpr int32_t kAhead = 16;  // occurrences between asking for a gradient and adding it
-  const int64_t dim = dims_[table];
+  const int64_t dim = dims_[cell % dims_.size()], begin = plan_.splits[cell], end = plan_.splits[cell + 1];
   const int32_t *starts = plan_.starts.data(), *order = plan_.order.data();
-  const int32_t* rows = layout_.rows.empty() ? nullptr : layout_.rows.data();
   const float* scales = layout_.scales.empty() ? nullptr : layout_.scales.data();
-  const float* values = layout_.values.data() + first_value_[table] + at;
-  const int64_t first = plan_.table_splits[table];
-  const auto gradient_at = [=](int32_t position) { return values + (rows == nullptr ? position - first : rows[position]) * dim; };
-  // Occurrences lie in `order` as they are summed; in a plan of one table those of the next cells are known too.
-  const int32_t last = (dims_.size() == 1 ? static_cast<int32_t>(plan_.num_ids()) : starts[end]) - 1;
   for (int64_t place = begin; place < end; ++place) {
     float piece[kWidth] = {};
     for (int32_t k = starts[place]; k < starts[place + 1]; ++k) {
-      const float* ahead = gradient_at(order[std::min(k + kAhead, last)]);
+      const float* ahead = gradients[std::min(k - first + kAhead, count - 1)] + at;
       Prefetch(ahead);
       Prefetch(ahead + kWidth - 1);  // a row of gradients may begin anywhere in a line
-      const float* gradient = gradient_at(order[k]);
+      const float* gradient = gradients[k - first] + at;
       const float scale = scales == nullptr ? 1.0f : scales[order[k]];
       for (int lane = 0; lane < kWidth; ++lane) piece[lane] += gradient[lane] * scale;
     }

@@ -1,7 +1,7 @@
 // Gradients of the distinct ids of a plan: what all occurrences of an id ask for, summed in input order, in float32.
 //
-// The result does not depend on the number of threads. It lies in memory of its own, or, where the caller has summed already, where
-// he put it; the update's arrays must outlive it.
+// The result does not depend on the number of threads. It lies in memory of its own, where the caller wants it, or, when it was summed
+// already, where the caller put it; the arrays that describe it must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,20 @@
 
 namespace monolith {
 
+// Which input positions each distinct id of a batch has: the part of a plan that sums need (table/plan.h says what each is).
+struct Occurrences {
+  std::span<const int64_t> table_splits;
+  std::span<const int64_t> splits;
+  std::span<const int32_t> starts;
+  std::span<const int32_t> order;
+  std::span<const int32_t> inverse;
+
+  int64_t num_ids() const { return static_cast<int64_t>(order.size()); }
+  int64_t num_unique() const { return static_cast<int64_t>(starts.size()) - 1; }
+};
+
+Occurrences OccurrencesOf(const Plan& plan);
+
 // How the gradients of a call lie.
 struct GradientLayout {
   std::span<const float> values;
@@ -20,12 +34,14 @@ struct GradientLayout {
   std::span<const int32_t> rows;   // input position i takes row rows[i] of `values`; empty = row i
   std::span<const float> scales;   // ... times scales[i]; empty = times 1
   float scale = 1.0f;              // of every sum
+  std::span<const float* const> sources;  // in place of values and rows: where the gradient of each input position is
 };
 
 class GradientSums {
  public:
-  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's.
-  GradientSums(const Plan& plan, std::vector<int> dims, const GradientLayout& layout);
+  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's. Sums go to `out`, which then
+  // has the size of all rows, or to memory of this object when it is empty.
+  GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out = {});
 
   // Of plan.unique[place], which belongs to `table`; dims[table] floats.
   const float* Of(int64_t place, int table) const {
@@ -50,20 +66,26 @@ class GradientSums {
   void CheckSizes() const;
   void LayOutCells();
   void SumAll();
-  bool SumCell(size_t cell);
-  // Floats [at, at + kWidth) of the sums of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
+  // The sums of the cells [begin, end); true iff all of them are finite.
+  bool SumCells(size_t begin, size_t end);
+  // The gradient of every occurrence of these cells, in the order in which they are summed; in memory of this thread.
+  const float* const* FindGradients(size_t begin, size_t end) const;
+  // The sums of one cell. gradients[k]: that of occurrence order[first + k]; `count` of them are known, this cell's and later ones.
+  void SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
+  // Floats [at, at + kWidth) of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
   template <int kWidth>
-  void SumColumns(int64_t begin, int64_t end, int table, int at, float* sums) const;
+  void SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
   void CheckGiven();
   const float* OfCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;
   // The gradient of an input position.
   const float* At(int64_t position, int table) const {
+    if (!layout_.sources.empty()) return layout_.sources[position];
     const int64_t row = layout_.rows.empty() ? position - plan_.table_splits[table] : layout_.rows[position];
     return layout_.values.data() + first_value_[table] + row * dims_[table];
   }
 
-  const Plan& plan_;
+  const Occurrences plan_;
   const std::vector<int> dims_;
   const int64_t single_dim_;  // of the only table; 0 when there are several
   const GradientLayout layout_;
@@ -71,6 +93,7 @@ class GradientSums {
   Buffer<int64_t> first_sum_;         // of each cell, unless there is one table only
   int64_t num_sums_ = 0;              // floats
   Buffer<float> owned_;
+  float* target_ = nullptr;  // where sums are written
   const float* sums_ = nullptr;
   bool all_finite_ = true;
 };

@@ -35,7 +35,8 @@ class Applier {
         update_(update),
         times_(update.times, plan.num_ids()),
         tables_(CheckedTables()),
-        gradients_(plan, Dims(), {update.gradients, update.per_unique, update.gradient_rows, update.gradient_scales, update.scale}) {
+        gradients_(OccurrencesOf(plan), Dims(),
+                   {update.gradients, update.per_unique, update.gradient_rows, update.gradient_scales, update.scale, {}}) {
     LayOut();
     if (!gradients_.all_finite()) RefuseNonFinite();
   }

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "table/group.h"
+#include "table/id_checks.h"
 #include "table/row_copy.h"
 #include "table/row_reader.h"
 
@@ -16,21 +17,6 @@ namespace {
 constexpr int64_t kIdsPerTask = 4096;
 constexpr int64_t kBucketsPerTask = 32;
 constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
-
-void CheckSize(const char* what, size_t got, int64_t expected) {
-  if (static_cast<int64_t>(got) != expected) {
-    throw Error(Code::kInvalidArgument, std::string(what) + " must have " + std::to_string(expected) +
-                                            " elements, got " + std::to_string(got));
-  }
-}
-
-void CheckSplits(const char* what, std::span<const int64_t> splits, size_t num_ids) {
-  if (splits.empty() || splits.front() != 0 || splits.back() != static_cast<int64_t>(num_ids) ||
-      !std::is_sorted(splits.begin(), splits.end())) {
-    throw Error(Code::kInvalidArgument, std::string(what) + " must begin with 0, not decrease and end with the number of ids (" +
-                                            std::to_string(num_ids) + ")");
-  }
-}
 
 // Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits.
 template <typename Body>

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "table/group.h"
+#include "table/id_checks.h"
 #include "table/planned_walk.h"
 #include "table/row_copy.h"
 
@@ -19,13 +20,6 @@ struct Count {
     return *this;
   }
 };
-
-void CheckSize(const std::string& what, size_t got, size_t expected) {
-  if (got != expected) {
-    throw Error(Code::kInvalidArgument,
-                what + " must have " + std::to_string(expected) + " elements, got " + std::to_string(got));
-  }
-}
 
 // A vector that serving need not store: its squared length is zero or denormal. NaN is stored.
 bool IsAlmostZero(const float* values, int count) {
@@ -153,7 +147,7 @@ class RowWriter {
 int64_t Group::Assign(int table_number, std::span<const int64_t> ids, std::span<const float> values,
                       std::span<const int64_t> times, bool add, int64_t step) {
   Table& table = MutableTable(table_number);
-  CheckSize("values", values.size(), ids.size() * table.spec.dim());
+  CheckSize("values", values.size(), static_cast<int64_t>(ids.size()) * table.spec.dim());
   const Times checked_times(times, static_cast<int64_t>(ids.size()));
   if (ids.empty()) return 0;
   Gate::Shared call(gate_);
@@ -165,7 +159,7 @@ int64_t Group::Assign(int table_number, std::span<const int64_t> ids, std::span<
 
 void Group::Reinitialize(int table_number, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status) {
   Table& table = MutableTable(table_number);
-  CheckSize("status", status.size(), ids.size());
+  CheckSize("status", status.size(), static_cast<int64_t>(ids.size()));
   const Times checked_time(std::span<const int64_t>(&time, 1), 1);
   if (ids.empty()) return;
   Gate::Shared call(gate_);

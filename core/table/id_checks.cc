@@ -1,5 +1,6 @@
 #include "table/id_checks.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -55,6 +56,19 @@ void CheckDims(IdSpan dims) {
     if (dim < 1 || dim > std::numeric_limits<int32_t>::max()) {
       RefuseIds("dims must be in 1..2147483647, got " + to_string(dim));
     }
+  }
+}
+
+void CheckSize(const char* what, size_t got, int64_t expected) {
+  if (static_cast<int64_t>(got) != expected) {
+    RefuseIds(std::string(what) + " must have " + to_string(expected) + " elements, got " + to_string(got));
+  }
+}
+
+void CheckSplits(const char* what, IdSpan splits, size_t num_ids) {
+  if (splits.empty() || splits.front() != 0 || splits.back() != static_cast<int64_t>(num_ids) ||
+      !std::is_sorted(splits.begin(), splits.end())) {
+    RefuseIds(std::string(what) + " must begin with 0, not decrease and end with the number of ids (" + to_string(num_ids) + ")");
   }
 }
 

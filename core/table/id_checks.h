@@ -1,4 +1,4 @@
-// What the id kernels check of their input before they touch anything. Each throws Error(kInvalidArgument) that names
+// What calls that take batches check of their input before they touch anything. Each throws Error(kInvalidArgument) that names
 // the subject, what was expected and what came. Pure functions: any thread.
 #pragma once
 
@@ -28,6 +28,10 @@ void CheckRowSplits(IdSpan splits, const std::string& subject);
 void CheckRagged(IdSpan splits, size_t num_values);
 // Numbers of floats of a row, each in 1..2^31-1.
 void CheckDims(IdSpan dims);
+// An array of a call with this number of elements.
+void CheckSize(const char* what, size_t got, int64_t expected);
+// From 0 to the number of ids, never decreasing.
+void CheckSplits(const char* what, IdSpan splits, size_t num_ids);
 // Lengths of inputs that lie end to end in `total` ids.
 void CheckLengths(IdSpan lengths, size_t total);
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "table/id_checks.h"
 #include "table/row_copy.h"
 
 namespace monolith {
@@ -15,17 +16,6 @@ namespace {
 
 constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
 constexpr int kBucketsPerTask = 32;
-
-void CheckSplits(std::span<const int64_t> ids, std::span<const int64_t> splits) {
-  if (ids.size() >= (size_t{1} << 31)) {
-    throw Error(Code::kInvalidArgument,
-                "a call takes fewer than 2^31 ids, got " + std::to_string(ids.size()) + "; split the batch");
-  }
-  if (splits.size() < 2 || splits.front() != 0 || splits.back() != static_cast<int64_t>(ids.size()) ||
-      !std::is_sorted(splits.begin(), splits.end())) {
-    throw Error(Code::kInvalidArgument, "table_splits must begin with 0, not decrease and end with the number of ids");
-  }
-}
 
 class Planner {
  public:
@@ -202,7 +192,9 @@ class Planner {
 }  // namespace
 
 Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) {
-  CheckSplits(ids, table_splits);
+  CheckCount(ids.size());
+  if (table_splits.size() < 2) throw Error(Code::kInvalidArgument, "table_splits must have two or more elements");
+  CheckSplits("table_splits", table_splits, ids.size());
   return Planner(ids, table_splits, dedup).Make();
 }
 

@@ -43,22 +43,6 @@ int FirstEmpty(const IndexLine& line) {
   return empty != 0 ? FirstMatch(empty) : -1;
 }
 
-// Puts an entry into the first line with room from `home` on, over any way of getting at lines.
-template <typename LineAt>
-void InsertInto(uint32_t num_lines, uint32_t home, uint8_t tag, uint32_t row, LineAt&& line_at) {
-  for (uint32_t at = home;;) {
-    IndexLine& line = line_at(at);
-    const int entry = FirstEmpty(line);
-    if (entry >= 0) {
-      line.rows[entry] = row;
-      line.tags[entry] = tag;
-      return;
-    }
-    if (line.passed != kStickyPassed) ++line.passed;
-    at = at + 1 == num_lines ? 0 : at + 1;
-  }
-}
-
 }  // namespace
 
 void IndexHead::SetShape(const IndexShape& shape) {
@@ -82,14 +66,37 @@ void RowIndex::FreeSegmentLists() {
 
 RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
   thread_local std::vector<IndexLine> scratch;
+  thread_local std::vector<uint8_t> counts;
   if (scratch.size() < num_lines) scratch.resize(num_lines);
   lines = scratch.data();
   std::memset(static_cast<void*>(lines), 0, num_lines * sizeof(IndexLine));
+  counts.assign(num_lines, 0);
+  used = counts.data();
 }
 
 void RowIndex::Rebuild::Insert(uint64_t hash, uint32_t row) {
-  InsertInto(num_lines, IndexShape{nullptr, num_lines}.HomeOf(hash), TagOf(hash), row,
-             [this](uint32_t at) -> IndexLine& { return lines[at]; });
+  uint32_t at = IndexShape{nullptr, num_lines}.HomeOf(hash);
+  for (; used[at] == kLineEntries; at = at + 1 == num_lines ? 0 : at + 1) {
+    if (lines[at].passed != kStickyPassed) ++lines[at].passed;
+  }
+  const int entry = used[at]++;
+  lines[at].rows[entry] = row;
+  lines[at].tags[entry] = TagOf(hash);
+}
+
+std::span<const uint32_t> RowIndex::RowsInLineOrder() const {
+  thread_local std::vector<uint32_t> scratch;
+  const IndexShape now = shape();
+  scratch.resize(static_cast<size_t>(now.num_lines) * kLineEntries);
+  size_t count = 0;
+  for (uint32_t at = 0; at < now.num_lines; ++at) {
+    const IndexLine& line = *now.Line(at);
+    for (int entry = 0; entry < kLineEntries; ++entry) {
+      scratch[count] = line.rows[entry];
+      count += line.tags[entry] != 0;
+    }
+  }
+  return {scratch.data(), count};
 }
 
 uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
@@ -119,8 +126,16 @@ void RowIndex::Replace(const Rebuild& rebuild, double phase, BlockArena& arena) 
 
 void RowIndex::Insert(uint64_t hash, uint32_t row) {
   const IndexShape now = shape();
-  InsertInto(now.num_lines, now.HomeOf(hash), TagOf(hash), row,
-             [&now](uint32_t at) -> IndexLine& { return *now.Line(at); });
+  for (uint32_t at = now.HomeOf(hash);; at = now.Next(at)) {
+    IndexLine& line = *now.Line(at);
+    const int entry = FirstEmpty(line);
+    if (entry >= 0) {
+      line.rows[entry] = row;
+      line.tags[entry] = TagOf(hash);
+      break;
+    }
+    if (line.passed != kStickyPassed) ++line.passed;
+  }
   head_->SetSize(size() + 1);
 }
 

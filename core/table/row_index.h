@@ -8,10 +8,12 @@
 // reused meanwhile, but are not unmapped before Clear().
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #if defined(__aarch64__)
@@ -151,12 +153,18 @@ class RowIndex {
 
   // True iff one more entry needs Grow() first.
   bool IsFull() const { return size() >= limit_; }
-  // Makes room for at least `entries`, and for growth beyond them. for_each(visit) must call visit(hash, row) for every entry.
-  // `phase` in [0, 1) spreads the growth of sibling indexes over time.
-  template <typename ForEach>
-  void Grow(uint32_t entries, double phase, BlockArena& arena, ForEach&& for_each) {
+  // Makes room for at least `entries`, and for growth beyond them. hash_of(row) must give the hash of every entry; ask_for(row) comes
+  // a little before it. `phase` in [0, 1) spreads the growth of sibling indexes over time.
+  template <typename HashOf, typename AskFor>
+  void Grow(uint32_t entries, double phase, BlockArena& arena, HashOf&& hash_of, AskFor&& ask_for) {
+    constexpr size_t kAhead = 24;
     Rebuild rebuild(LinesFor(entries, phase));
-    for_each([&rebuild](uint64_t hash, uint32_t row) { rebuild.Insert(hash, row); });
+    const std::span<const uint32_t> rows = RowsInLineOrder();  // so that entries reach the new lines in about their order, too
+    for (size_t i = 0; i < std::min(kAhead, rows.size()); ++i) ask_for(rows[i]);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i + kAhead < rows.size()) ask_for(rows[i + kAhead]);
+      rebuild.Insert(hash_of(rows[i]), rows[i]);
+    }
     Replace(rebuild, phase, arena);
   }
 
@@ -175,9 +183,12 @@ class RowIndex {
     void Insert(uint64_t hash, uint32_t row);
     uint32_t num_lines;
     IndexLine* lines;
+    uint8_t* used;  // entries of each line: looking for an empty place right after a write to the line would wait for it
   };
 
   uint32_t LinesFor(uint32_t entries, double phase) const;
+  // All entries, in a scratch buffer of this thread.
+  std::span<const uint32_t> RowsInLineOrder() const;
   void Replace(const Rebuild& rebuild, double phase, BlockArena& arena);
 
   void FreeSegmentLists();

@@ -39,9 +39,8 @@ class RowIndexTest : public ::testing::Test {
 
   void Insert(uint64_t hash, uint32_t row) {
     if (index_.IsFull()) {
-      index_.Grow(index_.size() + 1, 0.5, arena_, [&](auto&& add) {
-        for (const auto& [number, entry_hash] : rows_) add(entry_hash, number);
-      });
+      index_.Grow(
+          index_.size() + 1, 0.5, arena_, [&](uint32_t number) { return rows_.at(number); }, [](uint32_t) {});
     }
     index_.Insert(hash, row);
     rows_[row] = hash;

@@ -19,7 +19,7 @@ int64_t RowReader::ReadTableOf(const Table& table, std::span<const int64_t> ids,
   for (size_t done = 0; done < ids.size(); done += RowFinder::kBlock) {
     finder_.Take(ids.data() + done, static_cast<int>(std::min<size_t>(RowFinder::kBlock, ids.size() - done)));
     float* block = weights + static_cast<int64_t>(done) * dim;
-    const auto weights_of = [block, dim](int i) { return block + i * dim; };
+    const auto weights_of = [=](int i) { return block + i * dim; };
     hits += ReadBlock(one, hints == nullptr ? nullptr : hints + done, weights_of, [&](int i, const std::byte* record) {
       if constexpr (kDim != 0) {
         CopyPiece<kDim>(weights_of(i), reinterpret_cast<const float*>(PayloadOf(record)));

@@ -38,7 +38,7 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
   const uint32_t row = runs_.back().begin + runs_.back().count - fresh_--;
   if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
     const std::byte* next = rows.AtAllocated(row) + rows.record_bytes();
-    for (size_t offset = 0; offset < rows.record_bytes(); offset += 64) __builtin_prefetch(next + offset, 1);
+    PrefetchLines(next, rows.record_bytes());
   }
   return row;
 }
@@ -56,9 +56,10 @@ uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t k
 }
 
 void TableShard::Reserve(Home home, uint32_t bucket, uint32_t entries) {
-  index.Grow(entries, PhaseOf(bucket), home.lines, [&](auto&& add) {
-    VisitAll(home.rows, [&](uint32_t row) { add(HashId(HeaderOf(home.rows.AtAllocated(row))->key), row); });
-  });
+  const RecordPool::View records = home.rows.view();
+  index.Grow(
+      entries, PhaseOf(bucket), home.lines, [records](uint32_t row) { return HashId(HeaderOf(records.AtAllocated(row))->key); },
+      [records](uint32_t row) __attribute__((always_inline)) { Prefetch(records.AtAllocated(row)); });
 }
 
 void TableShard::Erase(Home home, uint32_t row, const HistoryClock& clock) {

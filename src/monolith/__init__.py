@@ -21,7 +21,8 @@ from monolith._version import __version__
 
 _load_core(__path__)
 
-from monolith import errors, ids, metrics, nn, tensors
+from monolith import errors, ids, metrics, nn, optim, tensors
+from monolith.nn import Embeddings, Slice, Slot
 from monolith.tables import (
     HashTable,
     Segment,
@@ -36,9 +37,12 @@ from monolith.tables import (
 from monolith.tensors import Ragged
 
 __all__ = [
+    "Embeddings",
     "HashTable",
     "Ragged",
     "Segment",
+    "Slice",
+    "Slot",
     "TableConfig",
     "TableGroup",
     "TouchedKeySet",
@@ -50,6 +54,7 @@ __all__ = [
     "initializers",
     "metrics",
     "nn",
+    "optim",
     "row_optimizers",
     "tensors",
 ]

@@ -1,7 +1,8 @@
-"""Samples on their way to a model: messages, framings of files and streams, and parsing to batches.
+"""How training data reaches a model: messages, framings of files and streams, parsing to batches, prefetch.
 
 Read `framing` (how records lie in a file), then `record_reader` and `record_writer`, then `columns` and `parser` (from
-records to a `Batch`). The messages themselves are in `monolith.data.protos`.
+records to a `Batch`), and `prefetch` for batches made ahead of their use. The messages are in `monolith.data.protos`.
+May import: `tensors`, `dependence`, `config`, `ids`, `errors`, the core and torch.
 """
 
 from monolith.data.bad_records import BadRecords
@@ -22,6 +23,13 @@ from monolith.data.compression import Compression
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
 from monolith.data.parser import Parser
+from monolith.data.prefetch import (
+    FIFOQueue,
+    MultiFIFOQueue,
+    MultiQueueRunner,
+    PaddingFIFOQueue,
+    enqueue_dicts_with_queue_return,
+)
 from monolith.data.record_reader import RecordPosition, RecordReader, read_examples, split_records
 from monolith.data.record_writer import RecordWriter, write_examples
 from monolith.data.records import Records
@@ -32,6 +40,7 @@ __all__ = [
     "Batch",
     "Compression",
     "Dense",
+    "FIFOQueue",
     "FirstBytes",
     "Floats",
     "Framing",
@@ -40,7 +49,10 @@ __all__ = [
     "Ints",
     "Label",
     "LineIdField",
+    "MultiFIFOQueue",
+    "MultiQueueRunner",
     "NestedIds",
+    "PaddingFIFOQueue",
     "Parser",
     "RecordPosition",
     "RecordReader",
@@ -48,6 +60,7 @@ __all__ = [
     "Records",
     "SampleFormat",
     "Weight",
+    "enqueue_dicts_with_queue_return",
     "generate_ffm_example",
     "read_examples",
     "slot_to_key",

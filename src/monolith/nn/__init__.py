@@ -1,12 +1,14 @@
-"""What models are made of: layers and losses over dense tensors.
+"""What models are made of: embeddings over slots of ids, layers and losses over dense tensors.
 
-May import: `tables`, `tensors`, `data`, `optim` and below. Read `layers/mlp.py` first; `layers/` and `losses/` have a
-concept per file, and everything public is exported here.
+May import: `tables`, `tensors`, `data`, `optim` and below. Read `embeddings.py` first, then `layers/mlp.py`; `layers/`
+and `losses/` have a concept per file, and everything public is exported here.
 """
 
 from __future__ import annotations
 
 from monolith.nn import layers, losses
+from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.nn.embeddings import Embeddings, PlannedBatch
 from monolith.nn.layers import (
     ACTIVATION_NAMES,
     AFM,
@@ -60,6 +62,7 @@ from monolith.nn.layers import (
     merge_tensor_list,
     rnn_with_attention,
 )
+from monolith.nn.looked_up import LookedUp
 from monolith.nn.losses import (
     RANKING_LOSSES,
     DCGLambdaWeight,
@@ -87,6 +90,7 @@ from monolith.nn.losses import (
     sigmoid_cross_entropy_loss,
     softmax_loss,
 )
+from monolith.nn.slot import Slice, Slot
 
 __all__ = [
     "ACTIVATION_NAMES",
@@ -104,16 +108,19 @@ __all__ = [
     "CAN",
     "CDot",
     "CIN",
+    "Combiner",
     "DCGLambdaWeight",
     "DCN",
     "DIEN",
     "DIN",
     "DMR_U2I",
     "Dense",
+    "Embeddings",
     "ExpertGate",
     "FFM",
     "FM",
     "FieldWeightedFM",
+    "FirstN",
     "GradNorm",
     "GroupInt",
     "HardConcrete",
@@ -127,20 +134,26 @@ __all__ = [
     "LayerNorm",
     "ListMLELambdaWeight",
     "LogitCorrection",
+    "LookedUp",
     "LossAndPrediction",
     "MLP",
     "MLPOptions",
     "MMoE",
     "MaxPooling",
     "MultiHeadAttention",
+    "PlannedBatch",
     "PrecisionLambdaWeight",
     "RANKING_LOSSES",
     "RankLists",
     "RankingLoss",
+    "ReduceMean",
+    "ReduceSum",
     "Reduction",
     "SNR",
     "SampleRate",
     "SeNet",
+    "Slice",
+    "Slot",
     "SumPooling",
     "activation_layer",
     "approx_ndcg_loss",

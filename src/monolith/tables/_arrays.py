@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from monolith import _core
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ MAX_IDS = 2**31 - 1
 _TIME_END = 2**32
 _INT64 = np.dtype(np.int64)
 _FLOAT32 = np.dtype(np.float32)
-_RECYCLED_FLOATS = 2**14
-"""From this size on results lie in memory that the core keeps for the next batch."""
 _TORCH_OF = {_INT64: torch.int64, _FLOAT32: torch.float32}
 
 
@@ -109,18 +106,6 @@ def array_size(values: object) -> int:
     if isinstance(values, torch.Tensor):
         return values.numel()
     return values.size if isinstance(values, np.ndarray) else 0
-
-
-def new_rows(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """float32 of this shape, uninitialised.
-
-    A large batch takes the memory of an earlier one: fresh pages from the system would have to be cleared, which costs
-    as much as reading the rows.
-    """
-    count = math.prod(shape)
-    if count < _RECYCLED_FLOATS:
-        return np.empty(shape, _FLOAT32)
-    return _core.new_floats(count).reshape(shape)
 
 
 def hand_back(array: NDArray[Any], like: object) -> Any:

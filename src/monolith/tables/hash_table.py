@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, new_rows, step_number, time_array
+from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, step_number, time_array
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables, single
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
 from monolith.tables._whole_group import WholeGroup
+from monolith.tables.batch_memory import new_rows
 from monolith.tables.rows import Applied, FoundRows, TablePlan, applied_from_core
 
 if TYPE_CHECKING:

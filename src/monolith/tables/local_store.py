@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array, id_array, new_rows, tensor_view, time_array
+from monolith.tables._arrays import finite_scale, float_array, id_array, tensor_view, time_array
 from monolith.tables._merged_update import MergedUpdate, merge_updates
 from monolith.tables._native_tables import NativeTables
+from monolith.tables.batch_memory import new_rows
 from monolith.tables.cut import ALL_BUCKETS, bucket_bounds, row_blocks
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.rows import applied_from_core

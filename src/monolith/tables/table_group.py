@@ -15,13 +15,13 @@ from monolith.tables._arrays import (
     float_array,
     hand_back,
     id_array,
-    new_rows,
     step_number,
     time_array,
 )
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables
 from monolith.tables._whole_group import WholeGroup
+from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
 from monolith.tables.rows import TablePlan, applied_from_core
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monolith.testing.fake_clock import FakeClock
 from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
 
-__all__ = ["FakeClock", "ReferenceStore", "generate_test_hash_table_config"]
+__all__ = ["FakeClock", "ReferenceStore", "StepLoop", "generate_test_hash_table_config"]

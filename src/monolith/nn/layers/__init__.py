@@ -27,7 +27,6 @@ from monolith.nn.layers.fm import AFM, FM, BiInteraction, FieldWeightedFM, Inner
 from monolith.nn.layers.grad_norm import BalancedLoss, GradNorm
 from monolith.nn.layers.group_interaction import FFM, GroupInt
 from monolith.nn.layers.gru import AGRUCell, rnn_with_attention
-from monolith.nn.layers.insight import feature_insight
 from monolith.nn.layers.irazor import iRazor
 from monolith.nn.layers.lhuc import LHUCTower
 from monolith.nn.layers.logit_correction import LogitCorrection, correct_logits
@@ -37,6 +36,7 @@ from monolith.nn.layers.normalization import BatchNorm, LayerNorm
 from monolith.nn.layers.pooling import AvgPooling, MaxPooling, SumPooling, merge_tensor_list
 from monolith.nn.layers.senet import SeNet
 from monolith.nn.layers.snr import SNR, HardConcrete
+from monolith.observe.feature_insight import feature_insight
 
 __all__ = [
     "ACTIVATION_NAMES",

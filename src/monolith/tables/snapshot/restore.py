@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError
@@ -122,27 +122,20 @@ class _Reading:
 
     def check(self, match: TableMatch) -> None:
         """Reads everything once."""
-        _core.check_snapshot(
-            self._group,
-            self._files,
-            buckets=self.bounds,
-            tables=match.targets,
-            source_schemas=match.source_schemas,
-            threads=self._threads,
-            transfer=_core.Transfer(),
-        )
+        _core.check_snapshot(self._group, self._files, **self._reading(match))
+
+    def _reading(self, match: TableMatch) -> dict[str, Any]:
+        return {
+            "buckets": self.bounds,
+            "tables": match.targets,
+            "source_schemas": match.source_schemas,
+            "threads": self._threads,
+            "transfer": _core.Transfer(),
+        }
 
     def load(self, match: TableMatch) -> list[int]:
         """Writes everything into the group; rows by table."""
-        rows = _core.load_snapshot(
-            self._group,
-            self._files,
-            buckets=self.bounds,
-            tables=match.targets,
-            source_schemas=match.source_schemas,
-            threads=self._threads,
-            transfer=_core.Transfer(),
-        )
+        rows = _core.load_snapshot(self._group, self._files, **self._reading(match))
         for table, number in zip(self._source.manifest.tables, match.targets, strict=True):
             if number >= 0:
                 self._group.raise_newest_time(number, table.newest_time)

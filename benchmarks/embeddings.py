@@ -1,0 +1,278 @@
+"""Measures `monolith.Embeddings` beside torchrec and torch: forward, backward and update of 26 slots, in one run.
+
+    python benchmarks/embeddings.py                     # 1M rows in all, about a minute
+    python benchmarks/embeddings.py --rows 10000000
+    python benchmarks/embeddings.py --quick             # does everything run?
+
+Every slot has as many rows as every other; ids follow a bounded zipf 1.05. torchrec and torch are given row numbers and
+do no id mapping. Everybody starts from the same weights, and the run stops if one step does not give everybody the same
+rows. Contestants take turns of a second; a ratio is the median of the rounds' ratios. Needs, for torchrec (without it
+its line says so):
+
+    pip install --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
+    pip install -c bench-constraints.txt tensordict torchmetrics==1.0.3 pyre-extensions iopath tqdm
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import logging
+import statistics
+import sys
+import warnings
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+import monolith as ml
+from monolith import _core
+from monolith.cli._bench import machine, report
+from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
+from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
+from monolith.tables import BatchStamp, Update
+
+FEATURES, DIM = 26, 16
+NAMES: Final = [f"slot{number}" for number in range(FEATURES)]
+RATE, ACCUMULATOR = 0.01, 0.1
+TOLERANCE = 1e-5
+OURS, BARE, TORCHREC, TORCH = "Embeddings", "bare calls", "torchrec fused EBC", "torch EmbeddingBag sparse + Adagrad"
+LIMITS: Final = {TORCHREC: 2.5, TORCH: 4.0}
+MAX_OVERHEAD_MS = 1.0
+TIME = 1_700_000_000
+
+
+class Batch(NamedTuple):
+    """One batch of B examples with one id per slot."""
+
+    rows: torch.Tensor
+    """int64 [F, B]: row numbers, for peers that do no id mapping."""
+    ids: dict[str, torch.Tensor]
+    """Slot -> int64 [B]: the ids of those rows."""
+
+
+def ids_of(rows: np.ndarray) -> torch.Tensor:
+    """48 well mixed bits for each row number."""
+    return torch.from_numpy(mixed_ids(rows) & ((1 << 48) - 1))
+
+
+def make_batches(num_batches: int, examples: int, rows_per_slot: int) -> list[Batch]:
+    """Ranks are scattered over the rows of each slot: popular rows do not lie side by side."""
+    generator = np.random.default_rng(SEED)
+    scattered = [generator.permutation(rows_per_slot) for _ in NAMES]
+    batches = []
+    for _ in range(num_batches):
+        rows = np.stack([order[zipf_ranks(generator, num_rows=rows_per_slot, count=examples)] for order in scattered])
+        batches.append(Batch(torch.from_numpy(rows), {n: ids_of(each) for n, each in zip(NAMES, rows, strict=True)}))
+    return batches
+
+
+class Ours:
+    """The module as a model uses it."""
+
+    def __init__(self, rows_per_slot: int, gradient: torch.Tensor) -> None:
+        optimizer = ml.row_optimizers.Adagrad(learning_rate=RATE, initial_accumulator_value=ACCUMULATOR)
+        self.emb = ml.Embeddings({name: ml.Slot(DIM) for name in NAMES}, optimizer)
+        self._gradient = gradient
+        everything = ids_of(np.arange(rows_per_slot))
+        torch.autograd.backward(0.0 * self.emb(dict.fromkeys(NAMES, everything)).concat().sum())
+        self.emb.step()  # every id has its row now, as the initializer made it
+
+    def weights(self, rows_per_slot: int) -> torch.Tensor:
+        """float32 [F, rows, D] in the order of row numbers."""
+        ids = ids_of(np.arange(rows_per_slot))
+        return torch.stack([self.emb.lookup(name, ids) for name in NAMES])
+
+    def train(self, batch: Batch) -> None:
+        """Forward, backward from the fixed output gradient, update."""
+        torch.autograd.backward(self.emb(batch.ids).concat(), self._gradient)
+        self.emb.step()
+
+    def lookup(self, batch: Batch) -> torch.Tensor:
+        """float32 [B, F * D]."""
+        with torch.no_grad():
+            outputs: torch.Tensor = self.emb(batch.ids).concat()
+        return outputs
+
+
+class Bare:
+    """The calls that a batch cannot do without, on packed ids: what `Ours` takes beyond them is the module's."""
+
+    def __init__(self, rows_per_slot: int, batches: list[Batch], gradient: torch.Tensor) -> None:
+        emb = Ours(rows_per_slot, gradient).emb
+        self._store = emb.store
+        self._planned = {id(batch): emb.plan(batch.ids) for batch in batches}
+        plans = {key: planned.plan for key, planned in self._planned.items()}
+        self._ids = {key: plan.unique_ids[plan.inverse] for key, plan in plans.items()}
+        self._splits = torch.tensor([0, gradient.shape[0] * FEATURES])
+        self._gradient = gradient
+        self._rates = torch.tensor([RATE])
+        self._seq = self._store.stats().last_seq
+
+    def train(self, batch: Batch) -> None:
+        """Plan, read, pool, sum gradients, apply."""
+        store, pooled = self._store, self._planned[id(batch)].pooled  # a plan is a function of the ids: pooling fits
+        self._seq += 1
+        plan = store.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
+        values = store.read(plan, after=self._seq - 1, train=True).result().values
+        pooled.pool(values)
+        gradient = pooled.sum_gradients(self._gradient, [None] * FEATURES, values.device)
+        rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME)
+        store.apply([(plan, gradient)], rule).result()
+
+
+class TorchBags:
+    """An `EmbeddingBag(sparse=True)` for each slot, and torch's sparse Adagrad."""
+
+    def __init__(self, weights: torch.Tensor, gradient: torch.Tensor) -> None:
+        checks: Any = torch.sparse.check_sparse_tensor_invariants
+        checks.disable()
+        self._bags = [
+            torch.nn.EmbeddingBag(len(each), DIM, mode="sum", sparse=True, _weight=each.clone()) for each in weights
+        ]
+        parameters = [bag.weight for bag in self._bags]
+        self._optimizer = torch.optim.Adagrad(parameters, lr=RATE, initial_accumulator_value=ACCUMULATOR, eps=1e-10)
+        self._gradients = [each.contiguous() for each in gradient.split_with_sizes([DIM] * FEATURES, dim=1)]
+        self._offsets = torch.arange(len(gradient))
+
+    def train(self, batch: Batch) -> None:
+        """Forward, backward, optimizer step."""
+        self._optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(self._forward(batch), self._gradients)
+        self._optimizer.step()
+
+    def lookup(self, batch: Batch) -> torch.Tensor:
+        """float32 [B, F * D]."""
+        with torch.no_grad():
+            return torch.cat(self._forward(batch), dim=1)
+
+    def _forward(self, batch: Batch) -> list[torch.Tensor]:
+        return [bag(rows, self._offsets) for bag, rows in zip(self._bags, batch.rows, strict=True)]
+
+
+class TorchRec:
+    """torchrec's collection with the optimizer fused into the backward pass, one table per slot."""
+
+    def __init__(self, weights: torch.Tensor, gradient: torch.Tensor) -> None:
+        modules: Any = importlib.import_module("torchrec.modules.fused_embedding_modules")
+        configs: Any = importlib.import_module("torchrec.modules.embedding_configs")
+        self._sparse: Any = importlib.import_module("torchrec.sparse.jagged_tensor")
+        tables = [
+            configs.EmbeddingBagConfig(
+                name=f"t_{name}", embedding_dim=DIM, num_embeddings=len(each), feature_names=[name]
+            )
+            for name, each in zip(NAMES, weights, strict=True)
+        ]
+        self._bags = modules.FusedEmbeddingBagCollection(
+            tables=tables, optimizer_type=torch.optim.Adagrad, optimizer_kwargs={"lr": RATE, "eps": 1e-10}
+        )
+        with torch.no_grad():
+            for module in self._bags._emb_modules:  # noqa: SLF001 - there is no public way to start from given rows
+                for own, each in zip(module.split_embedding_weights(), weights, strict=True):
+                    own.copy_(each)
+                for (accumulator,) in module._emb_module.split_optimizer_states():  # noqa: SLF001 - likewise
+                    accumulator.fill_(ACCUMULATOR)
+        self._gradient = gradient
+        self._lengths = torch.ones(gradient.shape[0] * FEATURES, dtype=torch.int64)
+
+    def train(self, batch: Batch) -> None:
+        """Forward, then backward with the update inside."""
+        torch.autograd.backward(self._forward(batch), self._gradient)
+
+    def lookup(self, batch: Batch) -> torch.Tensor:
+        """float32 [B, F * D]."""
+        with torch.no_grad():
+            return self._forward(batch)
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        features = self._sparse.KeyedJaggedTensor(keys=NAMES, values=batch.rows.view(-1), lengths=self._lengths)
+        outputs: torch.Tensor = self._bags(features).values()
+        return outputs
+
+
+def enter(args: argparse.Namespace) -> dict[str, Contestant[Batch]]:
+    """Everybody with the same weights, ids and gradient; refuses to go on when one step does not agree."""
+    rows_per_slot = args.rows // FEATURES
+    batches = make_batches(args.batches, args.examples, rows_per_slot)
+    gradient = torch.randn(args.examples, FEATURES * DIM, generator=torch.Generator().manual_seed(SEED))
+    ours = Ours(rows_per_slot, gradient)
+    weights = ours.weights(rows_per_slot)
+    contestants: dict[str, Any] = {OURS: ours, TORCH: TorchBags(weights, gradient)}
+    if importlib.util.find_spec("torchrec") is not None:
+        logging.disable(logging.WARNING)
+        contestants[TORCHREC] = TorchRec(weights, gradient)
+    for contestant in contestants.values():
+        contestant.train(batches[0])
+    expected = contestants[TORCH].lookup(batches[0])
+    for name, contestant in contestants.items():
+        difference = float((contestant.lookup(batches[0]) - expected).abs().max())
+        if not difference <= TOLERANCE:
+            raise AssertionError(
+                f"{name} and torch differ by {difference} after one step: they do not do the same work"
+            )
+    contestants[BARE] = Bare(rows_per_slot, batches, gradient)
+    return {name: Contestant(contestant.train, batches) for name, contestant in contestants.items()}
+
+
+def measure(args: argparse.Namespace) -> list[Measurement]:
+    """The ratios, and what the module costs beside the calls it makes."""
+    rates = take_turns(enter(args), rounds=args.rounds, seconds=args.seconds)
+    times = {name: [1e3 / rate for rate in each] for name, each in rates.items()}
+    ours = times[OURS]
+    what = f"26 slots, dim 16, batch {args.examples:,}, {args.rows:,} rows: forward + backward + update"
+    found = [
+        Measurement(
+            row="embeddings",
+            measure=what,
+            figure=statistics.median(ours),
+            unit="ms",
+            peer=peer,
+            peer_figure=statistics.median(times[peer]) if peer in times else None,
+            ratio=median_ratio(times[peer], ours) if peer in times else None,
+            limit=limit,
+            note=f"ours {spread(ours)} ms" if peer in times else "torchrec is not installed: see the script's head",
+        )
+        for peer, limit in LIMITS.items()
+    ]
+    bare = times[BARE]
+    overhead = statistics.median(mine - theirs for mine, theirs in zip(ours, bare, strict=True))
+    note = f"module {statistics.median(ours):.2f} ms, bare calls {statistics.median(bare):.2f} ms"
+    added = Measurement(
+        row="embeddings",
+        measure="what the module adds to plan, read, pooling, gradient sums and apply",
+        figure=overhead,
+        unit="ms",
+        limit=MAX_OVERHEAD_MS,
+        sense=Sense.AT_MOST,
+        note=note,
+    )
+    return [*found, added]
+
+
+def main() -> int:
+    """Measure and print; with --check the exit status is 1 when a requirement is missed."""
+    parser = argparse.ArgumentParser(description="Measures Embeddings beside torchrec and torch.")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of all slots together")
+    parser.add_argument("--examples", type=int, default=4096, help="of a batch")
+    parser.add_argument("--batches", type=int, default=64, help="distinct ones")
+    parser.add_argument("--threads", type=int, default=2, help="of the core, of torch and of FBGEMM")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn")
+    parser.add_argument("--quick", action="store_true", help="small tables and short turns")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a requirement is not met")
+    args = parser.parse_args()
+    if args.quick:
+        args.rows, args.examples, args.batches, args.rounds, args.seconds = 26_000, 256, 4, 2, 0.1
+    warnings.simplefilter("ignore")
+    _core.set_num_threads(args.threads)
+    torch.set_num_threads(args.threads)
+    measurements = measure(args)
+    print(report.as_text(measurements, machine.describe()), end="")
+    return int(args.check and any(each.ok is False for each in measurements))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

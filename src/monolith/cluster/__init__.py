@@ -1,0 +1,48 @@
+"""How a training process finds its peers and speaks to its scheduler.
+
+Imports nothing above `monolith.observe`. Read `addresses` first, then `discovery` (who is where), `manager` (who
+belongs to my training cluster) and `runtimes` (the scheduler that started me).
+"""
+
+from __future__ import annotations
+
+from monolith.cluster.addresses import (
+    AddressFamily,
+    concat_ip_and_port,
+    get_local_host,
+    get_local_ip,
+    get_local_server_addr,
+    is_ipv4_supported,
+    is_ipv6_address,
+    resolve_hostname,
+    split_address,
+)
+from monolith.cluster.liveness import NodeAliveChecker, check_port
+from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster, set_gauge_emitter
+from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.cluster.training_cluster import ClusterRequest, SessionConfig, TrainingCluster, generate_session_config
+
+__all__ = [
+    "AddressFamily",
+    "ClusterRequest",
+    "Incomplete",
+    "NodeAliveChecker",
+    "SessionConfig",
+    "TrainingCluster",
+    "check_port",
+    "concat_ip_and_port",
+    "emit_store",
+    "fetch_ps_cluster_from_file",
+    "generate_session_config",
+    "get_local_host",
+    "get_local_ip",
+    "get_local_server_addr",
+    "get_ps_cluster_file_name",
+    "get_training_cluster",
+    "is_ipv4_supported",
+    "is_ipv6_address",
+    "resolve_hostname",
+    "save_ps_cluster_to_file",
+    "set_gauge_emitter",
+    "split_address",
+]

@@ -1,0 +1,118 @@
+"""Addresses of peers as text: ``host:port``, and ``[ip]:port`` for IPv6; and the address of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import platform
+import socket
+
+from monolith import environment
+from monolith.errors import FailedPreconditionError
+
+_MAX_PORT = 65535
+
+
+class AddressFamily:
+    """Names of the two address families, as flags and configs spell them."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+
+
+def is_ipv6_address(ip: str) -> bool:
+    """Whether the text is an IPv6 address; a host name or nonsense is not.
+
+    >>> is_ipv6_address("::1"), is_ipv6_address("127.0.0.1"), is_ipv6_address("localhost")
+    (True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(ip).version == 6
+    except ValueError:
+        return False
+
+
+def concat_ip_and_port(ip: str, port: int | str) -> str:
+    """The address of a port on a host; an IPv6 host is put in brackets.
+
+    >>> concat_ip_and_port("10.0.0.1", 80), concat_ip_and_port("::1", 80)
+    ('10.0.0.1:80', '[::1]:80')
+    """
+    return f"[{ip}]:{port}" if is_ipv6_address(ip) else f"{ip}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host, without brackets, and the port of an address.
+
+    >>> split_address("[fe80::1]:2222")
+    ('fe80::1', 2222)
+
+    Raises:
+        ValueError: It is not ``host:port`` or ``[ip]:port``. IPv6 without brackets is refused, because nobody can tell
+            where the address ends and the port begins.
+    """
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    is_host = is_ipv6_address(bare) if bracketed else bool(bare) and not set(bare) & set(":[]/ ")
+    is_port = port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
+    if not (colon and is_host and is_port):
+        raise ValueError(f"address: expected host:port or [ipv6]:port with a port up to {_MAX_PORT}, got {address!r}")
+    return bare, int(port)
+
+
+def get_local_ip() -> str:
+    """The first address that the resolver gives for this machine's name; IPv6 is asked for where that fails.
+
+    Raises:
+        socket.gaierror: The name resolves in neither family.
+    """
+    name = socket.gethostname()
+    try:
+        found = socket.getaddrinfo(name, None)
+    except socket.gaierror:
+        found = socket.getaddrinfo(name, None, family=socket.AF_INET6)
+    return str(found[0][4][0])
+
+
+def is_ipv4_supported() -> bool:
+    """Whether this machine's own address is an IPv4 one."""
+    return not is_ipv6_address(get_local_ip())
+
+
+def get_local_server_addr(port: int) -> str:
+    """The address under which others reach a port of this machine."""
+    return concat_ip_and_port(get_local_ip(), port)
+
+
+def get_local_host() -> str:
+    """The host under which the scheduler's network knows this container.
+
+    The first entry of ``CLOUDNATIVE_INET_ADDR`` (a comma-separated list), else ``YARN_INET_ADDR``, else
+    `get_local_ip`.
+
+    Raises:
+        FailedPreconditionError: The variable that decides is set to nothing.
+    """
+    cloud_native = environment.get("CLOUDNATIVE_INET_ADDR")
+    yarn = environment.get("YARN_INET_ADDR")
+    if cloud_native is not None:
+        name, host = "CLOUDNATIVE_INET_ADDR", cloud_native.split(",")[0].strip()
+    elif yarn is not None:
+        name, host = "YARN_INET_ADDR", yarn.strip()
+    else:
+        name, host = "host name", get_local_ip()
+    if not host:
+        raise FailedPreconditionError(
+            f"local host: {name} must hold an address, got {(cloud_native or yarn)!r}; set it, or remove the variable"
+        )
+    return host
+
+
+def resolve_hostname() -> str:
+    """The IPv4 address of this machine's name; outside Linux and Windows, of the name with ``.local``.
+
+    Raises:
+        socket.gaierror: The name has no IPv4 address.
+    """
+    name = socket.gethostname()
+    return socket.gethostbyname(name if platform.system() in {"Windows", "Linux"} else f"{name}.local")

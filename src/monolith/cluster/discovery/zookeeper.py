@@ -1,0 +1,289 @@
+"""Discovery through ZooKeeper: one ephemeral node per process, which goes when the process does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import KazooState
+
+from monolith.clock import SystemClock
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.cluster.discovery.zookeeper_cleanup import BASE_PATH
+from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient, require_zk_servers
+from monolith.cluster.discovery.zookeeper_upkeep import Upkeep
+from monolith.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+REGISTRATION_PERIOD_SECONDS = 1800.0
+START_TIMEOUT_SECONDS = 15.0
+
+_WORTH_ANOTHER_TRY = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
+
+
+class ZKServiceDiscovery(ServiceDiscovery):
+    """Registers processes as ``/monolith/<job_name>/<role>.<index>``, with the address as data.
+
+    The map of the cluster is mirrored by watches, so `query` asks nobody; while the servers are away it gives what was
+    known last. One thread refreshes the mirror and repairs registrations: every half hour, and as soon as a lost
+    session has come back. Who registers an index takes its node over from whoever holds it; the former holder notices
+    and lets go.
+
+    Two locks: one serialises the reading of the mirror, the other guards what is shared and is never held while a
+    server is asked.
+    """
+
+    def __init__(
+        self,
+        job_name: str,
+        zk_server: str | None = None,
+        max_tries: int = 3,
+        delay: float = 5,
+        *,
+        client: MonolithKazooClient | None = None,
+        period_seconds: float = REGISTRATION_PERIOD_SECONDS,
+    ) -> None:
+        """Connect and read who is there; ``client`` is one that is not started, instead of one of ``zk_server``.
+
+        Raises:
+            ValueError: No server is known, or the job has no name.
+            KazooTimeoutError: No server answers within 15 s.
+        """
+        if not job_name or "/" in job_name:
+            raise ValueError(f"zookeeper: the job name must be one part of a path, got {job_name!r}")
+        self._path = f"{BASE_PATH}/{job_name}"
+        self._delay = delay
+        self._max_tries = max_tries
+        self._clock = SystemClock()
+        self._client = client or MonolithKazooClient(require_zk_servers(zk_server))
+        self._changed = threading.Condition()
+        self._upkeep = Upkeep(period_seconds)
+        self._own: dict[str, str] = {}
+        self._closed = False
+        self._reading = threading.Lock()
+        self._known: dict[str, str] = {}
+        self._unread: set[str] = set()
+        self._thread = threading.Thread(target=self._run, name=f"zookeeper-upkeep-{job_name}", daemon=True)
+        self._client.add_listener(self._on_state)
+        try:
+            self._client.start(timeout=START_TIMEOUT_SECONDS)
+            self._refresh()
+        except BaseException:
+            self._stop_client()
+            raise
+        self._thread.start()
+
+    def register(self, name: str, index: int, addr: str) -> None:
+        """Create the node of an index, or take it over.
+
+        Raises:
+            UnavailableError: The servers could not be reached in ``max_tries`` tries.
+        """
+        check_entry(name, index, addr)
+        path = self._node(name, index)
+        self._retry(lambda: self._announce(path, addr, take_over=True), f"register {name} {index}")
+        with self._changed:
+            self._own[path] = addr
+            self._upkeep.registered(path, self._clock.monotonic())
+            self._changed.notify_all()
+        self._retry(self._refresh, f"read {self._path}")
+
+    def deregister(self, name: str, index: int, addr: str) -> None:
+        """Delete the node of an index, where it holds this address.
+
+        Raises:
+            UnavailableError: The servers could not be reached in ``max_tries`` tries.
+        """
+        check_entry(name, index, addr)
+        path = self._node(name, index)
+        with self._changed:
+            if self._own.get(path) == addr:
+                del self._own[path]
+                self._upkeep.removed(path)
+        self._retry(lambda: self._delete(path, addr), f"deregister {name} {index}")
+        self._retry(self._refresh, f"read {self._path}")
+
+    def query(self, name: str) -> dict[int, str]:
+        """The addresses of a role, as last seen."""
+        check_role(name)
+        return self.query_all().get(name, {})
+
+    def query_all(self) -> dict[str, dict[int, str]]:
+        """The addresses of all roles, as last seen."""
+        with self._changed:
+            known = sorted(self._known.items())
+        found: dict[str, dict[int, str]] = {}
+        for child, addr in known:
+            role, dot, index = child.rpartition(".")
+            if dot and index.isdecimal() and addr:
+                found.setdefault(role, {})[int(index)] = addr
+        return found
+
+    def close(self) -> None:
+        """End the session, which drops the nodes of this process, and the thread."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        self._stop_client()
+        self._thread.join()
+
+    def _node(self, name: str, index: int) -> str:
+        return f"{self._path}/{name}.{index}"
+
+    def _announce(self, path: str, addr: str, *, take_over: bool) -> bool:
+        """Make the node ours with this address; False when it is somebody else's and is left to them."""
+        data = addr.encode()
+        while True:
+            try:
+                self._client.create(path, data, ephemeral=True, makepath=True)
+            except NodeExistsError:
+                pass
+            else:
+                return True
+            try:
+                found, stat = self._client.get(path)
+                if stat.ephemeralOwner == self._client.client_id[0]:
+                    if found != data:
+                        self._client.set(path, data)
+                    return True
+                if not take_over:
+                    return False
+                # The node of another session, perhaps of our own former life, would go with that session.
+                self._client.delete(path, version=stat.version)
+            except (NoNodeError, BadVersionError):
+                continue  # it changed under our hands: look again
+
+    def _delete(self, path: str, addr: str) -> None:
+        try:
+            found, stat = self._client.get(path)
+            if found == addr.encode():
+                self._client.delete(path, version=stat.version)
+        except (NoNodeError, BadVersionError):
+            return  # gone, or no longer this address
+
+    def _refresh(self) -> None:
+        """Read the names, and the addresses that are new or changed, and leave a watch on each."""
+        with self._reading:
+            self._client.ensure_path(self._path)
+            with self._changed:
+                unread, self._unread = self._unread, set()
+                known = dict(self._known)
+            try:
+                children = self._client.get_children(self._path, watch=self._on_event)
+                for child in children:
+                    if child not in known or child in unread:
+                        known[child] = self._read(child)
+            except BaseException:
+                with self._changed:
+                    self._unread |= unread
+                raise
+            with self._changed:
+                self._known = {child: known[child] for child in children}
+
+    def _read(self, child: str) -> str:
+        try:
+            data, _ = self._client.get(f"{self._path}/{child}", watch=self._on_event)
+        except NoNodeError:
+            return ""
+        return bytes(data).decode(errors="replace")
+
+    def _on_event(self, event: Any) -> None:
+        """A watch fired: called by kazoo's thread, which must not be kept waiting."""
+        with self._changed:
+            if event.path and event.path != self._path:
+                self._unread.add(event.path.rpartition("/")[2])
+            self._upkeep.changed()
+            self._changed.notify_all()
+
+    def _on_state(self, state: str) -> None:
+        """The connection changed: called by kazoo's thread, which must not be kept waiting."""
+        with self._changed:
+            if state == KazooState.LOST:
+                self._upkeep.lost()
+            elif state == KazooState.SUSPENDED:
+                self._upkeep.suspended()
+            else:
+                self._unread |= self._known.keys()
+                self._upkeep.connected()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and not (chores := self._upkeep.take(self._clock.monotonic())):
+                    self._changed.wait(self._upkeep.seconds_until_due(self._clock.monotonic()))
+                if self._closed:
+                    return
+            for path in chores.announce:
+                self._repair(path)
+            if chores.refresh:
+                self._refresh_or_try_later()
+
+    def _repair(self, path: str) -> None:
+        with self._changed:
+            addr = self._own.get(path)
+        if addr is None:
+            return
+        try:
+            is_ours = self._announce(path, addr, take_over=False)
+        except KazooException as err:
+            _log.warning("zookeeper: cannot register %s again, next in %.0f s: %r", path, self._delay, err)
+            with self._changed:
+                self._upkeep.failed(path, self._clock.monotonic(), self._delay)
+            return
+        with self._changed:
+            if self._own.get(path) != addr:
+                return
+            if is_ours:
+                self._upkeep.registered(path, self._clock.monotonic())
+            else:
+                _log.warning("zookeeper: %s was taken over by another process and is left to it", path)
+                del self._own[path]
+                self._upkeep.removed(path)
+
+    def _refresh_or_try_later(self) -> None:
+        try:
+            self._refresh()
+        except KazooException as err:
+            _log.warning("zookeeper: cannot read %s: %r", self._path, err)
+            with self._changed:
+                if not self._closed and self._client.connected:
+                    self._changed.wait(self._delay)
+                self._upkeep.changed()
+
+    def _retry(self, call: Callable[[], object], what: str) -> None:
+        for tries in range(1, self._max_tries + 1):
+            try:
+                # Without a connection kazoo would wait for one, however long that takes.
+                if not self._client.connected:
+                    raise ConnectionLoss("no connection to the servers")  # as kazoo's own
+                call()
+            except _WORTH_ANOTHER_TRY as err:
+                if tries == self._max_tries:
+                    raise UnavailableError(f"zookeeper: cannot {what}, tried {tries} times: {err!r}") from err
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed or self._client.connected, self._delay)
+            except KazooException as err:
+                raise UnavailableError(f"zookeeper: cannot {what}: {err!r}") from err
+            else:
+                return
+
+    def _stop_client(self) -> None:
+        self._client.stop()
+        self._client.close()

@@ -1,0 +1,109 @@
+"""Whether somebody listens at an address: once for many nodes, or again and again for one port."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from monolith.clock import SystemClock
+from monolith.cluster.addresses import concat_ip_and_port, split_address
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monolith.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+_PROBE_SECONDS = 1.0
+"""How long one attempt of `check_port` may take, and how long it rests before the next."""
+
+
+class NodeAliveChecker:
+    """Connects to every address once, by several threads, and says who answered.
+
+    The constructor returns when all addresses were tried; the threads have ended by then. What the getters return is
+    the caller's.
+    """
+
+    def __init__(self, addrs: Iterable[str], timeout: float = 1, num_thread: int = 10) -> None:
+        if num_thread < 1:
+            raise ValueError(f"node check: num_thread must be >= 1, got {num_thread}")
+        self._addrs = list(addrs)
+        self._timeout = timeout
+        self._num_thread = num_thread
+        self._lock = threading.Lock()
+        self._alive: set[str] = set()
+        self._dead: set[str] = set()
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for addr in self._addrs:
+            self._queue.put(addr)
+        self._start()
+
+    def all_nodes_alive(self) -> bool:
+        """Whether every address accepted a connection."""
+        return not self._dead
+
+    def get_dead_nodes(self) -> list[str]:
+        """Addresses that did not accept a connection, sorted."""
+        return sorted(self._dead)
+
+    def get_alive_nodes(self) -> list[str]:
+        """Addresses that accepted a connection, sorted."""
+        return sorted(self._alive)
+
+    def get_addrs(self) -> list[str]:
+        """All addresses, in the order given."""
+        return list(self._addrs)
+
+    def _start(self) -> None:
+        threads = [
+            threading.Thread(target=self._check_open, name=f"node-check-{number}", daemon=True)
+            for number in range(min(self._num_thread, len(self._addrs)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _check_open(self) -> None:
+        while True:
+            try:
+                addr = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            self._ping(addr)
+
+    def _ping(self, addr: str) -> None:
+        try:
+            socket.create_connection(split_address(addr), timeout=self._timeout).close()
+        except (OSError, ValueError) as err:
+            _log.warning("cannot connect to %s, because %s", addr, err)
+            found = self._dead
+        else:
+            found = self._alive
+        with self._lock:
+            found.add(addr)
+
+
+def check_port(host: str, port: int, timeout: float = 0.0, *, clock: Clock | None = None) -> bool:
+    """Whether the port accepts a connection, tried again until ``timeout`` seconds have passed.
+
+    A name that does not resolve yet, as in a cluster whose nodes are still starting, is tried again like a refusal.
+    """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + timeout
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=_PROBE_SECONDS).close()
+        except OSError as err:
+            left = deadline - clock.monotonic()
+            if left <= 0:
+                _log.warning("cannot connect to %s, because %s", concat_ip_and_port(host, port), err)
+                return False
+            clock.sleep(min(_PROBE_SECONDS, left))
+        else:
+            return True

@@ -1,0 +1,166 @@
+"""Finding the cluster that a process trains in: asks discovery until everybody needed is there."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from monolith.clock import SystemClock
+from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.cluster.training_cluster import ClusterRequest, TrainingCluster, assemble, choose_ps
+from monolith.errors import DeadlineExceededError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.clock import Clock
+    from monolith.cluster.discovery import ServiceDiscovery
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """What a query did not find yet."""
+
+    role: str
+    num_found: int
+    num_needed: int
+    error: Exception | None
+    """Why discovery could not answer, where it could not."""
+    waited_seconds: float
+
+
+class GaugeEmitter(Protocol):
+    """Takes gauges; `monolith.observe`'s metric client is one."""
+
+    def emit_store(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
+        """Set a gauge."""
+        ...
+
+
+_emitter: GaugeEmitter | None = None
+
+
+def set_gauge_emitter(emitter: GaugeEmitter | None) -> None:
+    """Send this process's gauges to ``emitter`` from now on; None drops them."""
+    global _emitter  # noqa: PLW0603  # one per process, like the metrics themselves
+    _emitter = emitter
+
+
+def emit_store(name: str, value: float, tagkv: Mapping[str, object] | None = None) -> None:
+    """Set a gauge of this process, if somebody takes gauges."""
+    if _emitter is not None:
+        _emitter.emit_store(name, value, tagkv)
+
+
+def get_training_cluster(
+    discovery: ServiceDiscovery,
+    request: ClusterRequest,
+    *,
+    failure_handler: Callable[[Incomplete], None] | None = None,
+    timeout_seconds: float | None = None,
+    clock: Clock | None = None,
+) -> TrainingCluster:
+    """Wait until the chief and the parameter servers are known, and return the cluster as this process sees it.
+
+    The chief takes the first ``num_required_ps`` servers by index. With redundant servers it keeps to the list in the
+    file of this run where that has the right length, so that a chief that comes back uses the same servers in the same
+    order; otherwise it chooses and writes the list, and workers read it, waiting up to 1800 s.
+
+    Discovery is asked every 5 s without end. ``failure_handler`` replaces the 5 s between two queries, and may raise to
+    give up; ``timeout_seconds`` limits each wait.
+
+    Raises:
+        DeadlineExceededError: A wait took longer than ``timeout_seconds``.
+        FailedPreconditionError: The number of servers is not the one required.
+    """
+    poll = _Poll(discovery, failure_handler, timeout_seconds, clock or SystemClock())
+    file_name = get_ps_cluster_file_name(request.model_dir, request.uuid)
+    if request.is_chief:
+        chief_addr = request.worker_addr
+        ps_addrs = _ps_of_chief(poll, request, file_name)
+    else:
+        chief_addr = poll.until("worker", lambda found: found.get(0), num_needed=1)
+        ps_addrs = _ps_of_worker(poll, request, file_name)
+    return assemble(request, chief_addr, ps_addrs)
+
+
+def _ps_of_chief(poll: _Poll, request: ClusterRequest, file_name: str) -> list[str]:
+    if not request.num_redundant_ps:
+        return _query_ps_cluster(poll, request)
+    kept = fetch_ps_cluster_from_file(file_name, 0, clock=poll.clock)
+    if len(kept) == request.num_required_ps:
+        _log.info("training cluster: keeping the servers in %s", file_name)
+        return kept
+    chosen = _query_ps_cluster(poll, request)
+    save_ps_cluster_to_file(file_name, chosen)
+    return chosen
+
+
+def _ps_of_worker(poll: _Poll, request: ClusterRequest, file_name: str) -> list[str]:
+    if not request.num_redundant_ps:
+        return _query_ps_cluster(poll, request)
+    return fetch_ps_cluster_from_file(file_name, num_required=request.num_required_ps, clock=poll.clock)
+
+
+def _query_ps_cluster(poll: _Poll, request: ClusterRequest) -> list[str]:
+    def report(num_found: int, *, waiting: bool) -> None:
+        if request.model_name:
+            tags = {"model_name": request.model_name, "cluster_type": request.cluster_type}
+            emit_store("num_left_ps", max(0, request.num_required_ps - num_found), tags)
+            emit_store("job_waiting", int(waiting), tags)
+
+    def choose(found: dict[int, str]) -> list[str] | None:
+        chosen = choose_ps(found, request.num_required_ps)
+        report(len(found), waiting=chosen is None)
+        return chosen
+
+    return poll.until("ps", choose, num_needed=request.num_required_ps)
+
+
+class _Poll:
+    """Asks discovery again and again, with the patience of one call of `get_training_cluster`."""
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        failure_handler: Callable[[Incomplete], None] | None,
+        timeout_seconds: float | None,
+        clock: Clock,
+    ) -> None:
+        self.clock = clock
+        self._discovery = discovery
+        self._failure_handler = failure_handler or (lambda _: clock.sleep(POLL_SECONDS))
+        self._timeout_seconds = timeout_seconds
+
+    def until(self, role: str, choose: Callable[[dict[int, str]], _T | None], *, num_needed: int) -> _T:
+        """Query a role until ``choose`` returns something."""
+        begin = self.clock.monotonic()
+        while True:
+            error: Exception | None = None
+            found: dict[int, str] = {}
+            try:
+                found = self._discovery.query(role)
+            except (OSError, OpError) as err:  # the service may come back
+                error = err
+            if error is None and (chosen := choose(found)) is not None:
+                return chosen
+            waited = self.clock.monotonic() - begin
+            missing = Incomplete(role, len(found), num_needed, error, waited)
+            _log.info("training cluster: %d of %d %s after %.0f s%s", *_progress(missing))
+            if self._timeout_seconds is not None and waited >= self._timeout_seconds:
+                raise DeadlineExceededError(
+                    f"training cluster: found {len(found)} of {num_needed} {role} in {waited:.0f} s"
+                    + (f", last error: {error}" if error else "")
+                )
+            self._failure_handler(missing)
+
+
+def _progress(missing: Incomplete) -> tuple[object, ...]:
+    reason = f", discovery failed: {missing.error}" if missing.error else ""
+    return missing.num_found, missing.num_needed, missing.role, missing.waited_seconds, reason

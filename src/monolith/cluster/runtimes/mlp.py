@@ -1,0 +1,122 @@
+"""The MLP platform: what its variables say about this process and its peers."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith import environment
+from monolith.cluster.addresses import concat_ip_and_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+_PREFIXES = ("MLP_", "MPI_", "OMPI_COMM_WORLD_")
+_WORKER = "WORKER"
+
+
+class MLPEnv:
+    """The variables ``MLP_*`` and ``MPI_*`` of a process, without their quotes; read once.
+
+    Roles are upper case inside and may be asked for in any case. Under MPI the workers of one host share its variables:
+    worker ``i`` is rank ``i``, on host ``i // local size``, at the port of worker 0 plus ``i``.
+    """
+
+    def __init__(self, variables: Mapping[str, str] | None = None) -> None:
+        if variables is None:
+            variables = environment.starting_with(*_PREFIXES)
+        self._variables = {name: value.strip().strip("'\"") for name, value in variables.items()}
+        self.framework = self._get("MLP_FRAMEWORK")
+        self.ssh_port = self._number("MLP_SSH_PORT")
+        self.log_path = self._get("MLP_LOG_PATH")
+        self.debug_port = self._number("MLP_DEBUG_PORT")
+        self.entrypoint_dir = self._get("MLP_ENTRYPOINT_DIR")
+        self.task_cmd = self._get("MLP_TASK_CMD")
+        self.role = (self._get("MLP_ROLE") or "").upper()
+        self.cpu = self._number("MLP_CPU")
+        self.gpu = self._number("MLP_GPU")
+        self.gpu_type = self._get("MLP_GPU_TYPE")
+        self.mem = self._number("MLP_MEM")
+        self.all_roles = {
+            name.split("_")[1]: int(value)
+            for name, value in self._variables.items()
+            if name.startswith("MLP_") and name.endswith("_NUM") and name.count("_") == 2
+        }
+
+    @property
+    def available(self) -> bool:
+        """Whether this process runs on the platform: it has variables and at least one role."""
+        return bool(self._variables) and bool(self.all_roles)
+
+    @property
+    def enable_mpi(self) -> bool:
+        """Whether this process is a worker that Open MPI has started."""
+        return self._get("OMPI_COMM_WORLD_RANK") is not None and self.role == _WORKER
+
+    @property
+    def index(self) -> int:
+        """The index of this process in its role; under MPI its rank."""
+        if self.enable_mpi:
+            return self._number("OMPI_COMM_WORLD_RANK") or 0
+        return self._number("MLP_ROLE_INDEX") or 0
+
+    @property
+    def port(self) -> int | None:
+        """The port of this process; under MPI the common one plus its rank."""
+        port = self._number("MLP_PORT")
+        return port + self.index if port is not None and self.enable_mpi else port
+
+    def num_replicas(self, role: str | None = None) -> int:
+        """How many processes a role has, 0 for one that the job has not; by default the own role."""
+        role = (role or self.role).upper()
+        if self.enable_mpi and role == _WORKER:
+            return self._number("OMPI_COMM_WORLD_SIZE") or 1
+        return self.all_roles.get(role, 0)
+
+    def get_host(self, role: str | None = None, index: int | None = None, is_primary: bool = True) -> str | None:
+        """The host of a process, by default of this one; the primary network's name or the other one."""
+        role, index = (role or self.role).upper(), self.index if index is None else index
+        if self.enable_mpi and role == _WORKER:
+            index //= self._number("OMPI_COMM_WORLD_LOCAL_SIZE") or 1
+        return self._get(f"MLP_{role}_{index}_{'PRIMARY_HOST' if is_primary else 'HOST'}")
+
+    def get_port(self, role: str | None = None, index: int | None = None) -> int | None:
+        """The port of a process, by default of this one."""
+        role, index = (role or self.role).upper(), self.index if index is None else index
+        if self.enable_mpi and role == _WORKER:
+            first = self._number(f"MLP_{role}_0_PORT")
+            return None if first is None else first + index
+        return self._number(f"MLP_{role}_{index}_PORT")
+
+    def get_addr(self, role: str | None = None, index: int | None = None, is_primary: bool = True) -> str | None:
+        """The address of a process, by default of this one; None where the platform gives no host or port."""
+        host, port = self.get_host(role, index, is_primary), self.get_port(role, index)
+        return None if host is None or port is None else concat_ip_and_port(host, port)
+
+    def get_all_host(self, role: str | None = None, is_primary: bool = True) -> list[str]:
+        """The hosts of a role, as the platform lists them."""
+        return self._list(role, "ALL_PRIMARY_HOSTS" if is_primary else "ALL_HOSTS")
+
+    def get_all_addrs(self, role: str | None = None, is_primary: bool = True) -> list[str]:
+        """The addresses of a role, as the platform lists them."""
+        return self._list(role, "ALL_PRIMARY_ADDRS" if is_primary else "ALL_ADDRS")
+
+    def _list(self, role: str | None, what: str) -> list[str]:
+        listed = self._get(f"MLP_{(role or self.role).upper()}_{what}") or ""
+        return [entry.strip() for entry in listed.split(",") if entry.strip()]
+
+    def _get(self, name: str) -> str | None:
+        return self._variables.get(name)
+
+    def _number(self, name: str) -> int | None:
+        value = self._get(name)
+        if not value:
+            return None
+        try:
+            return int(value)
+        except ValueError as err:
+            raise ValueError(f"{name} must be a whole number, got {value!r}") from err

@@ -1,0 +1,44 @@
+"""What Open MPI tells its processes, and the end of a job when one of them fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from monolith import environment
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_log = logging.getLogger(__name__)
+
+
+def mpi_rank() -> int | None:
+    """The rank of this process in the world, or None where Open MPI did not start it."""
+    rank = environment.get("OMPI_COMM_WORLD_RANK")
+    return int(rank) if rank else None
+
+
+def add_mpi_exception_hook() -> None:
+    """Let an uncaught exception end the whole MPI job; does nothing outside MPI.
+
+    The hook that was there prints the exception first. Then mpi4py aborts the job where the program has loaded it;
+    elsewhere the process ends at once with status 1, upon which ``mpirun`` ends the others. Without this the other
+    ranks would wait in their next collective call for ever.
+    """
+    if mpi_rank() is None:
+        return
+    previous = sys.excepthook
+
+    def abort_job(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        previous(kind, error, at)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None:
+            mpi.COMM_WORLD.Abort(1)
+        os._exit(1)
+
+    sys.excepthook = abort_job

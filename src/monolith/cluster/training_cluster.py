@@ -1,0 +1,123 @@
+"""A training cluster as one of its processes sees it. Decides who belongs to it; asks nobody."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith.config import Config, config, require_at_least
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_PS, _CHIEF, _WORKER = "ps", "chief", "worker"
+
+
+@config
+class ClusterRequest(Config):
+    """What a worker wants to be told about; worker 0 is the chief."""
+
+    worker_addr: str
+    """The address of this process."""
+    index: int
+    """The index of this process among the workers; 0 is the chief."""
+    num_workers: int
+    """How many workers there are, the chief included."""
+    num_required_ps: int
+    """How many parameter servers training uses."""
+    num_redundant_ps: int = 0
+    """How many more are started, to take the place of others; with any, the chief fixes the choice in a file."""
+    model_dir: str = ""
+    """Where that file is: a folder all workers reach."""
+    uuid: str = ""
+    """The name of the run, which names that file."""
+    model_name: str | None = None
+    """The model that gauges are tagged with; without one there are no gauges."""
+    cluster_type: str = "stable"
+    """The other tag of the gauges."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "index", "num_required_ps", "num_redundant_ps")
+        if self.index >= self.num_workers:
+            raise ValueError(f"ClusterRequest: index must be below num_workers, got {self.index} of {self.num_workers}")
+        if self.num_redundant_ps and not self.model_dir:
+            raise ValueError("ClusterRequest: model_dir must be set with num_redundant_ps, got ''")
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process is the chief."""
+        return self.index == 0
+
+
+class TrainingCluster(NamedTuple):
+    """Addresses by job, and which of them this process is: ``cluster`` and ``task`` of ``TF_CONFIG``."""
+
+    cluster: dict[str, list[str]]
+    task: dict[str, Any]
+
+    def tf_config(self) -> str:
+        """The value of ``TF_CONFIG`` for code that shards its input by it."""
+        return json.dumps({"cluster": self.cluster, "task": self.task})
+
+
+def choose_ps(found: Mapping[int, str], num_required: int) -> list[str] | None:
+    """The servers to use, the first ones by index; None while there are too few.
+
+    >>> choose_ps({7: "c:1", 0: "a:1", 3: "b:1"}, 2)
+    ['a:1', 'b:1']
+    """
+    if len(found) < num_required:
+        return None
+    return [found[index] for index in sorted(found)][:num_required]
+
+
+def assemble(request: ClusterRequest, chief_addr: str, ps_addrs: Sequence[str]) -> TrainingCluster:
+    """The cluster as this process sees it.
+
+    Workers never talk to each other, so the list of workers holds placeholders ``0.0.0.0:<i>`` and, at a worker's own
+    place, its address.
+
+    Raises:
+        FailedPreconditionError: The number of servers is not the one required.
+    """
+    if len(ps_addrs) != request.num_required_ps:
+        raise FailedPreconditionError(
+            f"training cluster: {request.num_required_ps} parameter servers are required, got {len(ps_addrs)}: "
+            f"{', '.join(ps_addrs) or 'none'}"
+        )
+    workers = [f"0.0.0.0:{number}" for number in range(1, request.num_workers)]
+    if not request.is_chief:
+        workers[request.index - 1] = request.worker_addr
+    task = {"type": _CHIEF, "index": 0} if request.is_chief else {"type": _WORKER, "index": request.index - 1}
+    return TrainingCluster({_CHIEF: [chief_addr], _WORKER: workers, _PS: list(ps_addrs)}, task)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """Which peers a process may talk to; without a cluster, none but itself."""
+
+    cluster: dict[str, list[str]] = field(default_factory=dict)
+    task: dict[str, Any] = field(default_factory=dict)
+    device_filters: tuple[str, ...] = ()
+    """``/job:<job>`` for all processes of a job, ``/job:<job>/task:<index>`` for one; empty means no limit."""
+
+    def may_talk_to(self, job: str, index: int) -> bool:
+        """Whether a process of the cluster is a peer."""
+        if index >= len(self.cluster.get(job, [])):
+            return False
+        return f"/job:{job}" in self.device_filters or f"/job:{job}/task:{index}" in self.device_filters
+
+
+def generate_session_config(
+    cluster_and_task: tuple[dict[str, list[str]], dict[str, Any]] | None = None,
+) -> SessionConfig:
+    """The peers of a process: all servers and the chief, and a worker itself; without a cluster, nobody."""
+    if cluster_and_task is None:
+        return SessionConfig()
+    cluster, task = cluster_and_task
+    filters = [f"/job:{_PS}", f"/job:{_CHIEF}"]
+    if task["type"] != _CHIEF:
+        filters.append(f"/job:{task['type']}/task:{task['index']}")
+    return SessionConfig(cluster, task, tuple(filters))

@@ -1,0 +1,109 @@
+"""Collective calls over Horovod or BytePS, for sites that have them; imported when they are initialised.
+
+Both are given what their PyTorch modules document. Neither was run against the real library: Horovod does not build
+against the torch that we test with, and BytePS is not to be had there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import FailedPreconditionError, UnimplementedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+class Horovod:
+    """Passes calls through to ``horovod.torch``."""
+
+    module_name = "horovod.torch"
+    variable = "MONOLITH_WITH_HOROVOD"
+
+    def __init__(self) -> None:
+        self._module: Any = None
+
+    def init(self, timeout_seconds: float) -> None:  # noqa: ARG002 - these libraries have time limits of their own
+        """Imports the library and joins the run; its own settings say how long that may take."""
+        if self._module is None:
+            module = self._import()
+            module.init()
+            self._module = module
+
+    def shutdown(self) -> None:
+        """Leaves the run."""
+        if self._module is not None:
+            self._module.shutdown()
+            self._module = None
+
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        return int(self._library.rank())
+
+    def size(self) -> int:
+        """Number of processes."""
+        return int(self._library.size())
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        """The rows of all ranks, in the order of the ranks."""
+        gathered: Tensor = self._library.allgather(tensor.detach())
+        return gathered
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
+        """The tensor of the root, as a new one."""
+        received: Tensor = self._library.broadcast(tensor.detach(), root_rank)
+        return received
+
+    def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
+        """Overwrites these tensors with those of the root."""
+        self._library.broadcast_parameters(dict(tensors), root_rank)
+
+    @property
+    def _library(self) -> Any:
+        if self._module is None:
+            raise FailedPreconditionError("collective: not initialised; call monolith.collective.init() first")
+        return self._module
+
+    def _import(self) -> Any:
+        try:
+            return importlib.import_module(self.module_name)
+        except ImportError as error:
+            kind = ModuleNotFoundError if isinstance(error, ModuleNotFoundError) else ImportError
+            raise kind(
+                f"collective: {self.variable} asks for {self.module_name}, which cannot be imported: {error}; install "
+                f"{self.module_name.partition('.')[0]} with PyTorch support, or unset {self.variable} to use "
+                "torch.distributed",
+                name=error.name,
+            ) from error
+
+
+class BytePs(Horovod):
+    """Passes calls through to ``byteps.torch``; what a release lacks is done by what it has, or refused by name."""
+
+    module_name = "byteps.torch"
+    variable = "MONOLITH_WITH_BYTEPS"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names = (f"monolith.broadcast.{number}" for number in itertools.count())
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        """The rows of all ranks, in the order of the ranks; public releases of BytePS do not have it."""
+        if not hasattr(self._library, "allgather"):
+            raise UnimplementedError(
+                f"collective: this {self.module_name} has no allgather; unset {self.variable} to use torch.distributed"
+            )
+        return super().allgather(tensor)
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
+        """The tensor of the root, as a new one."""
+        if hasattr(self._library, "broadcast"):
+            return super().broadcast(tensor, root_rank)
+        result = tensor.detach().clone()
+        # BytePS ties a name to one shape for good, so every call has a name of its own, the same on all ranks.
+        self._library.broadcast_parameters({next(self._names): result}, root_rank)
+        return result

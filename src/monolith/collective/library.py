@@ -1,0 +1,45 @@
+"""What is asked of a library of collective calls; `torch_distributed` and `foreign_libraries` provide it.
+
+Every rank makes the same calls in the same order. Tensors go in and come out without autograd.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+class CollectiveLibrary(Protocol):
+    """Calls that all ranks of a run make together. Used by one thread at a time."""
+
+    def init(self, timeout_seconds: float) -> None:
+        """Joins the run; a second call does nothing."""
+        ...
+
+    def shutdown(self) -> None:
+        """Leaves the run."""
+        ...
+
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        ...
+
+    def size(self) -> int:
+        """Number of processes."""
+        ...
+
+    def allgather(self, tensor: Tensor) -> Tensor:
+        """The rows of all ranks, in the order of the ranks."""
+        ...
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
+        """The tensor of the root, as a new one."""
+        ...
+
+    def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
+        """Overwrites these tensors with those of the root."""
+        ...

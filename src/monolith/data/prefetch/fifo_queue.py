@@ -1,0 +1,201 @@
+"""Queues of lists of tensors on one device.
+
+`PaddingFIFOQueue` checks what goes in against types and shapes, and can keep it on a GPU. `FIFOQueue` is one with its
+own source: a list of tensors, or of functions that make one, from which its `enqueue_op` takes the next element.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from monolith.data.prefetch.bounded_queue import BoundedQueue
+from monolith.data.prefetch.staging import SideStreams, StagedTensors
+from monolith.dependence import ReadsFrom, RecordedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from monolith.dependence import Op
+
+__all__ = ["FIFOQueue", "PaddingFIFOQueue", "TensorSource", "evaluate", "ops_of", "require_sources"]
+
+TensorSource: TypeAlias = "Tensor | Callable[[], Tensor]"
+"""What a queue is fed from: a tensor, or a function that makes one for each element."""
+
+Shape: TypeAlias = "Sequence[int | None] | None"
+"""Sizes of the dims, None where any size goes; None as a whole where any number of dims does."""
+
+
+class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
+    """A bounded queue of lists of tensors, whose shapes may differ from element to element.
+
+    Args:
+        capacity: Elements that wait at most.
+        dtypes: Of the tensors of an element.
+        shapes: Of the tensors of an element; left out, any.
+        name: How messages and threads speak of it.
+        device: Where elements wait. A copy to a GPU runs on a side stream, and what is taken is on that GPU. Left out,
+            tensors stay where they are.
+
+    Raises:
+        ValueError: there are not as many shapes as types.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: Sequence[torch.dtype],
+        shapes: Sequence[Shape] | None = None,
+        *,
+        name: str = "padding_fifo_queue",
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(capacity, name=name)
+        if shapes is not None and len(shapes) != len(dtypes):
+            raise ValueError(
+                f"Queue shapes must have the same length as dtypes, received {len(shapes)} shapes, {len(dtypes)} dtypes"
+            )
+        self._dtypes = list(dtypes)
+        self._shapes: list[Shape] = [None] * len(dtypes) if shapes is None else list(shapes)
+        self._device = None if device is None else torch.device(device)
+        self._streams = SideStreams()
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        """Of the tensors of an element."""
+        return list(self._dtypes)
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of the tensors of an element; None where any goes."""
+        return list(self._shapes)
+
+    def enqueue(self, tensors: Tensor | Sequence[Tensor], timeout_seconds: float | None = None) -> None:
+        """Adds one element, waiting for room if need be.
+
+        Raises:
+            TypeError: something is no tensor.
+            ValueError: other types, shapes or another number of tensors than the queue was made for.
+            CancelledError: the queue is closed.
+        """
+        element = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        self._check(element)
+        staged = StagedTensors(element) if self._device is None else self._streams.stage(element, self._device)
+        self.put(staged, timeout_seconds)
+
+    def dequeue(self, timeout_seconds: float | None = None) -> Tensor | list[Tensor]:
+        """The next element: a list of tensors, or the tensor itself where an element has only one.
+
+        Raises:
+            OutOfRangeError: the queue is closed and empty.
+        """
+        tensors = self.get(timeout_seconds).receive()
+        return tensors[0] if len(tensors) == 1 else tensors
+
+    def enqueue_many(self, *_: Any, **__: Any) -> None:
+        """Not supported: elements differ in shape, so there is no tensor of many to take them from."""
+        raise NotImplementedError("enqueue_many is not supported by PaddingFIFOQueue; call enqueue for each element")
+
+    def dequeue_many(self, *_: Any, **__: Any) -> list[Tensor]:
+        """Not supported: elements differ in shape, so there is no tensor of many to return."""
+        raise NotImplementedError("dequeue_many is not supported by PaddingFIFOQueue; call dequeue for each element")
+
+    def _check(self, element: list[Tensor]) -> None:
+        if len(element) != len(self._dtypes):
+            raise ValueError(f"queue {self.name!r}: expected {len(self._dtypes)} tensors, got {len(element)}")
+        for index, (tensor, dtype, shape) in enumerate(zip(element, self._dtypes, self._shapes, strict=True)):
+            if not isinstance(tensor, Tensor):
+                raise TypeError(
+                    f"queue {self.name!r}: expected a tensor at position {index}, got {type(tensor).__name__}"
+                )
+            if tensor.dtype != dtype or not _fits(tensor.shape, shape):
+                wanted = "any shape" if shape is None else f"shape {tuple(shape)}"
+                raise ValueError(
+                    f"queue {self.name!r}: expected {dtype} of {wanted} at position {index}, "
+                    f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+                )
+
+
+class FIFOQueue:
+    """A bounded queue that knows where its elements come from.
+
+    Args:
+        dense_list: The tensors of an element: what a tensor holds at the time of `enqueue_op`, or what a function
+            returns then.
+        capacity: Elements that wait at most.
+        queue_name: How messages and threads speak of it.
+
+    Raises:
+        ValueError: `dense_list` is None.
+        TypeError: `dense_list` is no list, or something in it is neither a tensor nor a function.
+
+    >>> queue = FIFOQueue([torch.tensor([1.0, 2.0])])
+    >>> queue.enqueue_op()
+    >>> queue.dequeue()
+    [tensor([1., 2.])]
+    """
+
+    def __init__(
+        self, dense_list: Sequence[TensorSource], capacity: int = 2, queue_name: str = "prefetch_queue"
+    ) -> None:
+        self._sources = require_sources(dense_list)
+        self._queue: BoundedQueue[StagedTensors] = BoundedQueue(capacity, name=queue_name)
+        self.enqueue_op = RecordedCall(self._enqueue, name=f"{queue_name}_enqueue", reads_from=ops_of(self._sources))
+        """Evaluates the list and adds what it gives, waiting for room if need be."""
+
+    @property
+    def queue(self) -> BoundedQueue[StagedTensors]:
+        """The queue itself: to close it, or to see how full it is."""
+        return self._queue
+
+    @property
+    def name(self) -> str:
+        """How messages and threads speak of it."""
+        return self._queue.name
+
+    def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
+        """The next element, a list even of a single tensor."""
+        return self._queue.get(timeout_seconds).receive()
+
+    def size(self) -> int:
+        """Elements that wait now."""
+        return self._queue.size()
+
+    def _enqueue(self) -> None:
+        self._queue.put(StagedTensors(evaluate(self._sources)))
+
+
+def require_sources(dense_list: object) -> list[TensorSource]:
+    """`dense_list` itself, once it is a list of tensors and functions."""
+    if dense_list is None:
+        raise ValueError("dense_list must be a list of tensors, got None")
+    if not isinstance(dense_list, list):
+        raise TypeError(f"dense_list must be a list of tensors, got {type(dense_list).__name__}")
+    for index, source in enumerate(dense_list):
+        if not (isinstance(source, Tensor) or callable(source)):
+            raise TypeError(
+                f"dense_list: expected a tensor or a function that makes one at position {index}, "
+                f"got {type(source).__name__}"
+            )
+    return list(dense_list)
+
+
+def evaluate(sources: Sequence[TensorSource]) -> list[Tensor]:
+    """One element."""
+    return [source if isinstance(source, Tensor) else source() for source in sources]
+
+
+def ops_of(sources: Iterable[object]) -> list[Op]:
+    """The sources whose dependence can be followed: tensors and recorded calls."""
+    return [source for source in sources if isinstance(source, Tensor | ReadsFrom)]
+
+
+def _fits(actual: torch.Size, shape: Shape) -> bool:
+    if shape is None:
+        return True
+    return len(actual) == len(shape) and all(
+        want is None or size == want for size, want in zip(actual, shape, strict=True)
+    )

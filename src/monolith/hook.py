@@ -1,0 +1,100 @@
+"""What can be attached to a session: `Hook`, and what it sees of a step: `StepContext`.
+
+A session calls the hooks in the order of its list, each method of all hooks before the next method::
+
+    begin                   once, before anything exists
+    after_create_session    when the session is ready, and again when it was rebuilt after a failure
+        before_run          before each step; may return calls to run beside the step
+        after_run           after each step, unless it raised; sees what those calls returned
+    end                     once, when training ends without an error
+
+What must be undone however a session ends, threads above all, is given to `HookedSession.on_close`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+__all__ = ["Call", "Calls", "Hook", "HookedSession", "StepContext"]
+
+Call: TypeAlias = Callable[[], Any]
+"""Something to run beside a step."""
+
+Calls: TypeAlias = Call | Sequence[Call] | Mapping[str, Call] | None
+"""What `Hook.before_run` may return: one call, some in a list or by name, or nothing."""
+
+
+class HookedSession(Protocol):
+    """What a hook may rely on of the session that it is attached to; any thread may call it."""
+
+    @property
+    def global_step(self) -> int:
+        """Number of steps that were trained."""
+        ...
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the step that runs now is the last one."""
+        ...
+
+    def request_stop(self) -> None:
+        """Ends training after the step that runs now."""
+        ...
+
+    def on_close(self, close: Call) -> None:
+        """Has `close` called when the session closes, with or without an error; the last one given comes first."""
+        ...
+
+
+class StepContext:
+    """One step of a session, as one hook sees it. Used by the thread that steps.
+
+    Args:
+        session: The session that steps.
+    """
+
+    def __init__(self, session: HookedSession) -> None:
+        self._session = session
+        self.results: Any = None
+        """In `after_run`: what the calls returned that this hook gave in `before_run`, in the same list or dict; None
+        if it gave none."""
+
+    @property
+    def session(self) -> HookedSession:
+        """The session that steps."""
+        return self._session
+
+    @property
+    def global_step(self) -> int:
+        """Number of steps that were trained; in `after_run` this one is among them."""
+        return self._session.global_step
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody asked to end training after this step."""
+        return self._session.stop_requested
+
+    def request_stop(self) -> None:
+        """Ends training after this step. Asked for in `before_run`, the step still runs."""
+        self._session.request_stop()
+
+
+class Hook:
+    """Base of what is attached to a session; override the methods that are needed, the others do nothing."""
+
+    def begin(self) -> None:
+        """Called once, before the session exists."""
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Called when the session is ready, and again each time it was rebuilt."""
+
+    def before_run(self, context: StepContext) -> Calls:  # noqa: ARG002 - for those who override it
+        """Called before each step; the calls it returns run beside the step, in any order and in any thread."""
+        return None
+
+    def after_run(self, context: StepContext) -> None:
+        """Called after each step that did not raise; `context.results` has what the calls of `before_run` returned."""
+
+    def end(self, session: HookedSession) -> None:
+        """Called once when training ends without an error, while the session can still be used."""

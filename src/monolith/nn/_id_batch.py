@@ -1,0 +1,236 @@
+"""From what users hand over to the flat ids of one plan.
+
+A batch maps slot names to ids: a `Ragged`, or an int64 tensor [B] (one id per example) or [B, k] (k ids per example).
+Here the ids of all slots are laid end to end, table by table, and packed with their slots' numbers::
+
+    slots  user [B], item [B], tags Ragged       ids   | user | item | tags        |
+    tables 9-adagrad: tags; 16-adagrad: user, item     | tags        | user | item |   table_splits [0, n_tags, n]
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from monolith.errors import InvalidArgumentError
+from monolith.ids import SIGNATURE_BITS_V2
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.nn._merge import PlacedSlot
+
+SlotInput: TypeAlias = "Ragged | Tensor | NDArray[np.int64]"
+"""The ids of one slot."""
+
+BY_ROW_SPLITS = -1
+"""Stands for the ids of an example where their number differs from example to example."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """How many ids each example has in each slot. Slots are in the order of the flat ids."""
+
+    num_examples: int
+    sizes: NDArray[np.int64]
+    """[F] ids of each slot."""
+    ids_per_example: NDArray[np.int64]
+    """[F] the same for every example, or `BY_ROW_SPLITS`."""
+    row_splits: NDArray[np.int64]
+    """[R, B + 1] of the slots that have them, in their order."""
+
+    def lengths(self, slot: int) -> NDArray[np.int64]:
+        """[B] ids of each example in one slot."""
+        per_example = int(self.ids_per_example[slot])
+        if per_example != BY_ROW_SPLITS:
+            return np.full(self.num_examples, per_example, np.int64)
+        ragged = int(np.count_nonzero(self.ids_per_example[:slot] == BY_ROW_SPLITS))
+        lengths: NDArray[np.int64] = np.diff(self.row_splits[ragged])
+        return lengths
+
+    def spread(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """From one value per example [B] to one per id [n], in flat order."""
+        return np.concatenate([np.repeat(values, self.lengths(slot)) for slot in range(len(self.sizes))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdBatch:
+    """The ids of a batch as a plan takes them."""
+
+    ids: NDArray[np.int64]
+    table_splits: NDArray[np.int64]
+    shape: BatchShape
+
+
+class IdBatchReader:
+    """Reads batches for one set of slots; any thread may call it."""
+
+    def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str]) -> None:
+        """Takes the slots in flat order: by table, then as in the model."""
+        self._slots = tuple(slots)
+        names = [slot.table for slot in slots]
+        self._first_slots = [names.index(table) for table in tables]
+        self._is_packed = [slots[first].number is not None for first in self._first_slots]
+        self._bases = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
+        self._bases_by_sizes: tuple[bytes, NDArray[np.int64]] = (b"", self._bases[:0])
+        self._carrying = [place for place, slot in enumerate(slots) if slot.slot.id_layout == "v2"]
+
+    def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
+        """Checks everything, then lays the ids end to end.
+
+        Raises:
+            InvalidArgumentError: names the slot and says what is wrong with it.
+            TypeError: ids of another type or dtype.
+        """
+        if not isinstance(batch, Mapping):
+            raise TypeError(f"batch must map slot names to ids, got {type(batch).__name__}")
+        flat, per_example, splits, num_examples = [], [], [], -1
+        for slot in self._slots:
+            ids = batch.get(slot.name)
+            if isinstance(ids, Ragged):
+                values, count = _ragged_ids(ids, slot.name)
+                splits.append(ids.row_splits.numpy())
+                per_example.append(BY_ROW_SPLITS)
+            else:
+                values, count, each = _dense_ids(ids, slot.name, batch)
+                per_example.append(each)
+            if count != num_examples:
+                if num_examples >= 0:
+                    self._refuse_length(slot.name, count, num_examples)
+                num_examples = count
+            flat.append(values)
+        sizes = np.array([values.shape[0] for values in flat], np.int64)
+        shape = BatchShape(
+            num_examples=num_examples,
+            sizes=sizes,
+            ids_per_example=np.array(per_example, np.int64),
+            row_splits=np.array(splits, np.int64).reshape(len(splits), num_examples + 1),
+        )
+        self._check_splits(shape)
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        table_splits = ends[[*self._first_slots, len(self._slots)]]
+        ids = self._packed(torch.cat(flat).numpy(), ends, table_splits)
+        return IdBatch(ids=ids, table_splits=table_splits, shape=shape)
+
+    def _refuse_length(self, name: str, count: int, expected: int) -> NoReturn:
+        first = self._slots[0].name
+        raise InvalidArgumentError(
+            f"slot {name!r}: the batch has {expected} examples by slot {first!r}, but {count} here;"
+            " every slot needs ids (or an empty row) for every example"
+        )
+
+    def _check_splits(self, shape: BatchShape) -> None:
+        splits = shape.row_splits
+        ragged = np.flatnonzero(shape.ids_per_example == BY_ROW_SPLITS)
+        if splits.size == 0:
+            return
+        is_good = (splits[:, 0] == 0) & (splits[:, -1] == shape.sizes[ragged])
+        if is_good.all() and (splits[:, 1:] >= splits[:, :-1]).all():
+            return
+        is_good &= (splits[:, 1:] >= splits[:, :-1]).all(axis=1)
+        bad = int(np.flatnonzero(~is_good)[0])
+        row, slot = splits[bad], ragged[bad]
+        falling = ", decreasing in between" if (row[1:] < row[:-1]).any() else ""
+        raise InvalidArgumentError(
+            f"slot {self._slots[slot].name!r}: row_splits must rise from 0 to the number of ids ({shape.sizes[slot]}),"
+            f" got {row[0]} to {row[-1]}{falling}"
+        )
+
+    def _packed(
+        self, ids: NDArray[np.int64], ends: NDArray[np.int64], table_splits: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Writes the slots' numbers into ids that must have room for them; changes `ids`, a copy of the caller's."""
+        for place in self._carrying:
+            ids[ends[place] : ends[place + 1]] ^= self._bases[place]
+        for table, is_packed in enumerate(self._is_packed):
+            part = ids[table_splits[table] : table_splits[table + 1]]
+            # One bit above the signature in any id shows in the union of all.
+            if is_packed and part.size and int(np.bitwise_or.reduce(part)) >> SIGNATURE_BITS_V2:
+                self._refuse_ids(ids, ends)
+        ids |= self._bases_of_ids(ends)
+        return ids
+
+    def _bases_of_ids(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One base for each id; kept, because most batches are of the shape of the last one."""
+        key = ends.tobytes()
+        kept_key, bases = self._bases_by_sizes
+        if key != kept_key:
+            bases = np.repeat(self._bases, np.diff(ends))
+            self._bases_by_sizes = key, bases
+        return bases
+
+    def _refuse_ids(self, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> NoReturn:
+        for place, slot in enumerate(self._slots):
+            part = ids[ends[place] : ends[place + 1]]
+            wide = part[(part >> SIGNATURE_BITS_V2) != 0]
+            if slot.number is None or not wide.size:
+                continue
+            bad = int(wide[0])
+            if slot.slot.id_layout == "v2":
+                raise InvalidArgumentError(
+                    f"slot {slot.name!r}: ids must carry the slot's number {slot.number} in bits 48..62,"
+                    f" got {bad ^ int(self._bases[place])}; write monolith.ids.pack_v2({slot.number}, signature)"
+                )
+            raise InvalidArgumentError(
+                f"slot {slot.name!r}: ids must be in [0, 2^48), got {bad}; keep 48 bits of a hash (ids & (2**48 - 1)),"
+                " or give the slot a table of its own for any int64 with Slot(..., id_layout='any')"
+            )
+        raise AssertionError("the union of ids had a bit that no id has")
+
+
+def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:
+    values, splits = ids.values, ids.row_splits
+    if isinstance(values, Ragged) or values.ndim != 1:
+        raise InvalidArgumentError(f"slot {name!r}: ids must be a Ragged of plain numbers, got {ids!r}")
+    if splits.dtype != torch.int64 or splits.ndim != 1 or splits.shape[0] == 0 or not splits.is_cpu:
+        raise InvalidArgumentError(
+            f"slot {name!r}: row_splits must be int64 [examples + 1] on the CPU, got {splits.dtype}"
+            f" {list(splits.shape)} on {splits.device}"
+        )
+    _require_ids(values, name)
+    return values, ids.num_rows
+
+
+def _dense_ids(ids: object, name: str, batch: Mapping[str, SlotInput]) -> tuple[Tensor, int, int]:
+    """Flat ids, number of examples, ids of each example."""
+    if not isinstance(ids, Tensor):
+        ids = _as_tensor(ids, name, batch)
+    _require_ids(ids, name)
+    if ids.ndim == 1:
+        return ids, ids.shape[0], 1
+    if ids.ndim == 2:
+        return ids.reshape(-1), ids.shape[0], ids.shape[1]
+    raise InvalidArgumentError(
+        f"slot {name!r}: ids must be [examples], [examples, ids of each] or a Ragged, got shape {tuple(ids.shape)}"
+    )
+
+
+def _as_tensor(ids: object, name: str, batch: Mapping[str, SlotInput]) -> Tensor:
+    if ids is None and name not in batch:
+        close = difflib.get_close_matches(name, map(str, batch), n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(map(repr, batch)) or 'nothing'}"
+        raise InvalidArgumentError(f"slot {name!r}: the batch has no ids for it; {hint}")
+    if isinstance(ids, np.ndarray):
+        if ids.dtype != np.int64:
+            raise TypeError(f"slot {name!r}: ids must be int64, got {ids.dtype}; write ids.astype(np.int64)")
+        return torch.from_numpy(np.ascontiguousarray(ids))
+    hint = "; write Ragged.from_lists(ids)" if isinstance(ids, list | tuple) else ""
+    raise TypeError(f"slot {name!r}: ids must be a Ragged or an int64 tensor, got {type(ids).__name__}{hint}")
+
+
+def _require_ids(ids: Tensor, name: str) -> None:
+    if ids.dtype is not torch.int64:
+        raise TypeError(f"slot {name!r}: ids must be int64, got {ids.dtype}; write ids.to(torch.int64)")
+    if not ids.is_cpu:
+        raise InvalidArgumentError(f"slot {name!r}: ids must be on the CPU, got {ids.device}; write ids.cpu()")
+    if ids.layout is not torch.strided:
+        raise TypeError(f"slot {name!r}: ids must be a dense tensor, got {ids.layout}; write ids.to_dense()")

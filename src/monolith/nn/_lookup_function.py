@@ -1,0 +1,70 @@
+"""The one autograd node of a lookup: all outputs are views of one buffer, all gradients come back together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.nn._passes import GraphEnd
+    from monolith.nn._pooling import PooledLayout
+
+
+class LookupFunction(torch.autograd.Function):
+    """Hands out a buffer [B, W] and its columns, and collects their gradients for the rows behind them.
+
+    Its first argument takes no part in the mathematics; it requires a gradient, so that torch calls `backward`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
+        """The buffer, then the output of each slot in the order of the model."""
+        ctx.set_materialize_grads(False)
+        ctx.layout, ctx.end = layout, end
+        whole = buffer.detach()  # an input handed through would not count as an output of this node
+        return whole, *outputs_of(whole, layout)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[None, ...]:
+        """Adds up what came for the buffer and what came for its columns."""
+        ledger, batch_pass = ctx.end.find()
+        pooled, device = batch_pass.batch.pooled, batch_pass.device
+        columns = [None if part is None else part.flatten(1) for part in parts]
+        if any(each is not None and each.device != device for each in (whole, *columns)):
+            whole, columns = _moved(whole, columns, ctx.layout, device), [None] * len(columns)
+        ledger.add_gradient(batch_pass, pooled.sum_gradients(whole, columns, device))
+        return None, None, None, None
+
+
+def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
+    """`LookupFunction` with types: the buffer and its columns, differentiable."""
+    outputs: tuple[Tensor, ...] = LookupFunction.apply(anchor, buffer, layout, end)  # type: ignore[no-untyped-call]
+    return outputs
+
+
+def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
+    """The output of each slot, in the order of the model, as a view of the buffer [B, W]."""
+    num_examples = buffer.shape[0]
+    return [
+        part if slot.combiner.max_seq_length == 0 else part.view(slot.combiner.shape(num_examples, slot.dim))
+        for slot, part in zip(layout.model_slots, buffer.split_with_sizes(layout.widths, dim=1), strict=True)
+    ]
+
+
+def _moved(
+    whole: Tensor | None, columns: Sequence[Tensor | None], layout: PooledLayout, device: torch.device
+) -> Tensor:
+    """All gradients [B, W] on another device, by one transfer."""
+    given = next(each for each in (whole, *columns) if each is not None)
+    total = torch.zeros(given.shape[0], layout.width, device=given.device) if whole is None else whole.clone()
+    for column, gradient in zip(total.split_with_sizes(layout.widths, dim=1), columns, strict=True):
+        if gradient is not None:
+            column.add_(gradient)
+    return total.to(device)

@@ -1,0 +1,270 @@
+"""From slots to as few tables as their configs allow.
+
+Slots whose rows start, learn and are compressed alike share a table. Equal raw ids of two slots never share a row: the
+slot's number is written into bits 48..62 of the id (layout v2 of `monolith.ids`), and expiry and admission by slot rest
+on the same bits. A slot with ids of any kind gets a table of its own.
+
+Names of tables and numbers of slots are what saved rows are found by, so they do not depend on what may change between
+two runs: a table is named by the shape of its rows, a slot is numbered by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from monolith.errors import InvalidArgumentError
+from monolith.ids import NUM_SLOTS_V2
+from monolith.nn.slot import Slot, combiner_of
+from monolith.tables.schema import fnv1a_64
+from monolith.tables.table_config import Segment, TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from monolith.nn.combiners import Combiner
+    from monolith.nn.slot import LearningRate, Slice
+    from monolith.tables.row_optimizers import RowOptimizer
+
+_ELEMENTWISE = frozenset(
+    {"sgd", "adagrad", "dynamic_wd_adagrad", "adadelta", "adam", "amsgrad", "ftrl", "momentum", "rmsprop", "rmspropv2"}
+)
+"""Rules under which neighbouring weights do not know of each other: two equal slices make one segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSegment:
+    """A segment and where its learning rate comes from."""
+
+    segment: Segment
+    rate: LearningRate | None
+    """None: the optimizer's own."""
+    is_common: bool
+    """True iff optimizer and rate are those of the module."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """True iff the segment may be cut or joined anywhere without changing what is learned."""
+        kind, parameters = self.segment.optimizer.kernel()
+        return kind in _ELEMENTWISE and parameters.get("hessian_compression_times", 1.0) == 1.0
+
+    def joins(self, other: LearnedSegment) -> bool:
+        """True iff `other`, as the next slice, can be part of this segment."""
+        alike = replace(other.segment, dim=self.segment.dim) == self.segment and same_rate(other.rate, self.rate)
+        return alike and self.is_elementwise
+
+
+@dataclass(slots=True)
+class MergedTable:
+    """Slots that share a table."""
+
+    segments: tuple[LearnedSegment, ...]
+    takes_any_id: bool
+    name: str = ""
+    slots: dict[str, Slot] = field(default_factory=dict)
+    """Those that define rows, in the order of the model."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """Slot -> its number in the ids; empty where `takes_any_id`."""
+
+    def config(self, defaults: TableConfig) -> TableConfig:
+        """The table, with life times and admission by slot; everything else is as in `defaults`."""
+        segments = [each.segment for each in self.segments]
+        if self.takes_any_id:
+            (slot,) = self.slots.values()
+            days, count = slot.expire_days, slot.min_count
+            return replace(defaults, segments=segments, name=self.name, expire_days=days, min_count=count)
+        slot_days = {self.numbers[name]: slot.expire_days for name, slot in self.slots.items()}
+        slot_counts = {self.numbers[name]: slot.min_count for name, slot in self.slots.items()}
+        table = replace(defaults, segments=segments, name=self.name)
+        return replace(table, slot_expire_days=slot_days, slot_min_counts=slot_counts)
+
+    @property
+    def is_common(self) -> bool:
+        """True iff its slots learn as the module says."""
+        return all(each.is_common for each in self.segments)
+
+    @property
+    def shape_name(self) -> str:
+        """What saved rows of this table look like, such as ``1-ftrl_16-adagrad``."""
+        return "_".join(f"{each.segment.dim}-{each.segment.optimizer.kernel()[0]}" for each in self.segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSlot:
+    """Where the rows and the output of one slot are."""
+
+    name: str
+    slot: Slot
+    """With everything that it shares filled in."""
+    combiner: Combiner
+    table: str
+    number: int | None
+    """In bits 48..62 of its ids; None where the table is its own."""
+    dim: int
+    column: int
+    """Where its output begins in the row of an example."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of its output per example."""
+        return self.combiner.width(self.dim)
+
+
+def same_rate(left: LearningRate | None, right: LearningRate | None) -> bool:
+    """True iff two slots always learn at the same rate, as far as one can tell: equal values, or the same function."""
+    return left is right or bool(left == right)
+
+
+def merge_slots(
+    slots: Mapping[str, Slot], *, optimizer: RowOptimizer, learning_rate: LearningRate | None
+) -> list[MergedTable]:
+    """The tables that hold the rows of these slots, in the order of their first slots.
+
+    Raises:
+        InvalidArgumentError: slots of one table that have the same number.
+    """
+    tables: list[MergedTable] = []
+    for name, slot in slots.items():
+        if slot.shares is not None:
+            continue
+        segments = _segments_of(slot, optimizer, learning_rate)
+        _table_for(tables, segments, takes_any_id=slot.id_layout == "any").slots[name] = slot
+    _name_tables(tables)
+    for table in tables:
+        if not table.takes_any_id:
+            table.numbers = {name: _number_of(name, slot) for name, slot in table.slots.items()}
+            _require_own_numbers(table)
+    return tables
+
+
+def place_slots(slots: Mapping[str, Slot], tables: Iterable[MergedTable]) -> dict[str, PlacedSlot]:
+    """Every slot with its place, in the order of the model: outputs lie side by side in that order.
+
+    Raises:
+        InvalidArgumentError: a slot that shares one that does not exist, or that shares itself.
+    """
+    table_of = {name: table for table in tables for name in table.slots}
+    placed, column = {}, 0
+    for name, slot in slots.items():
+        owner = _owner_of(name, slots)
+        table = table_of[owner]
+        shown = slot if owner == name else replace(slots[owner], combiner=slot.combiner)
+        place = PlacedSlot(
+            name=name,
+            slot=shown,
+            combiner=combiner_of(slot),
+            table=table.name,
+            number=table.numbers.get(owner),
+            dim=sum(shown.slice_dims),
+            column=column,
+        )
+        placed[name] = place
+        column += place.width
+    return placed
+
+
+def original_table_names(slots: Iterable[str]) -> list[str]:
+    """What the original called the merged table of these slots: the names to look for in its checkpoints.
+
+    >>> original_table_names(["slot1", "slot0"])
+    ['e21904dd414d1780e5fc904866dc69c2']
+    """
+    names = [sorted(slots)]
+    names.append(sorted(re.sub(r"^fc_slot_(\d+)$", r"slot_\1", name) for name in names[0]))
+    digests = [hashlib.md5(",".join(each).encode(), usedforsecurity=False).hexdigest() for each in names]
+    return list(dict.fromkeys(digests))
+
+
+def _segments_of(slot: Slot, optimizer: RowOptimizer, learning_rate: LearningRate | None) -> tuple[LearnedSegment, ...]:
+    segments: list[LearnedSegment] = []
+    for part in slot.slices:
+        segment = _segment_of(slot, part, optimizer, learning_rate)
+        if segments and segments[-1].joins(segment):
+            joined = replace(segment.segment, dim=segments[-1].segment.dim + part.dim)
+            segments[-1] = replace(segments[-1], segment=joined, is_common=segments[-1].is_common and segment.is_common)
+        else:
+            segments.append(segment)
+    return tuple(segments)
+
+
+def _segment_of(slot: Slot, part: Slice, optimizer: RowOptimizer, learning_rate: LearningRate | None) -> LearnedSegment:
+    """A learning rate goes with the optimizer of its level: that of the slot does not drive a slice's own optimizer."""
+    chosen, rate, is_common = optimizer, learning_rate, True
+    for level in (slot, part):
+        if level.optimizer is not None:
+            chosen, rate, is_common = level.optimizer, None, False
+        if level.learning_rate is not None:
+            rate, is_common = level.learning_rate, False
+    segment = Segment(
+        part.dim,
+        initializer=part.initializer or slot.initializer,
+        optimizer=chosen,
+        compressor=part.compressor or slot.compressor,
+    )
+    return LearnedSegment(segment, rate, is_common)
+
+
+def _table_for(tables: list[MergedTable], segments: tuple[LearnedSegment, ...], *, takes_any_id: bool) -> MergedTable:
+    if not takes_any_id:
+        for table in tables:
+            if not table.takes_any_id and _same_segments(table.segments, segments):
+                return table
+    tables.append(MergedTable(segments, takes_any_id))
+    return tables[-1]
+
+
+def _same_segments(left: Sequence[LearnedSegment], right: Sequence[LearnedSegment]) -> bool:
+    return len(left) == len(right) and all(
+        mine.segment == theirs.segment and same_rate(mine.rate, theirs.rate)
+        for mine, theirs in zip(left, right, strict=True)
+    )
+
+
+def _name_tables(tables: Sequence[MergedTable]) -> None:
+    """One table of a shape has the shape's name, the others add their first slot's.
+
+    The one that learns as the module says comes first, then the one with the most slots: a slot that is given a rule of
+    its own leaves, and does not take the name away from those it leaves.
+    """
+    taken: set[str] = set()
+    for table in sorted(tables, key=lambda each: (not each.is_common, -len(each.slots))):
+        is_free = not table.takes_any_id and table.shape_name not in taken
+        table.name = table.shape_name if is_free else f"{table.shape_name}@{next(iter(table.slots))}"
+        taken.add(table.name)
+
+
+def _number_of(name: str, slot: Slot) -> int:
+    return fnv1a_64(name) % NUM_SLOTS_V2 if slot.number is None else slot.number
+
+
+def _require_own_numbers(table: MergedTable) -> None:
+    by_number: dict[int, list[str]] = {}
+    for name, number in table.numbers.items():
+        by_number.setdefault(number, []).append(name)
+    clashes = [names for names in by_number.values() if len(names) > 1]
+    if not clashes:
+        return
+    free = (number for number in range(NUM_SLOTS_V2) if number not in by_number)
+    advice = [f"{name!r} number={next(free)}" for names in clashes for name in names[1:]]
+    pairs = "; ".join(" and ".join(map(repr, names)) + f" ({table.numbers[names[0]]})" for names in clashes)
+    raise InvalidArgumentError(
+        f"slots with the same number would share rows: {pairs}; give them numbers of their own, such as"
+        f" {', '.join(advice)}, and keep these for as long as saved rows are used"
+    )
+
+
+def _owner_of(name: str, slots: Mapping[str, Slot]) -> str:
+    shares = slots[name].shares
+    if shares is None:
+        return name
+    if shares not in slots:
+        raise InvalidArgumentError(
+            f"slot {name!r}: it shares {shares!r}, which is no slot; the slots are {list(slots)}"
+        )
+    if slots[shares].shares is not None:
+        raise InvalidArgumentError(
+            f"slot {name!r}: it shares {shares!r}, which itself shares {slots[shares].shares!r}; share that one"
+        )
+    return shares

@@ -1,0 +1,214 @@
+"""Batches on their way from a forward pass to the store: read, differentiated, applied or dropped.
+
+The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
+which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
+every plan that was opened at the store ends, and no graph keeps native objects alive.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.linalg import vector_norm
+
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.nn._id_batch import BatchShape
+    from monolith.nn._pooling import PooledBatch
+    from monolith.tables.schema import Schema
+    from monolith.tables.store import BatchStamp, Plan, Store
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedBatch:
+    """The ids of a batch, ready to be looked up. Made by `Embeddings.plan`, in any thread."""
+
+    plan: Plan
+    shape: BatchShape
+    pooled: PooledBatch
+    times: int | Tensor | None
+    """Unix seconds: one, or one per id; None: when the step is made."""
+    is_replayable: bool
+    """True iff the caller stamped it, so that the store may have seen it before."""
+
+    @property
+    def num_examples(self) -> int:
+        """B."""
+        return self.shape.num_examples
+
+
+@dataclass(slots=True, eq=False)
+class BatchPass:
+    """One forward pass that may learn."""
+
+    batch: PlannedBatch
+    device: torch.device
+    """Where the store keeps rows and takes gradients."""
+    gradient: Tensor | None = None
+    """float32 [V], summed over all backward passes so far."""
+
+    @property
+    def stamp(self) -> BatchStamp:
+        """Of its batch."""
+        return self.batch.plan.stamp
+
+
+class GraphEnd:
+    """What an autograd graph holds of a pass."""
+
+    __slots__ = ("_key", "_ledger")
+
+    def __init__(self, ledger: Ledger, key: int) -> None:
+        self._ledger = weakref.ref(ledger)
+        self._key = key
+
+    def find(self) -> tuple[Ledger, BatchPass]:
+        """The pass, if it may still learn.
+
+        Raises:
+            FailedPreconditionError: it has ended.
+        """
+        ledger = self._ledger()
+        found = None if ledger is None else ledger.find(self._key)
+        if ledger is None or found is None:
+            raise FailedPreconditionError(
+                "backward: the batch of this graph has ended already: it, or a later one, was applied by step() or"
+                " dropped by discard(); run the forward pass again"
+            )
+        return ledger, found
+
+    def __del__(self) -> None:
+        # The collector may run this anywhere, also inside a call of the store, so the store is not called from here.
+        ledger = self._ledger()
+        if ledger is not None:
+            ledger.dropped_graphs.append(self._key)
+
+
+class Ledger:
+    """The passes that have not ended. Its lock guards all of it; backward runs in threads of torch."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._keys = itertools.count()
+        self._passes: dict[int, BatchPass] = {}
+        self.dropped_graphs: deque[int] = deque()
+        """Keys of passes that no backward pass can reach any more; appended to without the lock."""
+
+    def require_unused(self, batch: PlannedBatch) -> None:
+        """Refuses a plan that another pass is training on.
+
+        Raises:
+            FailedPreconditionError: that pass has not ended yet.
+        """
+        self._discard_dropped()
+        with self._lock:
+            if any(each.batch.plan is batch.plan for each in self._passes.values()):
+                raise FailedPreconditionError(
+                    "forward: this planned batch is being trained on already; plan the batch again for a second pass"
+                )
+
+    def open(self, batch: PlannedBatch, device: torch.device) -> GraphEnd:
+        """A pass for a plan that was just read for training."""
+        with self._lock:
+            key = next(self._keys)
+            self._passes[key] = BatchPass(batch, device)
+        return GraphEnd(self, key)
+
+    def find(self, key: int) -> BatchPass | None:
+        """The pass of this key, until it ends."""
+        with self._lock:
+            return self._passes.get(key)
+
+    def add_gradient(self, batch_pass: BatchPass, gradient: Tensor) -> None:
+        """Adds to the pass, which takes part in the next step from now on."""
+        with self._lock:
+            batch_pass.gradient = gradient if batch_pass.gradient is None else batch_pass.gradient + gradient
+
+    def ready(self) -> list[BatchPass]:
+        """The passes of the next step, in the order of their batches."""
+        self._discard_dropped()
+        with self._lock:
+            ready = [each for each in self._passes.values() if each.gradient is not None]
+        return sorted(ready, key=lambda each: each.stamp.seq)
+
+    def close_applied(self, applied: Sequence[BatchPass]) -> None:
+        """Ends these, which the store has taken, and those that they overtook: stores take batches in order."""
+        newest = {each.stamp.worker: each.stamp.seq for each in applied}
+        with self._lock:
+            ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
+            overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
+        for each in overtaken:
+            self._store.discard(each.batch.plan)
+
+    def discard(self) -> int:
+        """Drops all gradients of the next step; returns how many passes they came from."""
+        ready = self.ready()
+        with self._lock:
+            self._passes = {key: each for key, each in self._passes.items() if each not in ready}
+        for each in ready:
+            self._store.discard(each.batch.plan)
+        return len(ready)
+
+    def _discard_dropped(self) -> None:
+        while self.dropped_graphs:
+            key = self.dropped_graphs.popleft()
+            with self._lock:
+                found = self._passes.get(key)
+                if found is None or found.gradient is not None:
+                    continue
+                del self._passes[key]
+            self._store.discard(found.batch.plan)
+
+
+def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
+    """The times of an update: one number if all agree, else one for each id of all passes end to end."""
+    times = [now if each.batch.times is None else each.batch.times for each in passes]
+    if all(isinstance(time, int) for time in times) and len(set(times)) == 1:
+        return times[0]
+    sizes = [int(each.batch.shape.sizes.sum()) for each in passes]
+    return torch.cat(
+        [
+            torch.full((size,), time, dtype=torch.int64) if isinstance(time, int) else time
+            for time, size in zip(times, sizes, strict=True)
+        ]
+    )
+
+
+def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
+    """L2 norm of the gradients of all rows; a row that several passes met has the sum of its gradients."""
+    found = [(each.batch.plan, each.gradient.cpu()) for each in passes if each.gradient is not None]
+    if len(found) == 1:
+        return _norm(found[0][1])
+    return _norm(torch.stack([_norm(_merged_rows(found, schema, table)) for table in range(len(schema.tables))]))
+
+
+def _norm(values: Tensor) -> Tensor:
+    norm: Tensor = vector_norm(values)
+    return norm
+
+
+def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
+    """[distinct ids of all plans, dim]: the gradients of one table."""
+    num_tables, dim = len(schema.tables), schema.dims[table]
+    ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dim)]
+    for plan, gradient in found:
+        per_cell = plan.splits.diff()
+        owners = torch.arange(num_tables).repeat(len(per_cell) // num_tables)
+        ids.append(plan.unique_ids[owners.repeat_interleave(per_cell) == table])
+        is_own = owners.repeat_interleave(per_cell * torch.tensor(schema.dims)[owners]) == table
+        rows.append(gradient[is_own].view(-1, dim))
+    distinct, inverse = np.unique(torch.cat(ids).numpy(), return_inverse=True)
+    return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse), torch.cat(rows))

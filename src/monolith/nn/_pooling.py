@@ -1,0 +1,131 @@
+"""From the distinct rows of a plan to the outputs of all slots, and from the gradients of these back to the rows.
+
+Dims: B examples, n ids, U distinct (table, id) pairs, V floats of their rows, W floats of an example's outputs::
+
+    values [V] --by plan.inverse--> a row for each id [n] --combiner--> columns of the slots --> outputs [B, W]
+
+Flat order of slots is that of the ids in a plan: by table, then as in the model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith import _core
+from monolith.nn import _torch_pooling
+from monolith.nn.combiners import ReduceMean
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local_store import LocalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.nn._id_batch import BatchShape
+    from monolith.nn._merge import PlacedSlot
+    from monolith.tables.store import Plan
+
+
+class PooledLayout:
+    """Where the rows and outputs of a set of slots are. It never changes; any thread may call it."""
+
+    def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str], dims: Sequence[int]) -> None:
+        """Takes the slots in flat order, and the tables' rows' dims."""
+        self.slots = tuple(slots)
+        self.model_slots = tuple(sorted(slots, key=lambda slot: slot.column))
+        """In the order of the model, which is that of the columns."""
+        self.widths = [slot.width for slot in self.model_slots]
+        self.width = sum(self.widths)
+        """W."""
+        self.dims = tuple(dims)
+        self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
+        self._model_places = [self.model_slots.index(slot) for slot in slots]
+        self.kernel = _core.PooledLayout(
+            tables=[tables.index(slot.table) for slot in slots],
+            columns=[slot.column for slot in slots],
+            places=[slot.combiner.max_seq_length for slot in slots],
+            means=[isinstance(slot.combiner, ReduceMean) for slot in slots],
+            dims=list(dims),
+            width=self.width,
+        )
+
+    def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """What is given in the order of the model."""
+        return [of_slots[place] for place in self._model_places]
+
+
+class PooledBatch:
+    """One batch of a layout: made once, used forward and backward."""
+
+    __slots__ = ("layout", "plan", "shape")
+
+    def __init__(self, layout: PooledLayout, plan: Plan, shape: BatchShape) -> None:
+        self.layout = layout
+        self.plan = plan
+        self.shape = shape
+
+    def pool(self, values: Tensor) -> Tensor:
+        """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device."""
+        if not values.is_cpu:
+            return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
+        outputs = torch.from_numpy(new_rows((self.shape.num_examples, self.layout.width)))
+        self.layout.kernel.pool(*self._batch(), values.numpy(), outputs.view(-1).numpy())
+        return outputs
+
+    def sum_gradients(self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device) -> Tensor:
+        """The gradient of the rows, float32 [V], from those of the outputs, all on `device`.
+
+        Those of the outputs as a whole [B, W] and of each slot's columns [B, width], in the order of the model, add up;
+        None stands for zeros. The gradients of a row are added in a fixed order.
+        """
+        if device.type != "cpu":
+            return _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
+        sums = torch.from_numpy(new_rows((self._num_values,)))
+        grouped = self.plan.core if isinstance(self.plan, LocalPlan) else None  # else the kernel groups ids by itself
+        self.layout.kernel.sum_gradients(*self._batch(), self._of_slots(whole, columns), sums.numpy(), grouped)
+        return sums
+
+    def _of_slots(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> list[NDArray[np.float32] | None]:
+        """[B, width] of each slot, or None, in flat order."""
+        if whole is not None and any(part is not None for part in columns):
+            whole = whole.detach().clone()
+            for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):
+                if own is not None:
+                    part.add_(own)
+        if whole is not None:
+            rows = _side_by_side(whole)
+            return [rows[:, slot.column : slot.column + slot.width] for slot in self.layout.slots]
+        return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
+
+    def _batch(self) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What the kernel wants to know of the batch."""
+        shape, plan = self.shape, self.plan
+        return (
+            shape.num_examples,
+            shape.ids_per_example,
+            shape.row_splits.reshape(-1),
+            plan.splits.numpy(),
+            plan.inverse.numpy(),
+        )
+
+    @property
+    def _num_values(self) -> int:
+        """V."""
+        dims = self.layout.dims
+        if len(dims) == 1:
+            return int(self.plan.splits[-1]) * dims[0]
+        per_table = self.plan.splits.diff().view(-1, len(dims)).sum(0)
+        return int((per_table * torch.tensor(dims)).sum())
+
+
+def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
+    """The floats of each example without gaps; examples may lie apart, and `expand` may have put them in one place."""
+    detached = gradient.detach()
+    whole = detached if detached.stride(1) == 1 or detached.shape[1] == 1 else detached.contiguous()
+    rows: NDArray[np.float32] = whole.numpy()
+    return rows

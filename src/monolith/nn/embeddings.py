@@ -1,0 +1,374 @@
+"""Embeddings of all slots of a model: looked up together, trained together.
+
+Dims: B examples, W floats of all outputs of an example.
+
+The life of a batch::
+
+    x = emb(batch)              one plan, one read of the distinct rows, one buffer [B, W]; x["user"] is a view of it
+    loss.backward()             one node collects the gradients of all outputs and adds them up by row
+    emb.step()                  one optimizer step for every distinct id, at the store
+"""
+
+from __future__ import annotations
+
+import math
+import time as clock
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.nn import _saved_state
+from monolith.nn._id_batch import IdBatchReader
+from monolith.nn._learning_rates import LearningRates
+from monolith.nn._lookup_function import look_up, outputs_of
+from monolith.nn._merge import merge_slots, place_slots
+from monolith.nn._passes import Ledger, PlannedBatch, gradient_norm, times_of
+from monolith.nn._pooling import PooledBatch, PooledLayout
+from monolith.nn._progress import Progress
+from monolith.nn.looked_up import LookedUp
+from monolith.nn.slot import Slot, require_rate
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.local_store import LocalStore
+from monolith.tables.row_optimizers import Adagrad, RowOptimizer
+from monolith.tables.store import BatchStamp, Update
+from monolith.tables.table_config import Segment, TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from monolith.nn._id_batch import BatchShape, SlotInput
+    from monolith.nn._passes import BatchPass
+    from monolith.nn.slot import LearningRate
+    from monolith.tables.filters import AdmissionFilter
+    from monolith.tables.store import Applied, Store
+
+    StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
+
+__all__ = ["DEFAULT_OPTIMIZER", "Embeddings", "PlannedBatch"]
+
+DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.05, initial_accumulator_value=1e-8)
+"""Its first steps are of the size of the learning rate whether losses are summed or averaged over the batch."""
+
+
+class Embeddings(nn.Module):
+    """The rows of all slots of a model.
+
+    Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
+    module: it has no parameters, its `state_dict` is small, and a deep copy looks up the same rows. An id gets its row
+    when it is first trained; until then, and in evaluation mode always, it reads as zeros.
+
+    Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
+
+    Args:
+        slots: Name -> `Slot`; the order is that of the outputs.
+        optimizer: Of all slots that name none; Adagrad by default.
+        learning_rate: Instead of that optimizer's own: a number, or a function of the global step.
+        store: An engine (`LocalStore`: rows in this process) or a store that has these tables already.
+        seed: Of the first weights of rows, and of everything else that is drawn at random.
+        nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
+        admission: How occurrences are counted where a slot has a `min_count`.
+
+    >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
+    >>> x = emb({"user": torch.tensor([7, 8]), "item": torch.tensor([5, 5]), "tags": torch.tensor([[1, 2], [3, 3]])})
+    >>> x["tags"].shape, x.concat().shape
+    (torch.Size([2, 4]), torch.Size([2, 36]))
+    >>> x.concat().sum().backward()
+    >>> emb.step().inserted  # two users, an item, three tags
+    6
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, Slot],
+        optimizer: RowOptimizer = DEFAULT_OPTIMIZER,
+        *,
+        learning_rate: LearningRate | None = None,
+        store: Store | StoreFactory = LocalStore,
+        seed: int = 0,
+        nonfinite: Literal["raise", "skip", "apply"] = "raise",
+        admission: AdmissionFilter | None = None,
+    ) -> None:
+        super().__init__()
+        _check_arguments(slots, optimizer, learning_rate)
+        merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
+        merged.sort(key=lambda table: table.name)
+        defaults = TableConfig(
+            [Segment(1)],
+            seed=seed,
+            nonfinite=nonfinite,
+            admission=SlidingHashFilter() if admission is None else admission,
+        )
+        configs = {table.name: table.config(defaults) for table in merged}
+        self._placed = place_slots(slots, merged)
+        self.store: Store = _store_of(store, configs)
+        """Where the rows are."""
+        _saved_state.require_tables(self.store.schema, configs, merged)
+        names = list(configs)
+        flat = sorted(self._placed.values(), key=lambda slot: names.index(slot.table))
+        self._reader = IdBatchReader(flat, names)
+        self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
+        self._rates = LearningRates(merged)
+        self._progress = Progress(next_update=self.store.stats().last_seq + 1)
+        self._ledger = Ledger(self.store)
+        self._anchor = torch.empty(0, requires_grad=True)
+        # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
+        self._place: Tensor
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Name -> slot, with everything filled in that a slot shares with another."""
+        return MappingProxyType({name: placed.slot for name, placed in self._placed.items()})
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Table -> the slots whose rows it holds."""
+        names = [placed.table for placed in self._placed.values()]
+        return {
+            table: tuple(n for n, placed in self._placed.items() if placed.table == table)
+            for table in sorted(set(names))
+        }
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all slots."""
+        return self.store.stats().rows
+
+    @property
+    def global_step(self) -> int:
+        """Steps made so far: the number of the next one, which schedules are asked for."""
+        return self._progress.global_step
+
+    # Looking up
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(
+        self,
+        batch: Mapping[str, SlotInput] | PlannedBatch,
+        *,
+        time: int | Tensor | None = None,
+        stamp: BatchStamp | None = None,
+    ) -> LookedUp:
+        """The output of every slot.
+
+        In training mode the outputs are differentiable; in evaluation mode, and under ``torch.no_grad()``, the batch
+        leaves no trace at the store.
+
+        Args:
+            batch: Slot name -> ids: a `Ragged`, int64 [B] (one id per example) or int64 [B, k]. Other names are
+                ignored. Or what `plan` made of it.
+            time: When the examples were seen, Unix seconds: one number or int64 [B]; expiry counts from it. None: the
+                time of the step.
+            stamp: Which batch it is; for runs that resume from a checkpoint. None: batches are counted.
+
+        Raises:
+            InvalidArgumentError: names the slot whose ids are missing, malformed or of another number of examples.
+        """
+        if not isinstance(batch, PlannedBatch):
+            batch = self.plan(batch, time=time, stamp=stamp)
+        elif time is not None or stamp is not None:
+            raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
+        if not (self.training and torch.is_grad_enabled()):
+            buffer, _ = self._read(batch, train=False)
+            return self._looked_up(buffer, outputs_of(buffer, self._layout))
+        self._ledger.require_unused(batch)
+        buffer, device = self._read(batch, train=True)
+        end = self._ledger.open(batch, device)
+        whole, *outputs = look_up(self._anchor, buffer, self._layout, end)
+        return self._looked_up(whole, outputs)
+
+    def plan(
+        self,
+        batch: Mapping[str, SlotInput],
+        *,
+        time: int | Tensor | None = None,
+        stamp: BatchStamp | None = None,
+    ) -> PlannedBatch:
+        """What can be done about a batch before its turn: checks its ids and finds the distinct ones. Reads no row.
+
+        A loader may call it in a thread of its own and hand the result to the module instead of the batch.
+        """
+        read = self._reader.read(batch)
+        number = self._progress.next_batch()
+        plan = self.store.plan(
+            torch.from_numpy(read.ids),
+            torch.from_numpy(read.table_splits),
+            stamp=BatchStamp(worker=0, seq=number) if stamp is None else stamp,
+        )
+        times = _times_per_id(time, read.shape)
+        pooled = PooledBatch(self._layout, plan, read.shape)
+        return PlannedBatch(plan, read.shape, pooled, times, is_replayable=stamp is not None)
+
+    @torch.no_grad()
+    def lookup(self, name: str, ids: Tensor) -> Tensor:
+        """The rows of some ids of one slot, uncombined: float32, shape of ids + [dim]. Zeros for ids without a row."""
+        if name not in self._placed:
+            raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
+        placed = self._placed[name]
+        read = IdBatchReader([placed], [placed.table]).read({name: ids.reshape(-1)})
+        splits = np.zeros(len(self.store.schema.tables) + 1, np.int64)
+        splits[self.store.schema.names.index(placed.table) + 1 :] = len(read.ids)
+        stamp = BatchStamp(worker=0, seq=0)  # never applied, so its number does not matter
+        plan = self.store.plan(torch.from_numpy(read.ids), torch.from_numpy(splits), stamp=stamp)
+        rows = self.store.read(plan, after=self._progress.last_update, train=False).result().values.view(-1, placed.dim)
+        return rows.index_select(0, plan.inverse.to(rows.device)).view(*ids.shape, placed.dim)
+
+    # Learning
+
+    def step(self, *, scale: float | Tensor = 1.0, global_step: int | None = None) -> Applied:
+        """One optimizer step for every id of the backward passes since the last one.
+
+        Args:
+            scale: Factor of all gradients, such as a clip factor made with `grad_norm`.
+            global_step: For schedules and step-dependent rules; None counts the calls.
+
+        Returns:
+            How many rows learned, came into being or were kept out.
+
+        Raises:
+            FailedPreconditionError: there was no backward pass.
+            InvalidArgumentError: a gradient or the scale is not finite. No row changed; the gradients are kept until
+                the next `step` or `discard`.
+        """
+        passes = self._ledger.ready()
+        if not passes:
+            raise FailedPreconditionError(
+                "step: there are no gradients since the last step; call backward() on a loss that was computed from the"
+                " outputs of this module in training mode"
+            )
+        number = self._progress.global_step if global_step is None else global_step
+        rule = Update(
+            seq=self._progress.last_update + 1,
+            step=number,
+            learning_rates=self._rates.at(number),
+            times=times_of(passes, int(clock.time())),
+            scale=_finite(scale),
+        )
+        updates = [(each.batch.plan, each.gradient) for each in passes if each.gradient is not None]
+        applied = self.store.apply(updates, rule).result()
+        self._ledger.close_applied(passes)
+        self._progress.count_update(rule, applied)
+        _require_new(applied, passes)
+        return applied
+
+    def grad_norm(self) -> Tensor:
+        """L2 norm of the gradients that the next `step` would apply, over all rows; 0 without a backward pass.
+
+        Together with the norm of the dense gradients it makes a joint clip factor.
+        """
+        passes = self._ledger.ready()
+        return gradient_norm(passes, self.store.schema) if passes else torch.zeros(())
+
+    def discard(self) -> int:
+        """Drops the gradients since the last step; returns how many backward passes they came from."""
+        return self._ledger.discard()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """`discard`, by the name that loops expect."""
+        self.discard()
+        super().zero_grad(set_to_none)
+
+    def evict(self, now: int | None = None) -> int:
+        """Removes rows whose slot's `expire_days` have passed at `now` (None: the newest time trained on)."""
+        return self.store.evict(now=-1 if now is None else now, seq=self._progress.last_update)
+
+    # Saving and copying: rows are saved with the store
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """For `state_dict`: how far training is, and where the rows of each slot are. Rows are saved with the store."""
+        return _saved_state.save(self._progress, self._placed)
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """For `load_state_dict`.
+
+        Raises:
+            FailedPreconditionError: a slot is not what it was when the state was saved; names it.
+        """
+        _saved_state.load(state, self._progress, self._placed)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Embeddings:
+        # Gradients stay with the original.
+        return _saved_state.copy_module(self, memo, _ledger=Ledger(self.store))
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "Embeddings cannot be pickled: rows live in its store; save the model's state_dict() and the store's tables"
+        )
+
+    def extra_repr(self) -> str:
+        """One line per slot."""
+        lines = [
+            f"{name}: dim={placed.dim}, combiner={placed.combiner!r}, table={placed.table!r}"
+            for name, placed in self._placed.items()
+        ]
+        return "\n".join(lines)
+
+    # Inside
+
+    def _read(self, batch: PlannedBatch, *, train: bool) -> tuple[Tensor, torch.device]:
+        """The outputs [B, W] on this module's device, and the device of the rows."""
+        values = self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
+        with torch.no_grad():
+            buffer = batch.pooled.pool(values)
+        return buffer.to(self._place.device), values.device
+
+    def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
+        return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
+
+
+def _check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate: object) -> None:
+    if not slots:
+        raise InvalidArgumentError("Embeddings: at least one slot is needed, got none; write {'user': Slot(dim=16)}")
+    for name, slot in slots.items():
+        if not name or not isinstance(name, str):
+            raise TypeError(f"Embeddings: names of slots must be non-empty texts, got {name!r}")
+        if not isinstance(slot, Slot):
+            raise TypeError(f"slot {name!r}: expected Slot(...), got {slot!r}; write Slot(dim=16)")
+    if not isinstance(optimizer, RowOptimizer):
+        raise TypeError(
+            f"Embeddings: optimizer must be one of monolith.row_optimizers, got {optimizer!r}; torch's optimizers are"
+            " for dense parameters"
+        )
+    if learning_rate is not None:
+        require_rate(learning_rate, "Embeddings")
+
+
+def _store_of(store: Store | StoreFactory, configs: Mapping[str, TableConfig]) -> Store:
+    # A class of stores has the attributes of a store, so it is told apart first.
+    is_factory = isinstance(store, type) or not hasattr(store, "plan")
+    if not is_factory:
+        return store  # type: ignore[return-value]  # it has a plan(): a store
+    if not callable(store):
+        raise TypeError(f"Embeddings: store must be a Store or make one from table configs, got {store!r}")
+    return store(configs)
+
+
+def _finite(scale: float | Tensor) -> float:
+    factor = float(scale)
+    if not math.isfinite(factor):
+        raise InvalidArgumentError(f"step: scale must be finite, got {factor}; is a gradient NaN or infinite?")
+    return factor
+
+
+def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
+    """Refuses to go on with batch numbers that are not the store's: it would take every step for a repeated one."""
+    if applied.duplicate and not all(each.batch.is_replayable for each in passes):
+        raise FailedPreconditionError(
+            f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; its rows were restored"
+            " without this module's state_dict, which says how far it was"
+        )
+
+
+def _times_per_id(time: int | Tensor | None, shape: BatchShape) -> int | Tensor | None:
+    if not isinstance(time, Tensor) or time.ndim == 0:
+        return None if time is None else int(time)
+    if time.dtype != torch.int64 or time.shape != (shape.num_examples,):
+        raise InvalidArgumentError(
+            f"time must be one number or int64 [{shape.num_examples}], one for each example,"
+            f" got {time.dtype} {tuple(time.shape)}"
+        )
+    return torch.from_numpy(shape.spread(time.cpu().numpy()))

@@ -1,0 +1,193 @@
+"""What a model says of a feature field: how wide its rows are, how they learn, and how long they are kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from monolith.config import Config, config, require_at_least
+from monolith.ids import NUM_SLOTS_V2
+from monolith.nn.combiners import Combiner, CombinerLike, make_combiner
+from monolith.tables.compressors import Compressor, Fp16, Fp32
+from monolith.tables.initializers import Initializer, RandomUniform, Zeros
+from monolith.tables.row_optimizers import Ftrl, RowOptimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["IdLayout", "LearningRate", "Slice", "Slot"]
+
+LearningRate: TypeAlias = "float | Callable[[int], float]"
+"""A number, or a schedule: any function from the global step to a number."""
+
+IdLayout: TypeAlias = Literal["raw", "v2", "any"]
+"""What the ids of a slot look like.
+
+``raw``: numbers in [0, 2^48), unique inside the slot; the slot's number is written into the bits above.
+``v2``: ids of `monolith.ids.pack_v2`, which carry the slot's number already.
+``any``: any int64, such as a 64-bit hash; the slot then gets a table of its own.
+"""
+
+
+@config
+class Slice(Config):
+    """Consecutive dimensions of a slot's rows that start and learn alike. What is left out is the slot's.
+
+    >>> Slot(slices=[Slice.bias(), Slice(8)]).dim
+    9
+    """
+
+    dim: int = field(kw_only=False)
+    """Number of weights, >= 1."""
+    initializer: Initializer | None = None
+    optimizer: RowOptimizer | None = None
+    compressor: Compressor | None = None
+    learning_rate: LearningRate | None = None
+    """Instead of the optimizer's own."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "dim")
+        _check_parts(self)
+
+    @classmethod
+    def bias(cls) -> Slice:
+        """One weight that starts at 0 and learns by FTRL: the slot's own contribution to a logit."""
+        return cls(1, initializer=Zeros(), optimizer=Ftrl(initial_accumulator_value=1e-6, beta=1.0), compressor=Fp32())
+
+
+@config
+class Slot(Config):
+    """A feature field, such as user, item or tags.
+
+    Give `dim`, or `slices` where parts of a row learn differently. A slot that `shares` another one reads and trains
+    the same rows with a combiner of its own, as the items of a history do.
+
+    >>> slot = Slot(slices=[Slice(8), Slice(1)], combiner="mean", expire_days=30)
+    >>> slot.dim, slot.combiner
+    (9, ReduceMean())
+    """
+
+    dim: int | None = field(default=None, kw_only=False)
+    """Weights of a row; left out, it is that of the slices together."""
+    slices: Sequence[Slice] = ()
+    """Parts of a row, end to end; left out, there is one of `dim`."""
+    combiner: CombinerLike = "sum"
+    """How the rows of an example's ids become one output."""
+
+    initializer: Initializer = field(default_factory=RandomUniform)
+    """The first weights of a new row."""
+    optimizer: RowOptimizer | None = None
+    """How rows learn; left out, it is that of the `Embeddings`."""
+    compressor: Compressor = field(default_factory=Fp16)
+    """How a serving row keeps the weights; training always has float32."""
+    learning_rate: LearningRate | None = None
+    """Instead of the optimizer's own."""
+
+    min_count: int = 0
+    """An id gets a row after it was trained on so many times; 0: at once."""
+    expire_days: int = 36500
+    """`Embeddings.evict` removes rows that were not trained for so many days."""
+
+    shares: str | None = None
+    """Name of the slot whose rows this one uses; then only the combiner is its own."""
+    id_layout: IdLayout = "raw"
+    number: int | None = None
+    """The slot in the bits of its ids, 0..32767; left out, it follows from the slot's name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "combiner", make_combiner(self.combiner))
+        object.__setattr__(self, "slices", tuple(self.slices))
+        if self.shares is not None:
+            _check_sharing(self)
+            return
+        _settle_dim(self)
+        _check_parts(self)
+        require_at_least(self, 0, "min_count", "expire_days")
+        if self.id_layout not in {"raw", "v2", "any"}:
+            raise ValueError(f"Slot: id_layout must be 'raw', 'v2' or 'any', got {self.id_layout!r}")
+        if self.number is not None and not 0 <= self.number < NUM_SLOTS_V2:
+            raise ValueError(f"Slot: number must be in [0, {NUM_SLOTS_V2}), got {self.number}")
+
+    @property
+    def slice_dims(self) -> list[int]:
+        """Dims of the slices, as `torch.split` takes them."""
+        return [part.dim for part in self.slices]
+
+    def split(self, output: Tensor) -> tuple[Tensor, ...]:
+        """The output of this slot, slice by slice.
+
+        >>> import torch
+        >>> bias, vector = Slot(slices=[Slice.bias(), Slice(8)]).split(torch.zeros(4, 9))
+        >>> bias.shape, vector.shape
+        (torch.Size([4, 1]), torch.Size([4, 8]))
+        """
+        return output.split_with_sizes(self.slice_dims, dim=-1)
+
+
+def require_rate(rate: object, subject: str) -> None:
+    """Refuses what is neither a schedule nor a number that can be a learning rate."""
+    if callable(rate):
+        return
+    if isinstance(rate, bool) or not isinstance(rate, int | float):
+        raise TypeError(f"{subject}: learning_rate must be a number or a function of the step, got {rate!r}")
+    if not (math.isfinite(rate) and rate >= 0):
+        raise ValueError(f"{subject}: learning_rate must be finite and >= 0, got {rate}")
+
+
+_PARTS: dict[str, type[Config]] = {"initializer": Initializer, "optimizer": RowOptimizer, "compressor": Compressor}
+
+
+def _check_parts(owner: Slice | Slot) -> None:
+    subject = type(owner).__name__
+    for name, kind in _PARTS.items():
+        part = getattr(owner, name)
+        if part is not None and not isinstance(part, kind):
+            raise TypeError(f"{subject}: {name} must be one of monolith's {name}s, got {part!r}")
+    if owner.learning_rate is not None:
+        require_rate(owner.learning_rate, subject)
+
+
+def _settle_dim(slot: Slot) -> None:
+    """After this both `dim` and `slices` say how wide the rows are."""
+    for part in slot.slices:
+        if not isinstance(part, Slice):
+            raise TypeError(f"Slot: slices must be Slice(...), got {part!r}")
+    dim: object = slot.dim
+    if dim is None and not slot.slices:
+        raise ValueError("Slot: dim or slices must be given; write Slot(dim=16)")
+    if dim is not None and (isinstance(dim, bool) or not isinstance(dim, int)):
+        raise TypeError(f"Slot: dim must be a whole number, got {dim!r}")
+    if slot.dim is not None and not slot.slices:
+        object.__setattr__(slot, "slices", (Slice(slot.dim),))
+    total = sum(part.dim for part in slot.slices)
+    if slot.dim is not None and slot.dim != total:
+        raise ValueError(f"Slot: dim is {slot.dim}, but the slices have {total} dims together; leave out dim")
+    object.__setattr__(slot, "dim", total)
+
+
+def _check_sharing(slot: Slot) -> None:
+    unshared = {
+        "dim": slot.dim is None,
+        "slices": not slot.slices,
+        "optimizer": slot.optimizer is None,
+        "learning_rate": slot.learning_rate is None,
+        "min_count": slot.min_count == 0,
+        "expire_days": slot.expire_days == 36500,
+        "initializer": slot.initializer == RandomUniform(),
+        "compressor": slot.compressor == Fp16(),
+        "id_layout": slot.id_layout == "raw",
+        "number": slot.number is None,
+    }
+    given = [name for name, is_default in unshared.items() if not is_default]
+    if given:
+        raise ValueError(
+            f"Slot: it shares the rows of {slot.shares!r}, so {', '.join(given)} must be set there, not here"
+        )
+
+
+def combiner_of(slot: Slot) -> Combiner:
+    """The slot's combiner, which is a `Combiner` once the slot is made."""
+    return make_combiner(slot.combiner)

@@ -1,0 +1,29 @@
+"""How a job is watched: metrics, logs, summaries, stacks on a signal.
+
+Imports nothing above `monolith.errors`. Importing `monolith.observe.signals` installs a handler for SIGUSR1, so nothing
+else imports it; Prometheus and TensorBoard are imported on first use. Read `metric_client` first.
+"""
+
+from __future__ import annotations
+
+from monolith.observe._metric_names import MetricKind
+from monolith.observe.logs import LoggingSetup, configure_logging
+from monolith.observe.metric_client import MetricClient
+from monolith.observe.metric_prefix import get_metric_prefix, set_metric_prefix
+from monolith.observe.metric_recorder import MetricRecorder, Reading, TimerReading, process_recorder
+from monolith.observe.prometheus import MetricsEndpoint, PrometheusCollector
+
+__all__ = [
+    "LoggingSetup",
+    "MetricClient",
+    "MetricKind",
+    "MetricRecorder",
+    "MetricsEndpoint",
+    "PrometheusCollector",
+    "Reading",
+    "TimerReading",
+    "configure_logging",
+    "get_metric_prefix",
+    "process_recorder",
+    "set_metric_prefix",
+]

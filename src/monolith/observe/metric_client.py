@@ -1,0 +1,54 @@
+"""How the system speaks about itself: counters, timers and stores with a name and tags.
+
+>>> from monolith.observe import MetricClient, MetricRecorder
+>>> recorder = MetricRecorder()
+>>> client = MetricClient("monolith.containers", recorder=recorder)
+>>> client.emit_store("num_left_ps", 3, {"model_name": "ranker"})
+>>> recorder.store("monolith.containers.num_left_ps", {"model_name": "ranker"})
+3.0
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.observe._metric_names import require_text
+from monolith.observe.metric_prefix import get_metric_prefix
+from monolith.observe.metric_recorder import process_recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.observe.metric_recorder import MetricRecorder
+
+
+class MetricClient:
+    """Emits metrics under one prefix. Any thread may call any method.
+
+    Args:
+        prefix: What names begin with, followed by a dot; by default that of `get_metric_prefix` at this moment.
+        recorder: Where values go; by default the recorder of the process, which the scrape endpoint shows.
+    """
+
+    def __init__(self, prefix: str | None = None, *, recorder: MetricRecorder | None = None) -> None:
+        self.prefix = get_metric_prefix() if prefix is None else prefix
+        self._recorder = process_recorder() if recorder is None else recorder
+
+    def emit_counter(self, name: str, value: float = 1, tags: Mapping[str, object] | None = None) -> None:
+        """Adds `value`, at least 0, to what was there."""
+        self._recorder.add(self._full(name), value, tags)
+
+    def emit_timer(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
+        """Takes one measurement; the unit is the caller's, one per name."""
+        self._recorder.measure(self._full(name), value, tags)
+
+    def emit_store(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
+        """Replaces what was there."""
+        self._recorder.set(self._full(name), value, tags)
+
+    def flush(self) -> None:
+        """Returns at once: what was emitted can be read when the call that emitted it returns."""
+
+    def _full(self, name: str) -> str:
+        require_text("metric name", name, "run_steps.all")
+        return f"{self.prefix}.{name}" if self.prefix else name

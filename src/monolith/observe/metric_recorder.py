@@ -1,0 +1,217 @@
+"""The metrics of a process, in memory: emitted by clients, read by tests, scraped by Prometheus.
+
+A metric has a name, a kind and, for each set of tags, a value. Names are kept as they were given; the recorder only
+refuses those that Prometheus could not tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import NotFoundError
+from monolith.observe._metric_names import MetricKind, exposition_name, require_text, sample_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_TIMER_BOUNDS = tuple(float(f"{digit}e{exponent}") for exponent in range(-4, 8) for digit in (1, 3))
+"""Upper bounds of a timer's buckets: 0.0001 to 3e7 in steps of about three, for seconds, microseconds and rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimerReading:
+    """What a timer has measured so far."""
+
+    count: int
+    sum: float
+    minimum: float
+    maximum: float
+    buckets: tuple[tuple[float, int], ...]
+    """(upper bound, measurements up to and including it), ascending; the last bound is infinite."""
+
+    @property
+    def mean(self) -> float:
+        """Sum by count."""
+        return self.sum / self.count
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value of one metric at one moment."""
+
+    name: str
+    kind: MetricKind
+    tags: dict[str, str]
+    value: float | TimerReading
+
+
+@dataclass(slots=True)
+class _Timer:
+    counts: list[int]
+    sum: float = 0.0
+    minimum: float = math.inf
+    maximum: float = -math.inf
+
+
+@dataclass(slots=True)
+class _Metric:
+    kind: MetricKind
+    numbers: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
+    timers: dict[tuple[tuple[str, str], ...], _Timer] = field(default_factory=dict)
+
+
+class MetricRecorder:
+    """Keeps metrics. Any thread may call any method; one lock guards everything.
+
+    Args:
+        timer_bounds: Ascending upper bounds of the buckets that timers count into.
+    """
+
+    def __init__(self, *, timer_bounds: Sequence[float] = DEFAULT_TIMER_BOUNDS) -> None:
+        bounds = [float(bound) for bound in timer_bounds]
+        if not all(math.isfinite(bound) for bound in bounds) or sorted(set(bounds)) != bounds:
+            raise ValueError(f"MetricRecorder: timer_bounds must be finite and ascending, got {timer_bounds!r}")
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._metrics: dict[str, _Metric] = {}
+        self._owners: dict[str, str] = {}
+        """Name on Prometheus -> metric that takes it."""
+
+    def add(self, name: str, value: float = 1, tags: Mapping[str, object] | None = None) -> None:
+        """Adds to a counter, which starts at 0."""
+        number = _number(name, value)
+        if not 0 <= number < math.inf:
+            raise ValueError(f"counter {name!r}: value must be finite and >= 0, got {value!r}; use a store")
+        key = _key(name, tags)
+        with self._lock:
+            numbers = self._metric(name, MetricKind.COUNTER).numbers
+            numbers[key] = numbers.get(key, 0.0) + number
+
+    def measure(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
+        """Takes a measurement into a timer."""
+        number = _number(name, value)
+        if not math.isfinite(number):
+            raise ValueError(f"timer {name!r}: value must be finite, got {value!r}")
+        key = _key(name, tags)
+        if any(tag == "le" for tag, _ in key):
+            raise ValueError(f"timer {name!r}: tag 'le' is the name of a bucket's bound; use another name")
+        with self._lock:
+            timers = self._metric(name, MetricKind.TIMER).timers
+            timer = timers.get(key)
+            if timer is None:
+                timer = timers[key] = _Timer([0] * (len(self._bounds) + 1))
+            timer.counts[bisect_left(self._bounds, number)] += 1
+            timer.sum += number
+            timer.minimum = min(timer.minimum, number)
+            timer.maximum = max(timer.maximum, number)
+
+    def set(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
+        """Replaces the value of a store; NaN and infinities are values too."""
+        number = _number(name, value)
+        key = _key(name, tags)
+        with self._lock:
+            self._metric(name, MetricKind.STORE).numbers[key] = number
+
+    def read(self) -> list[Reading]:
+        """Everything there is, at one moment, by name and tags."""
+        with self._lock:
+            found = [
+                Reading(name, metric.kind, dict(key), self._value(metric, key))
+                for name, metric in self._metrics.items()
+                for key in (metric.numbers or metric.timers)
+            ]
+        return sorted(found, key=lambda reading: (reading.name, sorted(reading.tags.items())))
+
+    def counter(self, name: str, tags: Mapping[str, object] | None = None) -> float:
+        """The value of a counter with exactly these tags."""
+        with self._lock:
+            return self._find(name, MetricKind.COUNTER, tags).numbers[_key(name, tags)]
+
+    def store(self, name: str, tags: Mapping[str, object] | None = None) -> float:
+        """The value of a store with exactly these tags."""
+        with self._lock:
+            return self._find(name, MetricKind.STORE, tags).numbers[_key(name, tags)]
+
+    def timer(self, name: str, tags: Mapping[str, object] | None = None) -> TimerReading:
+        """What a timer with exactly these tags has measured."""
+        with self._lock:
+            return self._reading(self._find(name, MetricKind.TIMER, tags).timers[_key(name, tags)])
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._lock:
+            self._metrics.clear()
+            self._owners.clear()
+
+    def _metric(self, name: str, kind: MetricKind) -> _Metric:
+        """The metric of this name, made if new. REQUIRES: the lock is held."""
+        metric = self._metrics.get(name)
+        if metric is not None:
+            if metric.kind is not kind:
+                raise ValueError(f"metric {name!r} is a {metric.kind}; it cannot be a {kind} too, choose another name")
+            return metric
+        taken = sample_names(name, kind)
+        for sample in taken:
+            if sample in self._owners:
+                raise ValueError(
+                    f"metric {name!r} ({kind}) would share the name {sample!r} on Prometheus with metric "
+                    f"{self._owners[sample]!r}; choose another name"
+                )
+        self._owners.update(dict.fromkeys(taken, name))
+        metric = self._metrics[name] = _Metric(kind)
+        return metric
+
+    def _find(self, name: str, kind: MetricKind, tags: Mapping[str, object] | None) -> _Metric:
+        """The metric that has a value for these tags. REQUIRES: the lock is held."""
+        key = _key(name, tags)
+        metric = self._metrics.get(name)
+        if metric is not None and metric.kind is kind and (key in metric.numbers or key in metric.timers):
+            return metric
+        known = [
+            f"{known.kind} {known_name!r} {dict(known_key)}"
+            for known_name, known in self._metrics.items()
+            for known_key in (known.numbers or known.timers)
+        ]
+        raise NotFoundError(f"no {kind} {name!r} with tags {dict(key)}; there are: {', '.join(known) or 'none'}")
+
+    def _value(self, metric: _Metric, key: tuple[tuple[str, str], ...]) -> float | TimerReading:
+        return self._reading(metric.timers[key]) if metric.kind is MetricKind.TIMER else metric.numbers[key]
+
+    def _reading(self, timer: _Timer) -> TimerReading:
+        buckets = tuple(zip([*self._bounds, math.inf], accumulate(timer.counts), strict=True))
+        return TimerReading(sum(timer.counts), timer.sum, timer.minimum, timer.maximum, buckets)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"metric {name!r}: value must be a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metric {name!r}: value must be a number, got {value!r}") from error
+
+
+def _key(name: str, tags: Mapping[str, object] | None) -> tuple[tuple[str, str], ...]:
+    require_text("metric name", name, "run_steps.all")
+    if not tags:
+        return ()
+    labels = {exposition_name(tag) for tag in tags}
+    if len(labels) < len(tags) or any(not label or label.startswith("__") for label in labels):
+        raise ValueError(
+            f"metric {name!r}: tag names must be texts that differ in their letters and digits and do not begin with "
+            f"'__', got {sorted(tags)}"
+        )
+    return tuple(sorted((tag, str(value)) for tag, value in tags.items()))
+
+
+_PROCESS_RECORDER = MetricRecorder()
+
+
+def process_recorder() -> MetricRecorder:
+    """The recorder that clients of this process emit to unless they are given another."""
+    return _PROCESS_RECORDER

@@ -1,0 +1,133 @@
+"""Metrics on Prometheus: a collector for any registry, and an endpoint to scrape.
+
+Names lose their dots: ``monolith.training.run_steps.all`` is ``monolith_training_run_steps_all_total``. Counters end in
+``_total``, timers are histograms, stores are gauges; tags are labels. Needs ``monolith[prometheus]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.errors import UnavailableError
+from monolith.observe._metric_names import MetricKind, exposition_name, family_name
+from monolith.observe.metric_recorder import TimerReading, process_recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client import CollectorRegistry, Metric
+
+    from monolith.observe.metric_recorder import MetricRecorder, Reading
+
+_TYPES = {MetricKind.COUNTER: "counter", MetricKind.TIMER: "histogram", MetricKind.STORE: "gauge"}
+
+
+class PrometheusCollector:
+    """Shows what a recorder holds to a registry: ``registry.register(PrometheusCollector())``.
+
+    Args:
+        recorder: What to show; by default the recorder of the process.
+    """
+
+    def __init__(self, recorder: MetricRecorder | None = None) -> None:
+        self._client = _import_prometheus_client()
+        self._recorder = process_recorder() if recorder is None else recorder
+
+    def describe(self) -> list[Metric]:
+        """Nothing: names come and go with what is emitted."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per metric, with a sample for every set of tags."""
+        families: dict[str, Metric] = {}
+        for reading in self._recorder.read():
+            family = families.get(reading.name)
+            if family is None:
+                spelt = family_name(reading.name, reading.kind)
+                family = families[reading.name] = self._client.Metric(spelt, reading.name, _TYPES[reading.kind])
+            _add_samples(family, reading)
+        yield from families.values()
+
+
+class MetricsEndpoint:
+    """Serves ``GET /metrics`` until closed; a context manager.
+
+    Args:
+        port: 0 takes a free one; see `port` afterwards.
+        address: Interface to listen on. Only this machine by default; ``0.0.0.0`` or ``::`` for all.
+        recorder: What to show; by default the recorder of the process.
+        registry: Registry to serve, to which the recorder is added until the endpoint is closed; by default one of its
+            own. ``prometheus_client.REGISTRY`` shows memory and CPU of the process as well.
+
+    Raises:
+        UnavailableError: Port or address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        port: int = 0,
+        address: str = "127.0.0.1",
+        *,
+        recorder: MetricRecorder | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        client = _import_prometheus_client()
+        self._registry = client.CollectorRegistry() if registry is None else registry
+        self._collector = PrometheusCollector(recorder)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._registry.register(self._collector)
+        try:
+            self._server, self._thread = client.start_http_server(port, address, self._registry)
+        except OSError as error:
+            self._registry.unregister(self._collector)
+            raise UnavailableError(
+                f"metrics endpoint: cannot listen on {address!r} port {port}: {error}; choose another port, or 0"
+            ) from error
+        self._thread.name = f"metrics-endpoint-{self.port}"
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stops serving and frees the port; a second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._registry.unregister(self._collector)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _add_samples(family: Metric, reading: Reading) -> None:
+    labels = {exposition_name(tag): value for tag, value in reading.tags.items()}
+    value = reading.value
+    if isinstance(value, TimerReading):
+        for bound, count in value.buckets:
+            le = "+Inf" if bound == float("inf") else repr(bound)
+            family.add_sample(f"{family.name}_bucket", {**labels, "le": le}, count)
+        family.add_sample(f"{family.name}_count", labels, value.count)
+        family.add_sample(f"{family.name}_sum", labels, value.sum)
+    else:
+        suffix = "_total" if reading.kind is MetricKind.COUNTER else ""
+        family.add_sample(family.name + suffix, labels, value)
+
+
+def _import_prometheus_client() -> Any:
+    try:
+        return importlib.import_module("prometheus_client")
+    except ModuleNotFoundError as error:
+        message = "metrics on Prometheus need prometheus_client, which is not installed; run: "
+        raise ModuleNotFoundError(message + "pip install 'monolith[prometheus]'", name=error.name) from error

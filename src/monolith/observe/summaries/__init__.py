@@ -1,0 +1,36 @@
+"""Summaries for TensorBoard: architecture weights and feature insight, and the event files that carry them.
+
+Needs ``monolith[tensorboard]``, imported on first use; TensorFlow is never loaded. Read `head` first.
+"""
+
+from __future__ import annotations
+
+from monolith.observe.summaries.head import (
+    KDATA,
+    KMETA,
+    KTYPE,
+    MONOLITH_FI_DATA,
+    MONOLITH_NAS_DATA,
+    PLUGIN_NAME,
+    SummaryType,
+    prepare_head,
+)
+from monolith.observe.summaries.nas_weight import nas_weight_json
+from monolith.observe.summaries.summary_writer import SummaryWriter
+from monolith.observe.summaries.tensor_summaries import create_summary_metadata, feature_insight_data, nas_data
+
+__all__ = [
+    "KDATA",
+    "KMETA",
+    "KTYPE",
+    "MONOLITH_FI_DATA",
+    "MONOLITH_NAS_DATA",
+    "PLUGIN_NAME",
+    "SummaryType",
+    "SummaryWriter",
+    "create_summary_metadata",
+    "feature_insight_data",
+    "nas_data",
+    "nas_weight_json",
+    "prepare_head",
+]

@@ -1,0 +1,130 @@
+"""Summaries that carry a tensor and say in their head what its numbers mean.
+
+Each function returns a ``Summary`` proto of TensorBoard, for `SummaryWriter.add_summary`. Its one value has the tag
+``[<name>_]<type>/monolith_...``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.observe.feature_insight import feature_insight, require_segments
+from monolith.observe.summaries._tensorboard import import_tensorboard, tensor_proto
+from monolith.observe.summaries.head import (
+    MONOLITH_FI_DATA,
+    MONOLITH_NAS_DATA,
+    PLUGIN_NAME,
+    SummaryType,
+    encode_head,
+    prepare_head,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.observe.summaries.head import Sizes
+
+
+def create_summary_metadata(description: str | None = None, meta_content: bytes | str = b"") -> Any:
+    """The ``SummaryMetadata`` of a tensor for our plugin; a text becomes UTF-8."""
+    protos = import_tensorboard("compat.proto.summary_pb2")
+    content = meta_content.encode() if isinstance(meta_content, str) else meta_content
+    return protos.SummaryMetadata(
+        summary_description=description,
+        plugin_data=protos.SummaryMetadata.PluginData(plugin_name=PLUGIN_NAME, content=content),
+        data_class=protos.DATA_CLASS_TENSOR,
+    )
+
+
+def nas_data(
+    weight: Any,
+    segment_names: Sequence[str] | None = None,
+    segment_sizes: Sizes | None = None,
+    group_info: Sequence[Sequence[str]] | None = None,
+    *,
+    raw_tag: str | None = None,
+    description: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """A summary of architecture weights.
+
+    Args:
+        weight: The weights, of any shape.
+        segment_names: See `prepare_head`; without names and sizes the head is empty.
+        segment_sizes: See `prepare_head`.
+        group_info: See `prepare_head`.
+        raw_tag: See `prepare_head`.
+        description: Shown by TensorBoard; by default the type.
+        name: Goes in front of the type in the tag.
+    """
+    head, kind = prepare_head(segment_names, segment_sizes, group_info, raw_tag, out_type="bytes")
+    scope = "_".join(part for part in (name, kind) if part)
+    return _summary(f"{scope}/{MONOLITH_NAS_DATA}".lstrip("/"), weight, description or kind, head)
+
+
+def feature_insight_data(  # noqa: PLR0913 - the original's parameters, less its collections
+    input_tensor: Tensor,
+    segment_names: Sequence[str],
+    segment_sizes: Sequence[int],
+    *,
+    weight: Tensor | None = None,
+    group_info: Sequence[Sequence[str]] | None = None,
+    label: Tensor | None = None,
+    description: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """A summary of how much each feature moves the first layer of a tower, per example.
+
+    Args:
+        input_tensor: ``[B, D]``, the input of the layer.
+        segment_names: Names of the n features, in the order of the columns.
+        segment_sizes: Number of columns of each; they add up to D.
+        weight: ``[D, K]``, the kernel of the layer. Without it the input itself is written, sizes as given.
+        group_info: See `prepare_head`; used with a label only.
+        label: ``[B]`` or ``[B, L]``. With it the type is fi_train: each feature's K parts of the product, then the
+            labels, ``[B, n K + L]``. Without it fi_direct: the sum of squares of the parts, ``[B, n]``.
+        description: Shown by TensorBoard; by default the type.
+        name: Goes in front of the type in the tag.
+    """
+    if len(segment_names) != len(segment_sizes):
+        raise ValueError(
+            f"feature_insight_data: every segment needs a size, got {len(segment_names)} names and "
+            f"{len(segment_sizes)} sizes"
+        )
+    if input_tensor.ndim != 2:
+        raise ValueError(f"feature_insight_data: input_tensor must have shape [B, D], got {list(input_tensor.shape)}")
+    sizes = require_segments("feature_insight_data", segment_sizes, input_tensor.shape[1])
+    data = input_tensor.detach()
+    if weight is not None:
+        data = feature_insight(data, weight.detach(), sizes, aggregate=label is None)
+        sizes = [data.shape[1] // len(sizes)] * len(sizes)
+    labels = _labels(label, input_tensor.shape[0])
+    kind = SummaryType.FEATURE_INSIGHT_DIRECT if labels is None else SummaryType.FEATURE_INSIGHT_TRAIN
+    head, _ = prepare_head(segment_names, sizes, group_info, kind, out_type="json")
+    head["label_size"] = 0 if labels is None else labels.shape[1]
+    if labels is not None:
+        data = torch.cat([data.float(), labels.to(data.device)], dim=1)
+    scope = f"{name}_{kind}" if name else kind
+    return _summary(f"{scope}/{MONOLITH_FI_DATA}", data, description or kind, encode_head(head))
+
+
+def _labels(label: Tensor | None, num_examples: int) -> Tensor | None:
+    if label is None:
+        return None
+    if label.ndim not in {1, 2} or label.shape[0] != num_examples:
+        raise ValueError(
+            f"feature_insight_data: label must have shape [{num_examples}] or [{num_examples}, L], "
+            f"got {list(label.shape)}"
+        )
+    columns = label.detach().float()
+    return columns.unsqueeze(1) if columns.ndim == 1 else columns
+
+
+def _summary(tag: str, values: Any, description: str | None, head: bytes) -> Any:
+    protos = import_tensorboard("compat.proto.summary_pb2")
+    metadata = create_summary_metadata(description, head)
+    return protos.Summary(value=[protos.Summary.Value(tag=tag, tensor=tensor_proto(values), metadata=metadata)])

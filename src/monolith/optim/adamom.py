@@ -1,0 +1,75 @@
+"""Adamom: momentum over a scale that is averaged over the whole past."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from monolith.optim import _foreach as foreach
+from monolith.optim._dense_optimizer import Batch, Bounds, DenseOptimizer, Group, LearningRate, decayed, zeros_like
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+    from torch.optim.optimizer import ParamsT
+
+
+class Adamom(DenseOptimizer):
+    """Dense optimizer with momentum over an adaptive scale.
+
+    With ``h = grad + weight_decay * param``, per element::
+
+        m <- mom_decay * m + (1 - mom_decay) * h
+        v <- ada_decay * v + h^2
+        c <- ada_decay * c + 1
+        param <- param - learning_rate * m / sqrt(v / c + epsilon)
+
+    State of a parameter: ``m`` and ``v`` of its shape, and ``c``, one number, because it is the same for every element.
+    All start at 0.
+
+    Args:
+        params: Parameters or groups, as for every torch optimizer.
+        learning_rate: A number, which schedulers may change, or a function without arguments.
+        ada_decay: How much of the squared gradients stays per step, in [0, 1]; 1 averages over all steps.
+        mom_decay: How much of the momentum stays per step, in [0, 1].
+        epsilon: Added under the root.
+        weight_decay: Added to the gradient, times the parameter.
+    """
+
+    _bounds: ClassVar[Mapping[str, Bounds]] = {
+        "ada_decay": Bounds(high=1.0),
+        "mom_decay": Bounds(high=1.0),
+        "epsilon": Bounds(),
+        "weight_decay": Bounds(),
+    }
+
+    def __init__(
+        self,
+        params: ParamsT,
+        learning_rate: LearningRate = 5e-6,
+        *,
+        ada_decay: float = 0.9999,
+        mom_decay: float = 0.99,
+        epsilon: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"ada_decay": ada_decay, "mom_decay": mom_decay, "epsilon": epsilon, "weight_decay": weight_decay}
+        super().__init__(params, learning_rate, options)
+
+    def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:  # noqa: ARG002
+        return {"m": zeros_like(param), "v": zeros_like(param), "c": 0.0}
+
+    def _update(self, batch: Batch, group: Group) -> None:
+        rate, ada_decay = float(group["lr"]), group["ada_decay"]
+        ms, vs, h = batch.state("m"), batch.state("v"), decayed(batch, group["weight_decay"])
+        foreach.lerp_(ms, h, 1 - group["mom_decay"])
+        foreach.mul_(vs, ada_decay)
+        foreach.addcmul_(vs, h, h)
+        counts = [ada_decay * count + 1 for count in batch.state("c")]
+        for state, count in zip(batch.states, counts, strict=True):
+            state["c"] = count
+        # m / sqrt(v / c + epsilon) = sqrt(c) * m / sqrt(v + epsilon * c), which passes over memory once less.
+        roots = foreach.add(vs, [group["epsilon"] * count for count in counts])
+        foreach.sqrt_(roots)
+        foreach.addcdiv_(batch.params, ms, roots, [-rate * math.sqrt(count) for count in counts])

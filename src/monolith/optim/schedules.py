@@ -1,0 +1,124 @@
+"""Learning rates that depend on the step.
+
+A schedule is a plain callable ``step -> learning rate``. Rows take it as it is (``Embeddings(learning_rate=schedule)``,
+or ``learning_rates=[schedule(step)]`` of a table); `ScheduledLR` makes it a torch scheduler for dense optimizers; and a
+`PolynomialDecay` called without a step reads the session's, so it can be the `learning_rate` of our dense optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch.optim.lr_scheduler import LRScheduler
+
+from monolith.config import Config, config, require_at_least, require_positive
+from monolith.errors import FailedPreconditionError
+from monolith.optim.global_step import current_global_step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+Schedule: TypeAlias = Callable[[int], float]
+"""Takes a step (>= 0), returns the learning rate of that step."""
+
+
+@config
+class PolynomialDecay(Config):
+    """From `initial` to `end` in `decay_steps` steps, upward as well as downward.
+
+    ``(initial - end) * (1 - min(step, decay_steps) / decay_steps) ** power + end``. Two equal ones are equal objects
+    with one text, so that slices with equal schedules can share a table.
+
+    >>> schedule = PolynomialDecay(0.01, 10, 0.11)
+    >>> [round(schedule(step), 4) for step in (0, 1, 2, 10, 99)]
+    [0.01, 0.02, 0.03, 0.11, 0.11]
+    """
+
+    initial: float = field(kw_only=False)
+    """The rate of step 0."""
+    decay_steps: int = field(kw_only=False)
+    """Steps from `initial` to `end`, >= 1."""
+    end: float = field(default=0.0001, kw_only=False)
+    """The rate from step `decay_steps` on."""
+    power: float = 1.0
+    """1 is a straight line; > 0."""
+    cycle: bool = False
+    """Do not stay at `end`, but start again from a `decay_steps` that is as many times longer as cycles have begun."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "initial", "end")
+        require_at_least(self, 1, "decay_steps")
+        require_positive(self, "power")
+
+    def __call__(self, step: int | None = None) -> float:
+        """The rate of `step`, or of the session's global step if none is given.
+
+        Raises:
+            ValueError: the step is negative.
+            FailedPreconditionError: no step is given and no session is open.
+        """
+        step = _global_step() if step is None else step
+        if step < 0:
+            raise ValueError(f"PolynomialDecay: step must be >= 0, got {step}")
+        steps = self.decay_steps * (max(1, math.ceil(step / self.decay_steps)) if self.cycle else 1)
+        rest = 1 - min(step, steps) / steps
+        return (self.initial - self.end) * float(rest**self.power) + self.end
+
+    def __str__(self) -> str:
+        numbers = f"end={float(self.end)}, initial={float(self.initial)}, power={float(self.power)}"
+        return f"PolynomialDecay(cycle={self.cycle}, decay_steps={self.decay_steps}, {numbers})"
+
+
+def linear_warmup(learning_rate: float, warmup_steps: int) -> PolynomialDecay:
+    """``learning_rate * min(step / warmup_steps, 1)``: 0 at step 0, in full from `warmup_steps` on.
+
+    0 steps switch the warm-up off: the rate is constant.
+    """
+    if warmup_steps == 0:
+        return PolynomialDecay(learning_rate, 1, learning_rate)
+    return PolynomialDecay(0.0, warmup_steps, learning_rate)
+
+
+class ScheduledLR(LRScheduler):
+    """A torch scheduler that sets the learning rate of every group to its schedule's value.
+
+    Call ``step()`` after each step of the optimizer. Its state dict holds how many steps were made, not the schedules:
+    a resumed run goes on with the schedules it is given.
+
+    Args:
+        optimizer: Any torch optimizer.
+        schedules: One schedule for all groups, or one per group.
+        last_epoch: The step to go on from; -1 starts at step 0.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedules: Schedule | Sequence[Schedule], last_epoch: int = -1) -> None:
+        groups = len(optimizer.param_groups)
+        chosen = [schedules] * groups if callable(schedules) else list(schedules)
+        if len(chosen) != groups:
+            raise ValueError(
+                f"ScheduledLR: expected one schedule, or one for each of the {groups} groups, got {len(chosen)}"
+            )
+        self._schedules = chosen
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """The rate of each group at the current step."""
+        return [schedule(self.last_epoch) for schedule in self._schedules]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimizer and the schedules."""
+        return {name: value for name, value in super().state_dict().items() if name != "_schedules"}
+
+
+def _global_step() -> int:
+    step = current_global_step()
+    if step is None:
+        raise FailedPreconditionError(
+            "PolynomialDecay: no session is open to read the global step from;"
+            " give it the step, or drive the optimizer by ScheduledLR"
+        )
+    return step

@@ -1,0 +1,25 @@
+"""The folder's own modules, importable under the names that mypy knows, and the engines that models run on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from monolith.tables import LocalStore, TableConfig
+from monolith.tables.store import Store
+from monolith.testing import ReferenceStore
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
+
+
+@pytest.fixture(params=[LocalStore, ReferenceStore], ids=["local", "reference"])
+def make_store(request: pytest.FixtureRequest) -> StoreFactory:
+    """Builds a store of an engine; the second one knows nothing of the core."""
+    factory: StoreFactory = request.param
+    return factory
