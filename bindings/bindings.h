@@ -20,6 +20,8 @@ void BindCut(nanobind::module_& m);
 // Packing, unique and partition kernels over ids.
 void BindIdKernels(nanobind::module_& m);
 void BindTouchedKeySet(nanobind::module_& m);
+// Framings of record files, and samples to arrays.
+void BindExamples(nanobind::module_& m);
 // Files of row blocks.
 void BindSnapshot(nanobind::module_& m);
 

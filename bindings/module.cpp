@@ -2,7 +2,7 @@
 #include "bindings.h"
 
 NB_MODULE(_core, m) {
-  m.doc() = "The C++ core of monolith. Private: use monolith.tables and monolith.ids.";
+  m.doc() = "The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolith.data.";
   nanobind::set_leak_warnings(false);  // a model that is alive when the interpreter ends is no defect of the user's
   monolith::BindErrors(m);
   monolith::BindSystem(m);
@@ -13,4 +13,5 @@ NB_MODULE(_core, m) {
   monolith::BindGroup(m);
   monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
+  monolith::BindExamples(m);
 }

@@ -1,4 +1,4 @@
-// The wire form of protocol buffer messages, as far as the original's dump messages use it. Values; one thread at a
+// The wire form of protocol buffer messages, as far as the original's messages use it: groups are refused. Values; one thread at a
 // time.
 #pragma once
 
@@ -34,6 +34,7 @@ class WireReader {
   }
 
   bool ok() const { return ok_; }
+  const char* position() const { return at_; }  // behind the field that Next() gave
   uint32_t tag() const { return tag_; }
   uint64_t number() const { return number_; }        // of a varint or fixed field
   std::string_view bytes() const { return bytes_; }  // of a bytes field

@@ -1,0 +1,41 @@
+// From serialized samples to the arrays of a batch, on all threads of the pool. Results do not depend on their number.
+//
+// Two walks: the first finds where in the records the values of each column lie (data/sample_reader.h), the second
+// decodes them straight into arrays of the right size (data/cell_values.h). Nothing else is copied or allocated per
+// value.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/schema.h"
+
+namespace monolith {
+
+// Arrays of one type lie end to end, in the order of the schema's columns; ragged ones have rows + 1 splits each, and a
+// column of lists of lists has two: its ids, then the lengths of its lists.
+struct ParsedBatch {
+  int64_t rows = 0;
+  std::vector<int64_t> ragged_ints;
+  std::vector<int64_t> ragged_int_splits;
+  std::vector<float> ragged_floats;
+  std::vector<int64_t> ragged_float_splits;
+  std::vector<float> dense_floats;
+  std::vector<int64_t> dense_ints;
+  std::vector<std::vector<std::string>> texts;
+  // Records that were left out, and why.
+  std::vector<int64_t> bad_records;
+  std::vector<std::string> problems;
+};
+
+// At most this many problems are told in words; all are counted.
+inline constexpr size_t kMostProblems = 16;
+
+// Throws kDataLoss naming the record for the first bad one, unless `skip_bad`; kResourceExhausted for a batch that is too
+// large for memory, which hostile samples can ask for in a few bytes.
+ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, bool skip_bad);
+
+}  // namespace monolith

@@ -1,0 +1,73 @@
+// From the wire form of a sample to the cells that a schema asks for, without decoding values or copying them.
+//
+// One reader per thread: it remembers in which order the features of the last sample came, because the next one has them
+// in the same order as a rule. The schema and the arena stay the caller's and outlive the cells.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/cell.h"
+#include "data/schema.h"
+
+namespace monolith {
+
+// The cells of one row: those of each source stand together, `stride` cells from those of the next.
+struct RowCells {
+  Cell* first;
+  size_t stride;
+
+  Cell& operator[](int source) const { return first[static_cast<size_t>(source) * stride]; }
+};
+
+class SampleReader {
+ public:
+  SampleReader(const Schema& schema, Arena* arena) : schema_(schema), arena_(arena) {}
+
+  // Each fills the cells of a row, or returns false with problem() set when the bytes are no such message or a feature
+  // has another type than its column takes. REQUIRES: the cells are absent.
+  bool ReadExample(std::string_view record, RowCells row);
+  bool ReadInstance(std::string_view record, RowCells row);
+  bool ReadTfExample(std::string_view record, RowCells row);
+  // `rows` rows, of which `row` is the first. REQUIRES: rows is what BatchSize gave for the record.
+  bool ReadExampleBatch(std::string_view record, RowCells row, int64_t rows);
+
+  // The rows of an ExampleBatch; -1 when the bytes are no message or the number is negative.
+  static int64_t BatchSize(std::string_view record);
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  struct Known {
+    std::string name;
+    int source;
+  };
+
+  bool Refuse(std::string problem);
+  bool RefuseFeature(int source, const char* what);
+  int Find(std::string_view name);
+  bool Store(int source, const Cell& cell, Cell* to);
+  bool ReadFeature(std::string_view feature, Cell* cell);
+  bool ReadFeatureField(uint32_t number, CellKind kind, std::string_view bytes, uint32_t* last, Cell* cell);
+  bool ReadNamedFeature(std::string_view message, RowCells row);
+  bool ReadInstanceFeature(std::string_view message, RowCells row);
+  bool SplitBySlot(const Cell& fids, RowCells row);
+  bool ReadTfEntry(std::string_view message, RowCells row);
+  bool ReadTfFeature(std::string_view feature, Cell* cell);
+  bool ReadFeatureList(std::string_view message, RowCells row, int64_t rows);
+  bool StoreList(int source, bool is_shared, RowCells row, int64_t rows);
+  bool ReadLineId(std::string_view message, RowCells row);
+  // The LineId of a row: the reserved feature where it is there, else the typed field.
+  bool ReadLineIdOf(RowCells row, const Cell& typed);
+
+  const Schema& schema_;
+  Arena* arena_;
+  std::vector<Known> order_;
+  size_t next_ = 0;
+  std::vector<std::string_view> features_;
+  std::string problem_;
+};
+
+}  // namespace monolith

@@ -1,0 +1,63 @@
+"""What to do with records that cannot be read: raise at once, or leave out up to a limit, counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from monolith.errors import DataLossError
+
+_LOG = logging.getLogger(__name__)
+_MOST_KEPT = 16
+
+
+class BadRecords:
+    """Counts what had to be left out, and raises when it is more than allowed.
+
+    Shared by readers and parsers; thread-safe.
+
+    >>> bad = BadRecords(limit=1)
+    >>> bad.add("file 'clicks': offset 12: checksum of a record does not match")
+    >>> bad.count
+    1
+
+    Args:
+        limit: Records that may be left out; 0 raises for the first one.
+    """
+
+    def __init__(self, limit: int = 0) -> None:
+        if limit < 0:
+            raise ValueError(f"limit of bad records must be >= 0, got {limit}")
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._count = 0
+        self._first: list[str] = []
+
+    @property
+    def count(self) -> int:
+        """Records left out so far."""
+        return self._count
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """Place and reason of the first few."""
+        return tuple(self._first)
+
+    def add(self, text: str, records: int = 1) -> None:
+        """Counts bad records; `text` says where and why.
+
+        Raises:
+            DataLossError: these are more than may be left out.
+        """
+        with self._lock:
+            self._count += records
+            count = self._count
+            is_kept = len(self._first) < _MOST_KEPT
+            if is_kept:
+                self._first.append(text)
+        if count > self.limit:
+            allowed = f" ({count} bad records, {self.limit} may be left out)" if self.limit else ""
+            raise DataLossError(f"{text}{allowed}")
+        # Later ones are told less and less often, so that a bad file does not fill a disk with messages.
+        if is_kept or count & (count - 1) == 0:
+            _LOG.warning("left out a record (%d of at most %d): %s", count, self.limit, text)

@@ -1,0 +1,70 @@
+"""The columns of some samples, ready for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+ColumnValues: TypeAlias = "Tensor | Ragged | list[bytes]"
+"""What a column is: one row for each sample."""
+
+
+class Batch(Mapping[str, ColumnValues]):
+    """Column name to values, all of `num_rows` rows.
+
+    >>> import torch
+    >>> batch = Batch({"user": Ragged.from_lists([[7], [3, 9]]), "label": torch.ones(2, 1)}, num_rows=2)
+    >>> batch["user"], batch.num_rows
+    (Ragged([[7], [3, 9]], dtype=torch.int64), 2)
+    """
+
+    __slots__ = ("_columns", "_num_rows")
+
+    def __init__(self, columns: Mapping[str, ColumnValues], *, num_rows: int) -> None:
+        for name, values in columns.items():
+            rows = values.num_rows if isinstance(values, Ragged) else len(values)
+            if rows != num_rows:
+                raise ValueError(f"column {name!r} must have {num_rows} rows, got {rows}")
+        self._columns = dict(columns)
+        self._num_rows = num_rows
+
+    @property
+    def num_rows(self) -> int:
+        """Number of samples."""
+        return self._num_rows
+
+    def __getitem__(self, name: str) -> ColumnValues:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise KeyError(f"batch has no column {name!r}; it has {', '.join(self._columns) or 'none'}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return f"Batch({self._num_rows} rows: {', '.join(self._columns)})"
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
+        """The batch on a device; byte strings stay where they are."""
+        columns = {
+            name: values if isinstance(values, list) else values.to(device, non_blocking=non_blocking)
+            for name, values in self._columns.items()
+        }
+        return Batch(columns, num_rows=self._num_rows)
+
+    def pin_memory(self) -> Batch:
+        """The batch in pinned memory, from which a GPU copies while it computes."""
+        columns = {
+            name: values if isinstance(values, list) else values.pin_memory() for name, values in self._columns.items()
+        }
+        return Batch(columns, num_rows=self._num_rows)

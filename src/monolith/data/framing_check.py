@@ -1,0 +1,143 @@
+"""Finds out at the start of a file whether it has the framing it is said to have.
+
+A wrong framing need not fail by itself: a plain file read as one with sort ids gives every second sample and no error.
+So the first records are looked at, and framings that explain them better are named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.data.compression import looks_like
+from monolith.data.framing import Framing
+from monolith.data.sample_format import SampleFormat
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_NUM_LOOKED_AT = 8
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRE_TYPES = frozenset({_VARINT, _FIXED64, _BYTES, _FIXED32})
+_FIELDS: dict[SampleFormat, dict[int, frozenset[int]]] = {
+    SampleFormat.EXAMPLE: {
+        1: frozenset({_BYTES}),
+        2: frozenset({_BYTES}),
+        100: frozenset({_BYTES}),
+        101: frozenset({_BYTES, _FIXED32}),
+        102: frozenset({_FIXED32}),
+        103: frozenset({_VARINT}),
+    },
+    SampleFormat.EXAMPLE_BATCH: {
+        1: frozenset({_BYTES}),
+        2: frozenset({_BYTES}),
+        3: frozenset({_VARINT}),
+        100: frozenset({_VARINT}),
+    },
+    SampleFormat.INSTANCE: {
+        1: frozenset({_BYTES, _FIXED64}),
+        2: frozenset({_BYTES, _FIXED32}),
+        3: frozenset({_BYTES, _FIXED32}),
+        4: frozenset({_FIXED32}),
+        5: frozenset({_BYTES}),
+        6: frozenset({_BYTES, _FIXED32}),
+        7: frozenset({_BYTES}),
+        8: frozenset({_BYTES, _FIXED64}),
+        9: frozenset({_BYTES}),
+        100: frozenset({_VARINT}),
+    },
+    SampleFormat.TF_EXAMPLE: {1: frozenset({_BYTES})},
+}
+"""The fields of each message and how they may stand on the wire."""
+
+
+class _Explanation:
+    """What the start of a file is under one framing."""
+
+    def __init__(self, head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> None:
+        spans, consumed, _, problem, _, _ = _core.scan_frames(
+            head, 0, framing=framing.value, at_end=at_end, max_record_bytes=1 << 31, max_records=_NUM_LOOKED_AT
+        )
+        pairs = spans.reshape(-1, 2)
+        payloads = [head[offset : offset + length].tobytes() for offset, length in pairs.tolist()]
+        self.framing = framing
+        self.is_read = not problem and bool(payloads)
+        self.is_possible = self.is_read and all(_is_message(payload, None) for payload in payloads)
+        """Every payload is some message, perhaps an empty one or one of fields that are not known here."""
+        self.is_sure = self.is_possible and all(
+            payload and _is_message(payload, _FIELDS[sample]) for payload in payloads
+        )
+        self.share = sum(map(len, payloads)) / consumed if consumed else 0.0
+        """Of the bytes, how many are payload."""
+
+
+def better_framings(
+    head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool
+) -> list[Framing]:
+    """Framings that explain the start of a stream better than the one it is said to have; none when it may be right.
+
+    Args:
+        head: The first bytes.
+        framing: What the stream is said to have.
+        sample: What its records are said to hold; plain bytes cannot be told from one another.
+        at_end: Whether the head is the whole stream.
+    """
+    if sample is SampleFormat.PLAINTEXT or not len(head):
+        return []
+    said = _Explanation(head, framing, sample, at_end=at_end)
+    # What passes for a sort id may be the samples of a framing that has none.
+    if said.is_sure and framing in {Framing.PLAIN, Framing.TFRECORD, Framing.LAGRANGEX, Framing.KAFKA_DUMP}:
+        return []
+    others = (_Explanation(head, other, sample, at_end=at_end) for other in Framing if other is not framing)
+    found = [other for other in others if other.is_sure]
+    # What is possible loses only to what leaves no more bytes unexplained; what is sure, to what leaves fewer.
+    if said.is_sure:
+        found = [other for other in found if other.share > said.share]
+    elif said.is_possible:
+        found = [other for other in found if other.share >= said.share]
+    best = max((other.share for other in found), default=0.0)
+    return [other.framing for other in found if other.share == best]
+
+
+def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> str:
+    """What to try, for the message of an error that may come from a wrong framing or compression."""
+    if (compressed := looks_like(head[:4].tobytes())) is not None:
+        return f"the stream starts like {compressed.name}; give its compression"
+    if better := better_framings(head, framing, sample, at_end=at_end):
+        return f"its start fits the framing {' or '.join(other.name for other in better)}, not {framing.name}"
+    return f"is {framing.name} its framing?"
+
+
+def _is_message(payload: bytes, fields: dict[int, frozenset[int]] | None) -> bool:
+    """Whether these bytes are a message of these fields, or of any if none are given."""
+    at, end = 0, len(payload)
+    while at < end:
+        tag, at = _varint(payload, at)
+        if at < 0 or (tag & 7) not in (_WIRE_TYPES if fields is None else fields.get(tag >> 3, ())):
+            return False
+        at = _behind_field(payload, at, tag & 7)
+        if not 0 <= at <= end:
+            return False
+    return True
+
+
+def _behind_field(payload: bytes, at: int, wire: int) -> int:
+    if wire == _FIXED64:
+        return at + 8
+    if wire == _FIXED32:
+        return at + 4
+    number, at = _varint(payload, at)
+    return at if wire == _VARINT or at < 0 else at + number
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """A number and the place behind it; -1 for a place when it is cut off or too long."""
+    number = shift = 0
+    while at < len(payload) and shift < 70:
+        byte = payload[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return number, at
+    return 0, -1

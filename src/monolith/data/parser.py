@@ -1,0 +1,135 @@
+"""From serialized samples to a `Batch`, in the core: no Python runs for a sample or a feature."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from monolith import _core
+from monolith.data.bad_records import BadRecords
+from monolith.data.batch import Batch, ColumnValues
+from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
+from monolith.data.records import Records
+from monolith.data.sample_format import SampleFormat
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_LINE_ID_FORMS = ("int", "float", "ints", "text")
+
+
+class Parser:
+    """Parses samples of one format into batches of the same columns. Thread-safe, and runs on all threads of the core.
+
+    Of an ``ExampleBatch`` all rows go to the batch, those of several records one after another; a SHARED column stands
+    in every row. Features that no column asks for are stepped over, not decoded.
+
+    >>> from monolith.data.protos.example_pb2 import Example
+    >>> example = Example(label=[1.0])
+    >>> example.named_feature.add(name="user").feature.fid_v2_list.value.append(7)
+    >>> Parser("example", [Ids("user"), Label()]).parse([example.SerializeToString()])["user"]
+    Ragged([[7]], dtype=torch.int64)
+
+    Args:
+        sample: What the records hold.
+        columns: What the batch is made of.
+        bad: Counts records that are no such samples, or whose features have another type than their column, and decides
+            how many may be left out.
+
+    Raises:
+        ValueError: a name that is asked for twice, or no field of LineId.
+    """
+
+    def __init__(self, sample: SampleFormat | str, columns: Sequence[Column], *, bad: BadRecords | None = None) -> None:
+        self.sample = SampleFormat.of(sample)
+        if self.sample is SampleFormat.PLAINTEXT:
+            raise ValueError("PLAINTEXT records are bytes; there is nothing to parse")
+        self.columns = tuple(columns)
+        self.bad = BadRecords() if bad is None else bad
+        number = 4 if self.sample is SampleFormat.TF_EXAMPLE else self.sample.value
+        self._schema = _core.SampleSchema(number, [column.core_columns() for column in self.columns])
+        line_id_forms = {name: _LINE_ID_FORMS[form] for name, form in _core.line_id_fields()}
+        self._forms = [_form_of(column, line_id_forms) for column in self.columns]
+
+    def parse(self, records: Records | Sequence[bytes]) -> Batch:
+        """The batch of these records, in their order.
+
+        Raises:
+            DataLossError: more records are bad than may be left out; names the first of them.
+            ResourceExhaustedError: the batch would be too large for memory.
+        """
+        if isinstance(records, Records):
+            parsed = self._schema.parse_spans(records.buffer, records.spans, skip_bad=True)
+        else:
+            parsed = self._schema.parse_list(list(records), skip_bad=True)
+        rows, *arrays, texts, bad_records, problems = parsed
+        if len(bad_records):
+            self._count_bad(records, bad_records.tolist(), problems)
+        ragged_ints, int_splits, ragged_floats, float_splits, dense_floats, dense_ints = map(torch.from_numpy, arrays)
+        pieces: dict[str, Iterator[ColumnValues]] = {
+            "ints": _ragged(ragged_ints, int_splits, rows),
+            "floats": _ragged(ragged_floats, float_splits, rows),
+            "dense_floats": _dense(dense_floats, self._widths("dense_floats"), rows),
+            "dense_ints": _dense(dense_ints, self._widths("dense_ints"), rows),
+            "texts": iter(texts),
+        }
+        columns = {
+            column.name: _assemble(column, pieces[form], form)
+            for column, form in zip(self.columns, self._forms, strict=True)
+        }
+        return Batch(columns, num_rows=rows)
+
+    def _widths(self, form: str) -> list[int]:
+        return [
+            column.width if isinstance(column, Dense | Label) else 1
+            for column, own in zip(self.columns, self._forms, strict=True)
+            if own == form
+        ]
+
+    def _count_bad(self, records: Records | Sequence[bytes], bad: list[int], problems: list[str]) -> None:
+        for index, problem in zip(bad, problems, strict=False):
+            place = records.place_of(index) if isinstance(records, Records) else f"record {index}"
+            self.bad.add(f"{place}: {problem}")
+        if len(bad) > len(problems):
+            self.bad.add(f"{len(bad) - len(problems)} more records of the same batch", len(bad) - len(problems))
+
+
+def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:
+    """Which of the core's arrays a column lies in."""
+    if isinstance(column, LineIdField):
+        return {"int": "dense_ints", "float": "dense_floats", "ints": "ints", "text": "texts"}[
+            line_id_forms[column.name]
+        ]
+    if isinstance(column, Ids | Ints | NestedIds):
+        return "ints"
+    if isinstance(column, Dense):
+        return "dense_floats" if column.dtype == "float32" else "dense_ints"
+    return {Floats: "floats", FirstBytes: "texts", Label: "dense_floats", Weight: "dense_floats"}[type(column)]
+
+
+def _ragged(values: Tensor, splits: Tensor, rows: int) -> Iterator[Ragged]:
+    """Cuts arrays that lie end to end apart; two calls of torch for all of them."""
+    table = splits.view(-1, rows + 1)
+    parts = torch.split(values, table[:, -1].tolist())
+    return (Ragged(part, part_splits, validate=False) for part, part_splits in zip(parts, table.unbind(), strict=True))
+
+
+def _dense(values: Tensor, widths: list[int], rows: int) -> Iterator[Tensor]:
+    parts = torch.split(values, [rows * width for width in widths])
+    return (part.view(rows, width) for part, width in zip(parts, widths, strict=True))
+
+
+def _assemble(column: Column, pieces: Iterator[ColumnValues], form: str) -> ColumnValues:
+    piece = next(pieces)
+    if isinstance(column, NestedIds):
+        ids, lengths = cast("Ragged", piece), cast("Ragged", next(pieces))
+        lists = Ragged.from_lengths(ids.values, lengths.flat_values, validate=False)
+        return Ragged(lists, lengths.row_splits, validate=False)
+    if isinstance(column, Ids) and column.length is not None and isinstance(piece, Ragged):
+        return piece.to_padded(length=column.length)
+    if isinstance(column, Weight) or (isinstance(column, LineIdField) and form.startswith("dense")):
+        return cast("Tensor", piece).view(-1)
+    return piece
