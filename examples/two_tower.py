@@ -6,8 +6,8 @@
 Whom an item is shown to depends on taste, how often on its popularity. An in-batch softmax takes the other items of the
 batch as negatives, so popular items are negatives often, and a model learns to place them too low. An item's row keeps
 an estimate of the steps between two of its occurrences (`BatchSoftmax`); its logarithm in the loss undoes the bias.
-Expected: a recall@10 on later traffic of 0.33 or more with the correction (the true probabilities reach 0.41 to 0.43), and
-at least 0.08 less without it.
+Expected: a recall@10 on later traffic of 0.33 or more with the correction (the true probabilities reach 0.41 to 0.43),
+and at least 0.08 less without it.
 """
 
 from __future__ import annotations
