@@ -1,0 +1,116 @@
+"""Why bias correction: two towers for retrieval, trained on the batch's own items as negatives.
+
+    python examples/two_tower.py               # one seed, some seconds
+    python examples/two_tower.py --seeds 3     # the claim, for every seed
+
+Whom an item is shown to depends on taste, how often on its popularity. An in-batch softmax takes the other items of the
+batch as negatives, so popular items are negatives often, and a model learns to place them too low. An item's row keeps
+an estimate of the steps between two of its occurrences (`BatchSoftmax`); its logarithm in the loss undoes the bias.
+Expected: a recall@10 on later traffic of 0.33 or more with the correction (the true probabilities reach 0.41 to 0.43),
+and at least 0.08 less without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from torch import Tensor, nn
+
+import monolith as ml
+
+USERS, ITEMS, TASTES, DIM = 1_000, 1_000, 4, 16
+VISITS, TEST_VISITS, BATCH = 120_000, 20_000, 256
+TOP = 10
+LEAST_RECALL, LEAST_GAIN = 0.33, 0.08
+
+
+def make_visits(seed: int) -> tuple[Tensor, Tensor, float]:
+    """Users [n], the item each of them took [n], and the recall@10 of the true probabilities."""
+    draw = torch.Generator().manual_seed(seed)
+    taste, flavour = torch.randn(USERS, TASTES, generator=draw), torch.randn(ITEMS, TASTES, generator=draw)
+    popularity = 1.2 * torch.randn(ITEMS, generator=draw)
+    logits = taste @ flavour.T + popularity
+    by_user = torch.multinomial(logits.softmax(dim=1), VISITS // USERS, replacement=True, generator=draw)
+    order = torch.randperm(VISITS, generator=draw)
+    user, item = order // (VISITS // USERS), by_user.flatten()[order]
+    return user, item, recall(logits, user[-TEST_VISITS:], item[-TEST_VISITS:])
+
+
+class TwoTower(nn.Module):
+    """A vector for each user and each item; their product says how well they match."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        interval = ml.Slice(
+            1,
+            initializer=ml.initializers.BatchSoftmaxInit(10),
+            optimizer=ml.row_optimizers.BatchSoftmax(learning_rate=0.05),
+        )
+        slots = {"user": ml.Slot(DIM), "item": ml.Slot(slices=[ml.Slice(DIM), interval])}
+        adagrad = ml.row_optimizers.Adagrad(learning_rate=0.1, initial_accumulator_value=1e-8)
+        self.embeddings = ml.Embeddings(slots, adagrad, seed=seed)
+        self.user_tower = ml.nn.MLP(DIM, [32, DIM])
+        self.item_tower = ml.nn.MLP(DIM, [32, DIM])
+
+    def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Vectors of users [B, DIM] and items [B, DIM], and the steps between two occurrences of each item [B]."""
+        x = self.embeddings({"user": user, "item": item})
+        item_rows, interval = self.embeddings.slots["item"].split(x["item"])
+        return self.user_tower(x["user"]), self.item_tower(item_rows), interval.squeeze(1)
+
+
+def train(model: TwoTower, user: Tensor, item: Tensor, *, is_corrected: bool) -> None:
+    """One pass over the visits."""
+    dense_optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for users, items in zip(user.split(BATCH), item.split(BATCH), strict=True):
+        user_vectors, item_vectors, interval = model(users, items)
+        loss = ml.nn.batch_softmax_loss(user_vectors, item_vectors, interval if is_corrected else None, normalize=False)
+        dense_optimizer.zero_grad()
+        loss.backward()
+        dense_optimizer.step()
+        model.embeddings.step()
+
+
+def scores_of(model: TwoTower) -> Tensor:
+    """[USERS, ITEMS], as retrieval ranks them."""
+    model.eval()
+    with torch.no_grad():
+        user_vectors, item_vectors, _ = model(torch.arange(USERS), torch.arange(ITEMS))
+    scores: Tensor = user_vectors @ item_vectors.T
+    return scores
+
+
+def recall(scores: Tensor, user: Tensor, item: Tensor) -> float:
+    """The share of visits whose item is among the user's best."""
+    best = scores.topk(TOP, dim=1).indices
+    return float((best[user] == item[:, None]).any(1).float().mean())
+
+
+def compare(seed: int) -> tuple[float, float]:
+    """The recall with and without the correction."""
+    user, item, best = make_visits(seed)
+    recalls = []
+    for is_corrected in (True, False):
+        model = TwoTower(seed)
+        train(model, user[:-TEST_VISITS], item[:-TEST_VISITS], is_corrected=is_corrected)
+        recalls.append(recall(scores_of(model), user[-TEST_VISITS:], item[-TEST_VISITS:]))
+    corrected, uncorrected = recalls
+    print(f"seed {seed}: recall@{TOP} {corrected:.4f} with the correction, {uncorrected:.4f} without"
+          f" (true probabilities: {best:.4f})")  # fmt: skip
+    return corrected, uncorrected
+
+
+def main() -> None:
+    """Compare for some seeds."""
+    parser = argparse.ArgumentParser(description="In-batch softmax with and without bias correction.")
+    parser.add_argument("--seeds", type=int, default=1)
+    for seed in range(parser.parse_args().seeds):
+        corrected, uncorrected = compare(seed)
+        assert corrected >= LEAST_RECALL, f"expected a recall of at least {LEAST_RECALL}"
+        assert corrected - uncorrected >= LEAST_GAIN, f"expected the correction to gain at least {LEAST_GAIN}"
+
+
+if __name__ == "__main__":
+    main()
