@@ -57,7 +57,7 @@ def item_of(topic: Tensor, draw: torch.Generator) -> Tensor:
 class MeanPooling(nn.Module):
     """The history as the mean of its items, whatever the candidate."""
 
-    combiner = "mean"
+    combiner = ml.nn.ReduceMean()
 
     def forward(self, x: ml.nn.LookedUp, _history: ml.Ragged) -> Tensor:
         """[B, DIM]."""

@@ -64,11 +64,11 @@ class TwoTower(nn.Module):
 def train(model: TwoTower, user: Tensor, item: Tensor, *, is_corrected: bool) -> None:
     """One pass over the visits."""
     dense_optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for users, items in zip(user.split(BATCH), item.split(BATCH), strict=True):
-        user_vectors, item_vectors, interval = model(users, items)
+    for start in range(0, len(user), BATCH):
+        user_vectors, item_vectors, interval = model(user[start : start + BATCH], item[start : start + BATCH])
         loss = ml.nn.batch_softmax_loss(user_vectors, item_vectors, interval if is_corrected else None, normalize=False)
         dense_optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         dense_optimizer.step()
         model.embeddings.step()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
+
+
+COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 
 
 def run_example(path: Path) -> str:
@@ -25,6 +29,22 @@ def test_example_succeeds_and_prints_its_result(path: Path) -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example_fits_on_a_few_screens(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", COMPARISONS, ids=lambda path: path.name)
+@pytest.mark.parametrize("results", [(0.5, 0.5), (0.0, -1.0)], ids=["no-gain", "too-low"])
+def test_example_fails_when_its_claim_does_not_hold(
+    path: Path, results: tuple[float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    monkeypatch.setattr(example, "compare", lambda seed: results)
+    monkeypatch.setattr(sys, "argv", [path.name])
+    with pytest.raises(AssertionError, match="expected"):
+        example.main()
 
 
 def test_tables_prints_a_trained_an_expired_and_a_restored_row(project_root: Path) -> None:
