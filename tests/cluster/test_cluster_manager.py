@@ -113,9 +113,9 @@ def test_a_service_that_fails_for_a_while_is_asked_again(clock: FakeClock) -> No
 
 
 def test_without_a_limit_the_wait_has_no_end(clock: FakeClock) -> None:
-    discovery = Unfolding(clock, lambda name, now: dict(enumerate(PS)) if now >= 1_000_000 else {})
+    discovery = Unfolding(clock, lambda name, now: dict(enumerate(PS)) if now >= 100_000 else {})
     get_training_cluster(discovery, request(), clock=clock)
-    assert clock.monotonic() == 1_000_000
+    assert clock.monotonic() == 100_000
 
 
 def test_a_limit_ends_the_wait_with_what_was_found(clock: FakeClock) -> None:

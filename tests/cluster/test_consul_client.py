@@ -126,6 +126,17 @@ def test_a_service_that_nobody_wants_any_more_is_not_told_again(agent: ConsulAge
     assert client.lookup("job") == []
 
 
+def test_a_service_that_is_replaced_while_it_comes_back_goes_again(agent: ConsulAgent, connect: Connect) -> None:
+    client = connect(heartbeat_seconds=0.01, retry_seconds=0.01)
+    answers = [True, False]  # nobody else yet; then somebody
+    client.register("job", 2222, still_wanted=lambda: answers.pop(0))
+    agent.stop()
+    agent.start()
+    eventually(lambda: not client.keeps_alive("job", 2222), "it gives up")
+    assert answers == []
+    assert agent.services == {}
+
+
 def test_registering_again_leaves_one_heartbeat(connect: Connect) -> None:
     client = connect()
     for _ in range(3):

@@ -165,6 +165,19 @@ def test_registering_without_a_server_fails_after_the_tries(make: Make, zookeepe
     discovery.register("ps", 0, "10.0.0.1:1001")
 
 
+def test_a_connection_that_goes_while_a_node_is_compared_is_a_failed_try(
+    make: Make, operator: Any, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discovery = make(max_tries=2, delay=0.01)
+    operator.create(path, b"10.0.0.9:9", makepath=True)
+    monkeypatch.setattr(MonolithKazooClient, "client_id", None)
+    with pytest.raises(UnavailableError, match="no session at the moment"):
+        discovery.register("ps", 0, "10.0.0.1:1001")
+    monkeypatch.undo()
+    discovery.register("ps", 0, "10.0.0.1:1001")
+    assert discovery.query("ps") == {0: "10.0.0.1:1001"}
+
+
 def test_no_server_at_all_is_a_time_out_that_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, unused_address: str
 ) -> None:

@@ -26,8 +26,10 @@ EXTRAS = {
     "prometheus": ("prometheus-client",),
     "tensorboard": ("tensorboard",),
     "zookeeper": ("kazoo",),
+    "zstd": ("zstandard",),
     "test": (
         "cramjam",
+        "crc32c",
         "grpcio-tools",
         "hypothesis",
         "import-linter",

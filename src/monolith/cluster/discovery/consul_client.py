@@ -264,11 +264,22 @@ class _Service:
         return self.client.ask(self.client.heartbeat_method, path, host=self.host).status == http.HTTPStatus.OK
 
     def repair(self) -> bool:
-        if self.still_wanted is not None and not self.still_wanted():
-            _log.warning("consul: %s was replaced and is not kept alive any more", self.service_id)
+        if self._is_replaced():
             return False
         self.announce()
-        return self.beat()
+        is_beating = self.beat()
+        # Whoever replaces this service may have registered since it was looked for: then it is this one that goes.
+        if self._is_replaced():
+            path = f"/v1/agent/service/deregister/{urllib.parse.quote(self.service_id)}"
+            self.client.put(path, self.host, f"deregister {self.service_id}")
+            return False
+        return is_beating
+
+    def _is_replaced(self) -> bool:
+        if self.still_wanted is None or self.still_wanted():
+            return False
+        _log.warning("consul: %s was replaced and is not kept alive any more", self.service_id)
+        return True
 
 
 def _shown(body: bytes) -> str:

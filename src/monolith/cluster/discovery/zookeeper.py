@@ -158,7 +158,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 return True
             try:
                 found, stat = self._client.get(path)
-                if stat.ephemeralOwner == self._client.client_id[0]:
+                if stat.ephemeralOwner == self._session_id():
                     if found != data:
                         self._client.set(path, data)
                     return True
@@ -168,6 +168,12 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 self._client.delete(path, version=stat.version)
             except (NoNodeError, BadVersionError):
                 continue  # it changed under our hands: look again
+
+    def _session_id(self) -> int:
+        session = self._client.client_id
+        if session is None:  # kazoo forgets it while the connection is away
+            raise ConnectionLoss("no session at the moment")
+        return int(session[0])
 
     def _delete(self, path: str, addr: str) -> None:
         try:
