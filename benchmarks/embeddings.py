@@ -33,6 +33,7 @@ from monolith.cli._bench import machine, report
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
 from monolith.cli._bench.timing import Contestant, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
+from monolith.nn._pooling import PooledBatch
 from monolith.tables import BatchStamp, Update
 
 FEATURES, DIM = 26, 16
@@ -114,10 +115,11 @@ class Bare:
 
     def train(self, batch: Batch) -> None:
         """Plan, read, pool, sum gradients, apply."""
-        store, pooled = self._store, self._planned[id(batch)].pooled  # a plan is a function of the ids: pooling fits
+        store, planned = self._store, self._planned[id(batch)]
         self._seq += 1
         plan = store.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
         values = store.read(plan, after=self._seq - 1, train=True).result().values
+        pooled = PooledBatch(planned.pooled.layout, plan, planned.shape)
         pooled.pool(values)
         gradient = pooled.sum_gradients(self._gradient, [None] * FEATURES, values.device)
         rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME)

@@ -71,6 +71,18 @@ class IdBatch:
     shape: BatchShape
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What batches with the same numbers of ids have in common."""
+
+    shape: BatchShape
+    ends: list[int]
+    """Where the ids of each slot begin, and where the last ones end."""
+    table_splits: NDArray[np.int64]
+    bases: NDArray[np.int64]
+    """[n] the slot's number in each id, in its bits."""
+
+
 class IdBatchReader:
     """Reads batches for one set of slots; any thread may call it."""
 
@@ -81,7 +93,7 @@ class IdBatchReader:
         self._first_slots = [names.index(table) for table in tables]
         self._is_packed = [slots[first].number is not None for first in self._first_slots]
         self._bases = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
-        self._bases_by_sizes: tuple[bytes, NDArray[np.int64]] = (b"", self._bases[:0])
+        self._last_frame: tuple[tuple[int, ...], _Frame] | None = None
         self._carrying = [place for place, slot in enumerate(slots) if slot.slot.id_layout == "v2"]
 
     def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
@@ -108,6 +120,21 @@ class IdBatchReader:
                     self._refuse_length(slot.name, count, num_examples)
                 num_examples = count
             flat.append(values)
+        frame = self._frame(num_examples, per_example, splits, flat)
+        ids = self._packed(torch.cat(flat).numpy(), frame)
+        return IdBatch(ids=ids, table_splits=frame.table_splits, shape=frame.shape)
+
+    def _frame(
+        self,
+        num_examples: int,
+        per_example: Sequence[int],
+        splits: Sequence[NDArray[np.int64]],
+        flat: Sequence[Tensor],
+    ) -> _Frame:
+        """Made once for batches without row splits, which are of the shape of the last one as a rule."""
+        key = (num_examples, *per_example)
+        if not splits and self._last_frame is not None and self._last_frame[0] == key:
+            return self._last_frame[1]
         sizes = np.array([values.shape[0] for values in flat], np.int64)
         shape = BatchShape(
             num_examples=num_examples,
@@ -118,8 +145,11 @@ class IdBatchReader:
         self._check_splits(shape)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         table_splits = ends[[*self._first_slots, len(self._slots)]]
-        ids = self._packed(torch.cat(flat).numpy(), ends, table_splits)
-        return IdBatch(ids=ids, table_splits=table_splits, shape=shape)
+        bases = np.repeat(self._bases, sizes)
+        frame = _Frame(shape=shape, ends=ends.tolist(), table_splits=table_splits, bases=bases)
+        if not splits:
+            self._last_frame = key, frame
+        return frame
 
     def _refuse_length(self, name: str, count: int, expected: int) -> NoReturn:
         first = self._slots[0].name
@@ -145,30 +175,19 @@ class IdBatchReader:
             f" got {row[0]} to {row[-1]}{falling}"
         )
 
-    def _packed(
-        self, ids: NDArray[np.int64], ends: NDArray[np.int64], table_splits: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _packed(self, ids: NDArray[np.int64], frame: _Frame) -> NDArray[np.int64]:
         """Writes the slots' numbers into ids that must have room for them; changes `ids`, a copy of the caller's."""
         for place in self._carrying:
-            ids[ends[place] : ends[place + 1]] ^= self._bases[place]
+            ids[frame.ends[place] : frame.ends[place + 1]] ^= self._bases[place]
         for table, is_packed in enumerate(self._is_packed):
-            part = ids[table_splits[table] : table_splits[table + 1]]
+            part = ids[frame.table_splits[table] : frame.table_splits[table + 1]]
             # One bit above the signature in any id shows in the union of all.
             if is_packed and part.size and int(np.bitwise_or.reduce(part)) >> SIGNATURE_BITS_V2:
-                self._refuse_ids(ids, ends)
-        ids |= self._bases_of_ids(ends)
+                self._refuse_ids(ids, frame.ends)
+        ids |= frame.bases
         return ids
 
-    def _bases_of_ids(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One base for each id; kept, because most batches are of the shape of the last one."""
-        key = ends.tobytes()
-        kept_key, bases = self._bases_by_sizes
-        if key != kept_key:
-            bases = np.repeat(self._bases, np.diff(ends))
-            self._bases_by_sizes = key, bases
-        return bases
-
-    def _refuse_ids(self, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> NoReturn:
+    def _refuse_ids(self, ids: NDArray[np.int64], ends: Sequence[int]) -> NoReturn:
         for place, slot in enumerate(self._slots):
             part = ids[ends[place] : ends[place + 1]]
             wide = part[(part >> SIGNATURE_BITS_V2) != 0]
