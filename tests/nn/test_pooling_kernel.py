@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,8 +152,8 @@ def one_slot() -> tuple[Case, Batch, _core.PooledLayout]:
     return case, Batch(case), layout_of(case)
 
 
-def call(batch: Batch, layout: _core.PooledLayout, **changed: NDArray[np.generic]) -> None:
-    arrays = {
+def call(batch: Batch, layout: _core.PooledLayout, **changed: NDArray[Any]) -> None:
+    arrays: dict[str, Any] = {
         "ids_per_example": batch.per_example,
         "row_splits": batch.row_splits,
         "splits": batch.splits,
