@@ -36,7 +36,7 @@ class SourceCells {
         rows_(cells.all_good ? nullptr : cells.good_rows.data()) {}
 
   const Cell& operator[](int64_t row) const {
-    static const Cell kAbsent;
+    static const Cell kAbsent{};
     return cells_ == nullptr ? kAbsent : cells_[rows_ == nullptr ? row : rows_[row]];
   }
 
