@@ -20,6 +20,7 @@ from monolith.data.columns import (
     Weight,
 )
 from monolith.data.compression import Compression
+from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
 from monolith.data.parser import Parser
@@ -39,6 +40,7 @@ __all__ = [
     "BadRecords",
     "Batch",
     "Compression",
+    "Dataset",
     "Dense",
     "FIFOQueue",
     "FirstBytes",
@@ -54,6 +56,7 @@ __all__ = [
     "NestedIds",
     "PaddingFIFOQueue",
     "Parser",
+    "Reading",
     "RecordPosition",
     "RecordReader",
     "RecordWriter",
