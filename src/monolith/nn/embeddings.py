@@ -247,6 +247,7 @@ class Embeddings(nn.Module):
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
+            known_finite=all(each.is_finite for each in passes),
         )
         updates = [(each.batch.plan, each.gradient) for each in passes if each.gradient is not None]
         applied = self.store.apply(updates, rule).result()
