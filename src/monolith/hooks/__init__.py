@@ -11,17 +11,31 @@ from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
+from monolith.hooks.worker_sync import (
+    ChiefSyncHook,
+    InProcessFlags,
+    SharedFlags,
+    SyncHelper,
+    TrainingHooksHelper,
+    WorkerSyncHook,
+)
 
 __all__ = [
     "AsyncPushHook",
     "BarrierHook",
     "BarrierSaverListener",
+    "ChiefSyncHook",
     "CustomGlobalStepWaiterHook",
     "EnqueueHook",
+    "InProcessFlags",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
+    "SharedFlags",
+    "SyncHelper",
     "TideStoppingHook",
     "TideWindow",
+    "TrainingHooksHelper",
+    "WorkerSyncHook",
     "before",
     "slow_start_step",
     "tide_available_now",
