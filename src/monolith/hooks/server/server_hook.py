@@ -6,6 +6,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from monolith import files
 from monolith.cluster import text_files
 from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
 from monolith.errors import UnavailableError
@@ -31,7 +32,7 @@ _EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 def address_file(model_dir: str) -> str:
     """Where the address of a model's controller stands."""
-    return f"{str(model_dir).rstrip('/')}/controller_server_addr.txt"
+    return files.join(str(model_dir), "controller_server_addr.txt")
 
 
 class ServerHook(Hook):
