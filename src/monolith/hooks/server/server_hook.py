@@ -39,8 +39,10 @@ class ServerHook(Hook):
     """Serves while the session is open, and publishes the address in ``controller_server_addr.txt``. Chief only.
 
     StopTraining places the barrier. Workers wait there, and so does this session, before its next step: a stop that let
-    the chief train on would not be one. SaveCheckpoint runs between two steps, in a thread of the server, and also
-    while training is stopped. Only this machine can call, unless `host` says otherwise.
+    the chief train on would not be one. SaveCheckpoint runs between two steps, in the thread that steps, and also while
+    training is stopped. A session that works on a step outside its hooks' calls, as one that reads ahead does, holds a
+    `step_lock` meanwhile; only while it is free is a save made by a thread of the server. Only this machine can call,
+    unless `host` says otherwise.
 
     Args:
         model_dir: Folder of the model, local or remote.
@@ -78,18 +80,18 @@ class ServerHook(Hook):
     def after_create_session(self, session: HookedSession) -> None:
         """Starts to serve; a rebuilt session goes on with the same server."""
         self._service.session = session
-        self._gate.open()
+        self._gate.open(getattr(session, "step_lock", None))
         if self._server is None:
             session.on_close(self._stop)
             self._start()
 
     def before_run(self, context: StepContext) -> None:
-        """Waits while a save runs or training is stopped."""
+        """Makes saves that were asked for, and waits while training is stopped."""
         self._gate.enter_step(lambda: context.stop_requested)
 
-    def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Lets what waits for the end of the step begin."""
-        self._gate.leave_step()
+    def after_run(self, context: StepContext) -> None:
+        """The same, at the end of the step."""
+        self._gate.leave_step(lambda: context.stop_requested)
 
     def _start(self) -> None:
         grpc = load_grpc()

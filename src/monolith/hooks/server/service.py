@@ -72,8 +72,8 @@ class ControllerService:
 
     def SaveCheckpoint(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
         """Saves between two steps."""
-        with self._gate.between_steps(is_wanted):
-            self._saver.trigger_save(self._running())
+        session = self._running()
+        self._gate.run_between_steps(lambda: self._saver.trigger_save(session), is_wanted)
         return messages.SaveCheckpointResponse()
 
     def GetTrainingStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
@@ -82,7 +82,7 @@ class ControllerService:
 
     def _running(self) -> HookedSession:
         if self.session is None:
-            raise FailedPreconditionError("controller: the session has ended or has not begun; nothing was done")
+            raise FailedPreconditionError("controller: no session trains now; nothing was done")
         return self.session
 
 
