@@ -40,6 +40,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "safetensors",
         "scikit-learn",
         "types-protobuf",
     ),

@@ -15,6 +15,10 @@ from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_ste
 from monolith.hooks.step_timing import StepCounterHook, StepRate
 from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
+from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
+from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.saver_listener import RestorerListener, SaverListener
+from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
 from monolith.hooks.worker_sync import (
@@ -32,6 +36,7 @@ __all__ = [
     "BarrierSaverListener",
     "ChiefSyncHook",
     "CudaProfilerHook",
+    "CheckpointRestorerHook",
     "CustomGlobalStepWaiterHook",
     "EarlyStop",
     "EarlyStoppingHook",
@@ -42,6 +47,11 @@ __all__ = [
     "NanTensorHook",
     "ProfileWindows",
     "ProfilerHook",
+    "HashTableCheckpointRestorerListener",
+    "HashTableCheckpointSaverListener",
+    "NoFirstSaveCheckpointSaverHook",
+    "RestorerListener",
+    "SaverListener",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
     "SharedFlags",
