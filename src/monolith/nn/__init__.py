@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monolith.nn import layers, losses
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.nn.batch_turn import BatchTurn
 from monolith.nn.embeddings import Embeddings, PlannedBatch
 from monolith.nn.layers import (
     ACTIVATION_NAMES,
@@ -104,6 +105,7 @@ __all__ = [
     "AvgPooling",
     "BalancedLoss",
     "BatchNorm",
+    "BatchTurn",
     "BiInteraction",
     "CAN",
     "CDot",
