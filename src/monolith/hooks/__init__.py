@@ -7,5 +7,19 @@ from __future__ import annotations
 
 from monolith.hooks.async_push import AsyncPushHook
 from monolith.hooks.enqueue import EnqueueHook
+from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
+from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
+from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
 
-__all__ = ["AsyncPushHook", "EnqueueHook"]
+__all__ = [
+    "AsyncPushHook",
+    "CustomGlobalStepWaiterHook",
+    "EnqueueHook",
+    "SecondOrStepTimer",
+    "SecondOrStepTimerWithTideSetting",
+    "TideStoppingHook",
+    "TideWindow",
+    "before",
+    "slow_start_step",
+    "tide_available_now",
+]
