@@ -6,6 +6,7 @@ May import: everything below `train`, and `train` itself. Read `monolith.hook` f
 from __future__ import annotations
 
 from monolith.hooks.async_push import AsyncPushHook
+from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
@@ -17,6 +18,7 @@ __all__ = [
     "EnqueueHook",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
+    "SetCurrentSessionHook",
     "TideStoppingHook",
     "TideWindow",
     "before",

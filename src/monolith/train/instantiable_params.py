@@ -139,5 +139,7 @@ def _owners_by_name(bag: Params) -> dict[str, Params]:
 
 
 def _takes_any_keyword(cls: type) -> bool:
+    if cls.__init__ is object.__init__:  # type: ignore[misc]  # looked at, not called
+        return False
     signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # looked at, not called
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values())
