@@ -15,21 +15,35 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
 from __future__ import annotations
 
 from monolith.checkpoint._catalog import SavedCheckpoint
+from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
+from monolith.checkpoint.partial_recovery import PartialRecoverySaver, PsMonitor, RestoreOps, SaverBuilder
+from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
+from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
 
 __all__ = [
+    "CUSTOM_RESTORE_OP",
     "FORMAT_VERSION",
     "Manifest",
     "ModelDirLock",
+    "PartialRecoverySaver",
     "PendingSave",
+    "PsMonitor",
+    "RestoreOps",
+    "RestoreOptions",
     "SavedCheckpoint",
     "Saver",
+    "SaverBuilder",
     "SaverOptions",
     "Stateful",
     "TrainState",
+    "calc_feed_dict",
+    "generate_alias_map",
     "get_monolith_checkpoint_state",
+    "restore_table_assets",
+    "save_table_assets",
 ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from monolith import _core
+from monolith.checkpoint._adapting import EXTRA_STATE, Keeps, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint._cut import local_store
 from monolith.checkpoint._folder import open_folder
@@ -16,17 +16,19 @@ from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint._value_tree import decode
+from monolith.checkpoint._writing import stamps
 from monolith.checkpoint.state_files import split_path
+from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.tables.snapshot import restore, verify
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
-from monolith.tables.store import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.manifest import Manifest, TablesEntry
+    from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.local_store import LocalStore
 
@@ -63,24 +65,30 @@ def load_checkpoint(path: str) -> LoadedCheckpoint:
     return LoadedCheckpoint(path=path, folder=folder, manifest=manifest, state=decode(manifest.state, tensors))
 
 
-def restore_all(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
+def restore_all(
+    checkpoint: LoadedCheckpoint, state: TrainState, options: RestoreOptions, *, keeps: Keeps = keep_nothing
+) -> None:
     """Puts everything back: tables, weights, optimizers, schedules, extra, generators, step and positions.
+
+    Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back.
 
     Raises:
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
         NotFoundError, DataLossError: a file of a table is missing or damaged; nothing was changed.
     """
-    saved = checkpoint.state
+    saved = adapt(checkpoint.state, state, options, keeps)
     optimizers = require_fit(saved, state)
-    restore_tables(checkpoint, state)
+    kept = restore_tables(checkpoint, state, keeps=keeps)
     if state.model is not None:
         state.model.load_state_dict(saved["model"])
     for name, values in optimizers.items():
         state.optimizers[name].load_state_dict(values)
     for part in ("schedules", "extra"):
         for name, value in getattr(state, part).items():
-            if name in saved[part]:
+            if name in saved[part] and not kept:
                 value.load_state_dict(saved[part][name])
+    if kept:
+        return
     set_random_state(saved["random"])
     state.global_step = checkpoint.manifest.step
     state.positions = dict(checkpoint.manifest.positions)
@@ -118,12 +126,31 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             )
 
 
-def restore_tables(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
-    """Replaces the rows of every store by those of the checkpoint; a dense-only one leaves them as they are."""
-    stores = {name: local_store(name, store) for name, store in state.stores.items()}
+def restore_without_dense(checkpoint: LoadedCheckpoint, state: TrainState, *, keep_step: bool) -> None:
+    """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
+    restore_tables(checkpoint, state)
+    saved = checkpoint.state["model"] or {}
+    for name, module in state.embeddings.items():
+        key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
+        if key in saved:
+            module.set_extra_state(saved[key])
+    state.global_step = checkpoint.manifest.step if keep_step else 0
+    state.positions = dict(checkpoint.manifest.positions)
+
+
+def restore_tables(checkpoint: LoadedCheckpoint, state: TrainState, *, keeps: Keeps = keep_nothing) -> bool:
+    """Replaces the rows of every store by those of the checkpoint; a dense-only one leaves them as they are.
+
+    Returns:
+        Whether a part of the run keeps what it has.
+    """
+    every = {name: local_store(name, store) for name, store in state.stores.items()}
+    stores = {name: store for name, store in every.items() if not keeps(name)}
+    own = {} if state.model is None else state.model.state_dict()
+    kept = len(stores) < len(every) or any(keeps(name) for name in own)
     if checkpoint.manifest.kind == "dense_only" or not stores:
-        return
-    entries = _matching(checkpoint.manifest.tables, stores)
+        return kept
+    entries = _matching(checkpoint.manifest.tables, every)
     for name in stores:
         _require_same_snapshot(checkpoint.folder, entries[name])
     if len(stores) > 1:  # a damaged second store must not leave the first one restored
@@ -131,9 +158,11 @@ def restore_tables(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
             verify(store.native.core, checkpoint.folder.place(entries[name].folder))
     for name, store in stores.items():
         report = restore(store.native.core, checkpoint.folder.place(entries[name].folder))
-        store.resume(seq=entries[name].seq, applied=_stamps(report.applied), generation=checkpoint.manifest.generation)
-    for module in state.embeddings.values():
-        module.discard()
+        store.resume(seq=entries[name].seq, applied=stamps(report.applied), generation=checkpoint.manifest.generation)
+    for name, module in state.embeddings.items():
+        if not keeps(name):
+            module.discard()
+    return kept
 
 
 def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, LocalStore]) -> dict[str, TablesEntry]:
@@ -151,15 +180,3 @@ def _require_same_snapshot(folder: Folder, entry: TablesEntry) -> None:
     name = f"{entry.folder}/{MANIFEST_NAME}"
     if _core.crc32c(folder.read(name)) != entry.manifest_crc32c:
         raise DataLossError(f"file '{folder.place(name)}': not the one that this checkpoint was committed with")
-
-
-def _stamps(applied: Any) -> dict[int, BatchStamp]:
-    return {
-        int(worker): BatchStamp(
-            worker=int(worker),
-            seq=stamp["seq"],
-            position=base64.b64decode(stamp["position"]),
-            event_time=stamp["event_time"],
-        )
-        for worker, stamp in applied.items()
-    }

@@ -15,6 +15,7 @@ from monolith.errors import OpError
 from monolith.tables.schema import fnv1a_64
 from monolith.tables.snapshot import save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
+from monolith.tables.store import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +126,7 @@ class _Writing:
             threads=order.threads,
             rate_bytes_per_second=order.rate_bytes_per_second,
             generation=order.generation,
-            applied=_applied(cut),
+            applied=applied_json(cut),
             extra={"seq": cut.seq},
             snapshot_id=fnv1a_64(identity),
             created=int(order.created),
@@ -168,7 +169,8 @@ def _entry(name: str, total: FileSum) -> FileEntry:
     return FileEntry(name=name, bytes=total.bytes, crc32c=total.crc32c)
 
 
-def _applied(cut: LocalCut) -> Any:
+def applied_json(cut: LocalCut) -> Any:
+    """The stamps of a cut as JSON values."""
     return {
         str(worker): {
             "seq": stamp.seq,
@@ -176,4 +178,17 @@ def _applied(cut: LocalCut) -> Any:
             "event_time": stamp.event_time,
         }
         for worker, stamp in cut.applied.items()
+    }
+
+
+def stamps(applied: Any) -> dict[int, BatchStamp]:
+    """What `applied_json` made, back."""
+    return {
+        int(worker): BatchStamp(
+            worker=int(worker),
+            seq=stamp["seq"],
+            position=base64.b64decode(stamp["position"]),
+            event_time=stamp["event_time"],
+        )
+        for worker, stamp in applied.items()
     }

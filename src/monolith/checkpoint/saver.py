@@ -10,15 +10,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, overload
 
+from monolith.checkpoint._adapting import Keeps, keep_nothing
 from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, read_manifest, require_path
 from monolith.checkpoint._cut import StateCut, encode_state, take_cut
 from monolith.checkpoint._folder import FolderPath, open_folder
 from monolith.checkpoint._model_meta import model_meta
-from monolith.checkpoint._restoring import load_checkpoint, restore_all
+from monolith.checkpoint._restoring import load_checkpoint, restore_all, restore_without_dense
 from monolith.checkpoint._staging import Staging
 from monolith.checkpoint._writing import WriteOrder, remove_prefix, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
+from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.retention import KeptCheckpoint, Retention
 from monolith.checkpoint.state_files import (
     CHECKPOINT,
@@ -44,6 +46,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CLEAR_NN = "clear_nn"
+"""Marker: the dense part was started anew already."""
+
 
 class SaverOptions(TypedDict, total=False):
     """Keyword arguments of `Saver`."""
@@ -66,6 +71,8 @@ class SaverOptions(TypedDict, total=False):
     """Write `<prefix>.meta`, a description of the model. Default True."""
     rate_bytes_per_second: float | None
     """Highest rate at which tables are written. Default: as fast as the disk takes it."""
+    restoring: RestoreOptions
+    """What may differ between the run that was saved and the one that is restored."""
     clock: Clock
     """Where now comes from."""
 
@@ -83,6 +90,7 @@ class _Wanted:
     skip_save: bool = False
     write_meta: bool = True
     rate_bytes_per_second: float | None = None
+    restoring: RestoreOptions = field(default_factory=RestoreOptions)
     clock: Clock = field(default_factory=SystemClock)
 
 
@@ -146,12 +154,23 @@ class Saver:
         self._claim: GenerationClaim | None = None
         self._number = 0
         self._pending: PendingSave | None = None
+        self._last_saved: SavedCheckpoint | None = None
         self._meta: tuple[weakref.ref[object], bytes] | None = None
 
     @property
     def model_dir(self) -> str:
         """The directory, absolute on this machine."""
         return self._catalog.root
+
+    @property
+    def dense_only(self) -> bool:
+        """Whether its checkpoints leave the tables out."""
+        return self._wanted.dense_only
+
+    @property
+    def last_saved(self) -> SavedCheckpoint | None:
+        """What was committed last by this object."""
+        return self._last_saved
 
     @property
     def generation(self) -> int | None:
@@ -225,6 +244,13 @@ class Saver:
         executor.shutdown(wait=False)
         return self._pending
 
+    def create_state_file(self) -> None:
+        """Makes `monolith_checkpoint` where there is none, so that others see that the directory is in use."""
+        if not (self._wanted.skip_save or self._folder.exists(MONOLITH_CHECKPOINT)):
+            self._folder.make()
+            state = MonolithCheckpointState(builtin_hash_table_type=MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP)
+            write_monolith_checkpoint_state(self._folder, state)
+
     def wait(self) -> None:
         """Waits for a save that goes on.
 
@@ -253,13 +279,16 @@ class Saver:
 
     # Restoring
 
-    def restore(self, state: TrainState, path: str | None = None) -> SavedCheckpoint | None:
+    def restore(
+        self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
+    ) -> SavedCheckpoint | None:
         """Puts a checkpoint back into a run; an error leaves the run as it was.
 
         Args:
             state: A run made of the same parts as the one that was saved.
             path: A prefix, with or without its folder. None: the newest one that is whole; each damaged one that is
                 passed over on the way is logged as a warning.
+            options: What may differ between the two runs; None: as the saver was told.
 
         Returns:
             Which one it was; None if the directory has none.
@@ -270,11 +299,11 @@ class Saver:
             FailedPreconditionError: the run is made of other parts.
         """
         if path is not None:
-            return self._restore(require_path(self.model_dir, path), state)
+            return self._restore(require_path(self.model_dir, path), state, options)
         failed: OpError | None = None
         for candidate in self._catalog.newest_first():
             try:
-                restored = self._restore(candidate, state)
+                restored = self._restore(candidate, state, options)
             except (DataLossError, NotFoundError) as error:
                 logger.warning("checkpoint '%s' cannot be used, trying the one before it: %s", candidate, error)
                 failed = failed or error
@@ -288,11 +317,20 @@ class Saver:
 
     # Inside
 
-    def _restore(self, path: str, state: TrainState) -> SavedCheckpoint:
+    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
         self.wait()
         checkpoint = load_checkpoint(path)
-        restore_all(checkpoint, state)
+        options = self._wanted.restoring if options is None else options
+        if options.clear_nn and not self._folder.exists(CLEAR_NN):
+            restore_without_dense(checkpoint, state, keep_step=options.continue_training)
+            self._folder.replace(CLEAR_NN, b"clear_nn")
+        else:
+            restore_all(checkpoint, state, options, keeps=self._keeps(state))
         return checkpoint.saved
+
+    def _keeps(self, state: TrainState) -> Keeps:  # noqa: ARG002 - for those who override it
+        """Which parts of the state keep what they have."""
+        return keep_nothing
 
     def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
         if self._claim is None:
@@ -317,7 +355,8 @@ class Saver:
         manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
         path = f"{self.model_dir}/{order.prefix}"
         self._record(path, manifest.created)
-        return SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+        self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+        return self._last_saved
 
     def _skipped(self, state: TrainState, *, in_background: bool) -> SavedCheckpoint | PendingSave:
         prefix = prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number)
