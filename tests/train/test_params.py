@@ -44,7 +44,7 @@ class TestAccess:
             bag.zzzz = 1
         with pytest.raises(AttributeError, match=r"did you mean: \[name\]"):
             bag.set(names=1)
-        with pytest.raises(AttributeError, match="^xy$"):
+        with pytest.raises(AttributeError, match=r"^xy$"):
             bag.get("xy")
 
     def test_a_list_is_stepped_into_by_index(self, bag: Params) -> None:
@@ -64,9 +64,9 @@ class TestAccess:
 
     @pytest.mark.parametrize("name", ["name.length", "train.max_steps.x"])
     def test_a_plain_value_cannot_be_stepped_into(self, bag: Params, name: str) -> None:
-        with pytest.raises(AssertionError, match="^Cannot introspect"):
+        with pytest.raises(AssertionError, match=r"^Cannot introspect"):
             bag.get(name)
-        with pytest.raises(AssertionError, match="^Cannot introspect"):
+        with pytest.raises(AssertionError, match=r"^Cannot introspect"):
             bag.set(**{name: 1})
 
     def test_delete_forgets(self, bag: Params) -> None:
@@ -110,7 +110,7 @@ class TestCopy:
 
     def test_copy_params_to_skips(self, bag: Params) -> None:
         target = bag.copy()
-        bag.set(name="new", **{"train": Params()})
+        bag.set(name="new", train=Params())
         copy_params_to(bag, target, skip=["train"])
         assert (target.name, target.train.max_steps) == ("new", 100)
 

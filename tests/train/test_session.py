@@ -82,7 +82,13 @@ class TestHooks:
                 seen.append(context.results)
 
         name: Call = lambda: threading.current_thread().name  # noqa: E731 - a call to hand over
-        hooks = [Asking(None), Asking(lambda: 1), Asking([lambda: 2, lambda: 3]), Asking({"x": lambda: 4}), Asking(name)]
+        hooks = [
+            Asking(None),
+            Asking(lambda: 1),
+            Asking([lambda: 2, lambda: 3]),
+            Asking({"x": lambda: 4}),
+            Asking(name),
+        ]
         with Session(ExampleTask(), hooks=hooks) as session:
             session.run(batch())
         assert seen[:4] == [None, 1, [2, 3], {"x": 4}]
@@ -124,7 +130,10 @@ class TestHooks:
             def after_create_session(self, session: HookedSession) -> None:
                 raise ValueError("not ready")
 
-        with pytest.raises(ValueError, match="not ready"), Session(ExampleTask(), hooks=[Recorder("a", log), Failing()]):
+        with (
+            pytest.raises(ValueError, match="not ready"),
+            Session(ExampleTask(), hooks=[Recorder("a", log), Failing()]),
+        ):
             pass
         assert log == ["a.begin", "a.after_create_session", "a.closed"]
         assert get_current_session() is None
@@ -216,7 +225,10 @@ class TestStep:
             def model_fn(self, features: Any, mode: str) -> Spec:
                 return 1.0  # type: ignore[return-value]
 
-        with pytest.raises(TypeError, match=r"expected Spec\(loss, predictions, label\), got float"), Session(Wrong()) as s:
+        with (
+            pytest.raises(TypeError, match=r"expected Spec\(loss, predictions, label\), got float"),
+            Session(Wrong()) as s,
+        ):
             s.run({})
 
     def test_schedules_step_with_it_and_optimizers_may_have_names(self) -> None:

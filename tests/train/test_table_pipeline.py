@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,15 @@ BATCH = {"user": torch.tensor([7]), "req_time": torch.tensor([1])}
 def seen_by(pipeline: PipelineConfig, steps: int, hooks: tuple[Hook, ...] = ()) -> tuple[list[int], Counting]:
     """How many updates the rows of each batch had."""
     task = Counting()
-    with Session(task, pipeline=pipeline, hooks=hooks) as session, session.feed([BATCH] * steps) as feed:
-        with pytest.raises(OutOfRangeError):
-            while True:
-                session.run_next(feed)
+    with Session(task, pipeline=pipeline, hooks=hooks) as session:
+        run_all(session, [BATCH] * steps)
     return task.seen, task
+
+
+def run_all(session: Session, source: Any) -> None:
+    with session.feed(source) as feed, contextlib.suppress(OutOfRangeError):
+        while True:
+            session.run_next(feed)
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 2, 5])
@@ -167,13 +172,8 @@ class TestFeed:
 
         task = Failing()
         pipeline = PipelineConfig(prefetch=2, postpush=True, wait_for_batches=True)
-        with (
-            pytest.raises(ValueError, match="model"),
-            Session(task, pipeline=pipeline) as session,
-            session.feed(task.input_fn("train")) as feed,
-        ):
-            while True:
-                session.run_next(feed)
+        with pytest.raises(ValueError, match="model"), Session(task, pipeline=pipeline) as session:
+            run_all(session, task.input_fn("train"))
         del session
         assert task.emb.store.stats().open_plans <= 1, "only the pass of the last step, which autograd still holds"
 
@@ -198,10 +198,9 @@ class TestFeed:
                 factor = float("inf") if ml.train.get_current_session().global_step == 1 else 1.0
                 return Spec(self.emb(features)["user"].sum() * factor)
 
-        with pytest.raises(ValueError, match="not finite"):
-            with Session(Infinite(), pipeline=PipelineConfig(postpush=True)) as session, session.feed([BATCH] * 9) as feed:
-                while True:
-                    session.run_next(feed)
+        session = Session(Infinite(), pipeline=PipelineConfig(postpush=True))
+        with pytest.raises(ValueError, match="not finite"), session:
+            run_all(session, [BATCH] * 9)
         assert session.global_step == 2
         assert not session.is_whole
 

@@ -106,7 +106,7 @@ class TestRegistry:
         made.Ranker = type("Ranker", (ExampleTask,), {"__module__": made.__name__})  # type: ignore[attr-defined]
         made.number = 7  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, made.__name__, made)
-        yield made
+        return made
 
     def test_a_task_is_found_by_module_and_class(self, module: types.ModuleType) -> None:
         assert find_task("a_tasks_module:Ranker").cls is module.Ranker

@@ -62,17 +62,19 @@ class BatchFeed:
         if ahead > 0:
             self._start(ahead)
 
-    def take(self, *, wait: bool = True) -> FedBatch | None:
-        """The next batch; None if it is not there yet and `wait` is false.
+    def take(self) -> FedBatch:
+        """The next batch.
 
         Raises:
             OutOfRangeError: there are no more.
             BaseException: what the input raised, in its place.
         """
+        return self._make() if self._queue is None else self._queue.get()
+
+    def take_if_there(self) -> FedBatch | None:
+        """The next batch if it was made already, else None. Raises as `take` does."""
         if self._queue is None:
-            return self._make() if wait else None
-        if wait:
-            return self._queue.get()
+            return None
         try:
             return self._queue.get(timeout_seconds=0)
         except DeadlineExceededError:
@@ -103,14 +105,13 @@ class BatchFeed:
         return FedBatch(self._make_turn(batch, position), position)
 
     def _start(self, ahead: int) -> None:
-        self._queue = BoundedQueue(ahead, name="session/input")
+        queue: BoundedQueue[FedBatch] = BoundedQueue(ahead, name="session/input")
         run = contextvars.copy_context().run
-        self._thread = threading.Thread(target=lambda: run(self._fill), name="session/input", daemon=True)
+        self._queue = queue
+        self._thread = threading.Thread(target=lambda: run(self._fill, queue), name="session/input", daemon=True)
         self._thread.start()
 
-    def _fill(self) -> None:
-        queue = self._queue
-        assert queue is not None  # made before the thread
+    def _fill(self, queue: BoundedQueue[FedBatch]) -> None:
         try:
             while not queue.closed:
                 queue.put(self._make())

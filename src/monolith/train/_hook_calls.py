@@ -24,6 +24,7 @@ class HookCalls:
 
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._hooks = list(hooks)
+        self._pushing: list[Hook] = []
         self._executor: ThreadPoolExecutor | None = None
 
     def begin(self) -> None:
@@ -31,19 +32,32 @@ class HookCalls:
         for hook in self._hooks:
             hook.begin()
 
-    def after_create_session(self, session: HookedSession) -> None:
-        """When it is ready."""
-        for hook in self._hooks:
+    def after_create_session(self, session: HookedSession, pushing: Sequence[Hook] = ()) -> None:
+        """When it is ready.
+
+        Args:
+            session: What was created.
+            pushing: Those of the functions that its task has made asynchronous; they belong to this creation.
+        """
+        self._pushing = list(pushing)
+        for hook in self._pushing:
+            hook.begin()
+        for hook in (*self._hooks, *self._pushing):
             hook.after_create_session(session)
 
+    def finish_pushes(self, session: HookedSession) -> None:
+        """Runs what steps have left to be run beside the next one."""
+        for hook in self._pushing:
+            hook.end(session)
+
     def end(self, session: HookedSession) -> None:
-        """When training ended without an error."""
+        """When training ended without an error, and nothing is left to be pushed."""
         for hook in self._hooks:
             hook.end(session)
 
     def around(self, step: Callable[[], T], session: HookedSession) -> T:
         """Runs one step, beside it the calls that hooks return, and waits for all of them."""
-        hooks = self._hooks
+        hooks = [*self._hooks, *self._pushing] if self._pushing else self._hooks
         contexts = [StepContext(session) for _ in hooks]
         running: list[Future[Any]] = []
         try:

@@ -71,7 +71,8 @@ class ModelStep:
     def _learn(self, spec: Spec) -> None:
         if spec.loss is None:
             raise FailedPreconditionError(
-                f"{type(self._task).__name__}.model_fn: training needs Spec(loss=...) or Spec(train_op=...), got neither"
+                f"{type(self._task).__name__}.model_fn: training needs Spec(loss=...) or Spec(train_op=...), got"
+                " neither"
             )
         for optimizer in self._optimizers:
             optimizer.zero_grad()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from monolith.config import Config, config, require_at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from monolith.nn._gradient_step import GradientStep
@@ -77,10 +77,8 @@ class TablePipeline:
             OutOfRangeError: there are no more.
         """
         if self._executor is None:
-            batch = feed.take()
-            assert batch is not None  # it was waited for
-            return batch
-        self._fill(feed)
+            return feed.take()
+        self._fill(feed, self._executor)
         first = self._window.popleft()
         self._start_push()
         if first.read is not None:
@@ -128,14 +126,14 @@ class TablePipeline:
             self._window.popleft().batch.turn.drop()
         self._postponed, self._push = (), None
 
-    def _fill(self, feed: BatchFeed) -> None:
+    def _fill(self, feed: BatchFeed, executor: ThreadPoolExecutor) -> None:
         for waiting in self._window:
             if waiting.read is None:
-                waiting.read = self._submit(waiting.batch.turn.read_ahead)
+                waiting.read = executor.submit(waiting.batch.turn.read_ahead)
         while len(self._window) <= self._settings.prefetch:
             must_wait = not self._window or self._settings.wait_for_batches
             try:
-                batch = feed.take(wait=must_wait)
+                batch = feed.take() if must_wait else feed.take_if_there()
             except BaseException:
                 if not self._window:
                     raise
@@ -143,17 +141,13 @@ class TablePipeline:
             if batch is None:
                 return
             waiting = _Waiting(batch)
-            waiting.read = self._submit(batch.turn.read_ahead)
+            waiting.read = executor.submit(batch.turn.read_ahead)
             self._window.append(waiting)
 
     def _start_push(self) -> None:
-        if self._postponed:
+        if self._postponed and self._executor is not None:
             steps, self._postponed = self._postponed, ()
-            self._push = self._submit(lambda: _apply(steps))
-
-    def _submit(self, call: Callable[[], None]) -> Future[None]:
-        assert self._executor is not None  # only asked for where there is one
-        return self._executor.submit(call)
+            self._push = self._executor.submit(_apply, steps)
 
 
 def _apply(steps: Sequence[GradientStep]) -> None:

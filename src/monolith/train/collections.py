@@ -73,7 +73,8 @@ def _current() -> Collections:
         raise FailedPreconditionError(
             "collections: no session is open; call this inside `with Session(...)`, or use its collections"
         )
-    return session.collections
+    collections: Collections = session.collections
+    return collections
 
 
 def _is_worth_keeping(value: Any) -> bool:

@@ -105,7 +105,7 @@ class Params:
         for name in args:
             owner, key = self._owner_of(name)
             if isinstance(owner, Params):
-                owner._forget(key)
+                owner._forget(key)  # noqa: SLF001 - another bag of this class
             else:
                 del owner[int(key)]
         return self
@@ -267,7 +267,9 @@ def _overlap(name: str, key: str) -> float:
 def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return left is right or (
-            isinstance(left, Tensor) and isinstance(right, Tensor) and bool(left.shape == right.shape)
+            isinstance(left, Tensor)
+            and isinstance(right, Tensor)
+            and bool(left.shape == right.shape)
             and bool((left == right).all())
         )
     return bool(left == right)

@@ -43,7 +43,7 @@ class TaskRegistry:
             TypeError: it is no `SingleTaskModelParams`.
             ValueError: one of its names is taken.
         """
-        if not (isinstance(cls, type) and issubclass(cls, SingleTaskModelParams)):
+        if not issubclass(cls, SingleTaskModelParams):
             raise TypeError(f"register: expected a class under SingleTaskModelParams, got {cls!r}")
         keys = dict.fromkeys(self._keys_of(cls))
         for key in keys:

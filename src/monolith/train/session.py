@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import nn
 
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
@@ -20,6 +19,7 @@ from monolith.train._model_step import ModelStep
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections
+from monolith.train.context import TaskContext
 from monolith.train.current_session import close_session, open_session
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
-    from monolith.train._feed import FedBatch
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode, Task
 
@@ -42,12 +41,13 @@ READER = "train"
 class SessionState(TrainState):
     """The state of a session: a cut of it first waits for what is under way."""
 
-    pipeline: TablePipeline | None = None
+    session: Session | None = None
+    """The one that it is open in."""
 
     def settle(self) -> None:
         """Applies what was postponed, and forgets rows that were read ahead."""
-        if self.pipeline is not None:
-            self.pipeline.settle()
+        if self.session is not None:
+            self.session.settle()
 
 
 class Session:
@@ -176,8 +176,10 @@ class Session:
             made.close()
 
     def settle(self) -> None:
-        """Brings every update that is under way into the rows."""
-        self.state.settle()
+        """Brings every update that is under way into the state, as before a cut; between two steps."""
+        if self.mode == "train":
+            self._calls.finish_pushes(self)
+            self._pipeline.settle()
 
     # Life
 
@@ -200,8 +202,7 @@ class Session:
     ) -> None:
         with self._context:
             if kind is None:
-                if self.mode == "train":
-                    self.settle()
+                self.settle()
                 self._calls.end(self)
 
     def rebuild(self) -> None:
@@ -223,28 +224,27 @@ class Session:
         self._pipeline = TablePipeline(self._settings)
         self._closing.callback(self._pipeline.close)
         self._state = self._build() if self._given_state is None else self._given_state
-        self._state.pipeline = self._pipeline
+        self._state.session = self
         if self._restore is not None:
             self._restore(self._state)
-        model = self._state.model
-        assert model is not None  # _build made it
-        model.train(self.mode == "train")
+        if self._state.model is not None:
+            self._state.model.train(self.mode == "train")
         self._step = ModelStep(self.task, self._state, self._pipeline)
-        embeddings = _embeddings_of(self._state)
-        self._embeddings = embeddings
-        self._next_batch = max((each.next_batch for each in embeddings), default=0)
-        self._calls.after_create_session(self)
+        self._embeddings = _embeddings_of(self._state)
+        self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
+        self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
 
     def _discard(self) -> None:
         """Gives back what belongs to this incarnation."""
         closing, self._closing = self._closing, contextlib.ExitStack()
         closing.close()
         if self._state is not None:
-            self._state.pipeline = None
+            self._state.session = None
 
     def _build(self) -> SessionState:
         if self._deterministic:
             torch.manual_seed(0)
+        self.task.ctx = TaskContext()  # functions that build() makes asynchronous belong to this one
         model = self.task.make_model()
         made = self.task.optimizers(model)
         optimizers: Mapping[str, torch.optim.Optimizer] = {}
@@ -267,6 +267,8 @@ class Session:
         time = time_of(batch)
         if time is None and self._deterministic:
             time = 0
+        if self._next_batch is None:
+            self._next_batch = max((each.next_batch for each in self._embeddings), default=0)
         stamp = BatchStamp(
             worker=self._worker_index, seq=self._next_batch, position=position or b"", event_time=time or 0
         )

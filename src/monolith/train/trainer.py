@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from monolith.hook import Hook
     from monolith.train.params import Params
     from monolith.train.task import Mode
+    from monolith.train.trainer_config import PipelineConfig
 
 __all__ = ["Trainer"]
 
@@ -110,7 +112,7 @@ class Trainer:
                 model_dir=self.config.model_dir,
                 restore=None if saver is None else lambda state: self._restore(saver, state),
                 state=self._state,
-                pipeline=self.config.pipeline,
+                pipeline=self._pipeline,
                 worker_index=self.config.worker_index,
                 deterministic=self.config.deterministic,
             )
@@ -140,8 +142,7 @@ class Trainer:
         """The predictions of each batch of the input, as the task makes them."""
         with self._looking("predict", hooks) as session:
             for _ in _batches(session, self.task.input_fn("predict"), steps):
-                assert session.last is not None  # a step ran
-                yield session.last.predictions
+                yield None if session.last is None else session.last.predictions
 
     def export(self, path: str) -> str:
         """Writes weights and tables to a folder of their own; a trainer with that ``model_dir`` predicts from it.
@@ -162,16 +163,13 @@ class Trainer:
                 NoFirstSaveCheckpointSaverHook(saver, save_secs=saving.every_seconds, save_steps=saving.every_steps)
             )
             chief += self.task.training_chief_hooks()
-        asynchronous = self.task.ctx.async_function_mgr.hooks
-        own = [SetCurrentSessionHook(), *asynchronous, *self.task.training_hooks()]
-        return [*chief, *self._hooks, *hooks, *own]
+        return [*chief, *self._hooks, *hooks, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
         failures_in_a_row, failed_at = 0, -1
         while not session.stop_requested:
             try:
                 self._run_steps(session)
-                return
             except OutOfRangeError:
                 return
             except preemption_errors() as error:
@@ -194,10 +192,11 @@ class Trainer:
                 self._clock.sleep(min(2.0 ** (failures_in_a_row - 1), _MAX_WAIT_SECONDS))
             try:
                 session.rebuild()
-                return
             except preemption_errors() as error:
                 failures_in_a_row += 1
                 _log.warning("session: could not be made again (%s); trying once more", error)
+            else:
+                return
 
     def _save_after(self, error: BaseException, session: Session, saver: Saver | None) -> None:
         """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""
@@ -210,10 +209,15 @@ class Trainer:
         try:
             session.settle()
             saver.save(session.state, background=False)
-        except Exception:  # the first error is the one to tell
+        except Exception:  # noqa: BLE001 - the first error is the one to tell
             _log.exception("session: step %d could not be saved after %r", step, error)
 
     # State
+
+    @property
+    def _pipeline(self) -> PipelineConfig:
+        pipeline = self.config.pipeline
+        return dataclasses.replace(pipeline, wait_for_batches=True) if self.config.deterministic else pipeline
 
     @property
     def _context(self) -> Context:
