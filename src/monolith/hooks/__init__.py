@@ -17,6 +17,8 @@ from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
 from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.current_session import SetCurrentSessionHook
+from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.saver_listener import RestorerListener, SaverListener
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
@@ -60,6 +62,7 @@ __all__ = [
     "SyncHelper",
     "SyncTrainingInfoHook",
     "ThroughputMetricHook",
+    "SetCurrentSessionHook",
     "TideStoppingHook",
     "TideWindow",
     "TrainingHooksHelper",
