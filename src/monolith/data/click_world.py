@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["ClickWorld", "Impressions"]
 
 HOURS, PLACES, MOST_TAGS = 24, 4, 4
+NUM_CONTEXTS = HOURS * PLACES
+"""Ids that the column ``context`` may have."""
 _FULL_TURN = 2.0 * np.pi
 _FIRST_VISITOR = 1 << 47
 
