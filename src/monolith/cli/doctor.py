@@ -39,6 +39,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "safetensors",
         "scikit-learn",
         "types-protobuf",
     ),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from monolith.tables.store import BatchStamp, Plan, Store
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PlannedBatch:
     """The ids of a batch, ready to be looked up. Made by `Embeddings.plan`, in any thread."""
 
@@ -42,6 +42,8 @@ class PlannedBatch:
     """Unix seconds: one, or one per id; None: when the step is made."""
     is_replayable: bool
     """True iff the caller stamped it, so that the store may have seen it before."""
+    rows: Tensor | None = None
+    """What `Embeddings.read_ahead` has read for the forward pass to come."""
 
     @property
     def num_examples(self) -> int:
@@ -58,6 +60,8 @@ class BatchPass:
     """Where the store keeps rows and takes gradients."""
     gradient: Tensor | None = None
     """float32 [V], summed over all backward passes so far."""
+    is_taken: bool = False
+    """Whether a step was made of it that is not applied yet."""
 
     @property
     def stamp(self) -> BatchStamp:
@@ -141,8 +145,20 @@ class Ledger:
         """The passes of the next step, in the order of their batches."""
         self._discard_dropped()
         with self._lock:
-            ready = [each for each in self._passes.values() if each.gradient is not None]
+            ready = [each for each in self._passes.values() if each.gradient is not None and not each.is_taken]
         return sorted(ready, key=lambda each: each.stamp.seq)
+
+    def take(self, passes: Sequence[BatchPass]) -> None:
+        """These are no longer for the next step: one was made of them."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = True
+
+    def give_back(self, passes: Sequence[BatchPass]) -> None:
+        """The step was not applied: they are for the next one again."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
         """Ends these, which the store has taken, and those that they overtook: stores take batches in order."""
