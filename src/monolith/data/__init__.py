@@ -1,12 +1,15 @@
 """How training data reaches a model: messages, framings of files and streams, parsing to batches, prefetch.
 
 Read `framing` (how records lie in a file), then `record_reader` and `record_writer`, then `columns` and `parser` (from
-records to a `Batch`), and `prefetch` for batches made ahead of their use. The messages are in `monolith.data.protos`.
+records to a `Batch`), and `prefetch` for batches made ahead of their use. `clicks` generates traffic where there is
+none. The messages are in `monolith.data.protos`.
 May import: `tensors`, `dependence`, `config`, `ids`, `errors`, the core and torch.
 """
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
+from monolith.data.click_world import ClickWorld
+from monolith.data.clicks import ClickStream
 from monolith.data.columns import (
     INVALID_LABEL,
     Dense,
@@ -39,6 +42,8 @@ from monolith.data.sample_format import SampleFormat
 __all__ = [
     "BadRecords",
     "Batch",
+    "ClickStream",
+    "ClickWorld",
     "Compression",
     "Dataset",
     "Dense",
