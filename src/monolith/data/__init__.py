@@ -39,6 +39,7 @@ from monolith.data.sample_format import SampleFormat
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.generated import GeneratedDataset
 from monolith.data.sources.in_memory import InMemoryDataset
+from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
 
@@ -65,6 +66,7 @@ __all__ = [
     "MultiQueueRunner",
     "NestedIds",
     "PaddingFIFOQueue",
+    "ParquetDataset",
     "Parser",
     "Reading",
     "RecordDataset",

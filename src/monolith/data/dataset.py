@@ -23,7 +23,7 @@ from monolith.data.pipeline.mark_last import MarkLast
 from monolith.data.pipeline.prefetch import Prefetch
 from monolith.data.pipeline.repeat import Repeat
 from monolith.data.pipeline.shuffle import Shuffle
-from monolith.data.pipeline.split import Split
+from monolith.data.pipeline.split import Split, check_ratios
 from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class Dataset(ABC, Generic[T_co]):
 
     def split(self, ratios: Sequence[float], *, seed: int = 0, by: str | None = None) -> tuple[Dataset[T_co], ...]:
         """One dataset for each ratio, which share no row: by the value of a column, or by the place in the stream."""
-        return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in range(len(ratios)))
+        parts = range(len(check_ratios("split", ratios)))
+        return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in parts)
 
     def mark_last(self) -> Dataset[tuple[T_co, bool]]:
         """Pairs of an element and whether it is the last one, so that workers can stop together."""

@@ -116,14 +116,14 @@ class _FilesReading(Reading[T], Generic[T]):
                 self._slots.append(_Slot(self._take_file(), None))
             if not self._slots:
                 raise StopIteration
-            self._turn %= len(self._slots)
+            self._turn %= len(self._slots)  # the last of the cycle may have ended
             slot = self._slots[self._turn]
             try:
                 block = slot.read(self._open_file, self._order)
             except StopIteration:
                 self._end(slot)
                 continue
-            self._turn += 1
+            self._turn = (self._turn + 1) % len(self._slots)
             return block
 
     def close(self) -> None:
