@@ -23,6 +23,7 @@ from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
+from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.parser import Parser
 from monolith.data.prefetch import (
     FIFOQueue,
@@ -49,6 +50,8 @@ __all__ = [
     "INVALID_LABEL",
     "Ids",
     "Ints",
+    "KafkaConfig",
+    "KafkaDataset",
     "Label",
     "LineIdField",
     "MultiFIFOQueue",
