@@ -1,11 +1,12 @@
 """The mock cluster that librdkafka carries, in a process of its own, reached over Kafka's protocol like any other.
 
-It keeps about 5 MB of each partition and makes a topic of 4 partitions when somebody first writes to it.
-Run as a script it is that process: it prints the brokers' addresses and lives until its input closes.
+It keeps about 5 MB of each partition and makes a topic of 4 partitions when somebody first writes to it. Run as a
+script it is that process: it prints the brokers' addresses, writes what it is told on its input, and ends with it.
 """
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -25,10 +26,8 @@ class KafkaCluster:
         self._process = subprocess.Popen(
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
-        assert self._process.stdout is not None
-        self.brokers = self._process.stdout.readline().decode().strip()
+        self.brokers = self._answer()
         assert self.brokers, "the mock cluster did not start"
-        self._producer: Producer | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -42,14 +41,12 @@ class KafkaCluster:
         self, topic: str, values: Iterable[bytes | None], *, partition: int, timestamp_ms: int | None = None
     ) -> None:
         """Writes messages to a partition, in this order, and waits until the broker has them."""
-        if self._producer is None:
-            self._producer = Producer({"bootstrap.servers": self.brokers, "linger.ms": 0, "log_level": 0})
-        for value in values:
-            self._producer.produce(
-                topic, value=value, partition=partition, timestamp=0 if timestamp_ms is None else timestamp_ms
-            )
-            self._producer.poll(0)
-        assert self._producer.flush(20) == 0
+        hexes = [None if value is None else value.hex() for value in values]
+        order = {"topic": topic, "partition": partition, "timestamp": timestamp_ms or 0, "values": hexes}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        assert self._answer() == "written"
 
     def spread(self, topic: str, values: Iterable[bytes]) -> None:
         """Writes messages to all partitions, one after another in turn."""
@@ -69,20 +66,34 @@ class KafkaCluster:
         self._process.wait()
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.close()
-            self._producer = None
-        self.resume()
         self._process.kill()
         self._process.communicate()
 
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode().strip()
+
 
 def _serve() -> None:
-    producer = Producer({"test.mock.num.brokers": 1})
+    producer = Producer({"test.mock.num.brokers": 1, "linger.ms": 0})
     brokers = producer.list_topics(timeout=10).brokers.values()
-    sys.stdout.write(",".join(f"{broker.host}:{broker.port}" for broker in brokers) + "\n")
+    _say(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
+    for line in sys.stdin:
+        order = json.loads(line)
+        for value in order["values"]:
+            producer.produce(
+                order["topic"],
+                value=None if value is None else bytes.fromhex(value),
+                partition=order["partition"],
+                timestamp=order["timestamp"],
+            )
+            producer.poll(0)
+        _say("written" if producer.flush(20) == 0 else "not written")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
     sys.stdout.flush()
-    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -67,6 +67,8 @@ class Client:
         settings: dict[str, Any] = {
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": int(_LONGEST_PAUSE_SECONDS * 1000),
+            # A full queue is looked at again this soon; the library's second would make back-pressure a stop.
+            "fetch.queue.backoff.ms": 50,
             "queued.max.messages.kbytes": max(1, config.buffer_bytes >> 11),
             **config.client,
             "bootstrap.servers": brokers,
@@ -167,42 +169,44 @@ class Client:
             found += [Partition(topic, number) for number in metadata.partitions]
         return sorted(found)
 
-    def watermarks(self, partition: Partition) -> tuple[int, int]:
-        """The first offset that is there, and the one behind the last."""
-        target = self.at(partition)
-        low, high = self.call(
-            f"the offsets of {partition}",
-            lambda limit: self.consumer.get_watermark_offsets(target, timeout=limit, cached=False),
-        )
-        return low, high
+    def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        """The first offset that is there, and the one behind the last; two requests for all partitions.
 
-    def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> dict[Partition, int]:
+        One partition at a time would wait behind the fetches that are under way, half a second each.
+        """
+        low = self._list_offsets(partitions, self._library.OFFSET_BEGINNING)
+        high = self._list_offsets(partitions, self._library.OFFSET_END)
+        return {partition: (low[partition], high[partition]) for partition in partitions}
+
+    def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
         """The first offset of a message at this time or later; the end where there is none."""
-        wanted = [self.at(partition, milliseconds) for partition in partitions]
-        found = self.call(
-            f"the offsets of a time in {', '.join(sorted({partition.topic for partition in partitions}))}",
-            lambda limit: self.consumer.offsets_for_times(wanted, timeout=limit),
-        )
-        return {
-            partition: self.watermarks(partition)[1] if each.offset < 0 else each.offset
-            for each in found
-            for partition in [Partition(each.topic, each.partition)]
-        }
+        found = self._list_offsets(partitions, milliseconds)
+        ends = self._list_offsets(partitions, self._library.OFFSET_END)
+        return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+
+    def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:
+        """Of a time in milliseconds, or of the ends, which have numbers below 0."""
+        if not partitions:
+            return {}
+        wanted = [self.at(partition, moment) for partition in partitions]
+        what = f"the offsets of {', '.join(sorted({partition.topic for partition in partitions}))}"
+        found = self.call(what, lambda limit: self.consumer.offsets_for_times(wanted, timeout=limit))
+        for each in found:
+            if each.error is not None:
+                raise self.translate(each.error, str(Partition(each.topic, each.partition)))
+        return {Partition(each.topic, each.partition): each.offset for each in found}
 
     def commit(self, offsets: Offsets) -> None:
         """Tells the brokers where the group goes on."""
         if offsets:
             places = [self.at(partition, offset) for partition, offset in offsets.items()]
-            for place in places:
-                place.metadata = self.mark
             self.call("commit of offsets", lambda _: self.consumer.commit(offsets=places, asynchronous=False))
 
     def at(self, partition: Partition, offset: int | None = None) -> Any:
-        """A place as the library names it."""
-        place = self._library.TopicPartition(partition.topic, partition.number)
-        if offset is not None:
-            place.offset = offset
-        return place
+        """A place as the library names it; with an offset, it carries the mark of this run."""
+        if offset is None:
+            return self._library.TopicPartition(partition.topic, partition.number)
+        return self._library.TopicPartition(partition.topic, partition.number, offset, self.mark)
 
     def is_code(self, error: KafkaError, *names: str) -> bool:
         """Whether an error is one of these, by the names of librdkafka."""

@@ -158,7 +158,8 @@ class KafkaDataset(Dataset[Records]):
             return {}
         known = {} if behind is None else {each: behind.ends[each] for each in mine if each in behind.ends}
         if self.stop == "end":
-            known |= {each: client.watermarks(each)[1] for each in mine if each not in known}
+            unknown = [each for each in mine if each not in known]
+            known |= {each: end for each, (_, end) in client.watermarks(unknown).items()}
         return known
 
     def _reading(

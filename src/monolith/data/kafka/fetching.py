@@ -54,7 +54,8 @@ class Fetching:
 
     def own(self, offsets: Mapping[Partition, int]) -> None:
         """Takes these partitions instead of those before; their first messages are fetched at these offsets."""
-        checked = {partition: self._existing(partition, offset) for partition, offset in offsets.items()}
+        there = self._client.watermarks(list(offsets))
+        checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
         self.fetched = dict(checked)
         self._seen_ends.clear()
         self._paused.clear()
@@ -169,7 +170,8 @@ class Fetching:
             self._seen_ends[partition] = int(event.offset() or 0)
         elif self._client.is_code(error, "_AUTO_OFFSET_RESET"):
             if partition in self.fetched:
-                offset = self._existing(partition, self.fetched[partition])
+                there = self._client.watermarks([partition])[partition]
+                offset = self._existing(partition, self.fetched[partition], there)
                 self.fetched[partition] = offset
                 self._client.consumer.seek(self._client.at(partition, offset))
         elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
@@ -177,9 +179,9 @@ class Fetching:
         else:
             raise self._client.translate(error, str(partition))
 
-    def _existing(self, partition: Partition, offset: int) -> int:
+    def _existing(self, partition: Partition, offset: int, there: tuple[int, int]) -> int:
         """The offset if the brokers can go on there, or else what is to be done about it."""
-        low, high = self._client.watermarks(partition)
+        low, high = there
         if low <= offset <= high:
             return offset
         text = f"{partition}: offset {offset} is out of range: the brokers hold {low} to {high - 1}"

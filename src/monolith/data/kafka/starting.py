@@ -59,7 +59,7 @@ def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -
         if missing := [partition for partition in partitions if partition not in given]:
             raise InvalidArgumentError(f"start: no offset for {_list(missing)}")
         return {partition: given[partition] for partition in partitions}
-    return {partition: client.watermarks(partition)[start == "latest"] for partition in partitions}
+    return {partition: ends[start == "latest"] for partition, ends in client.watermarks(partitions).items()}
 
 
 def offsets_behind(
