@@ -27,6 +27,7 @@ from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
 from monolith.data.merge import MergedDataset
+from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.parser import Parser
 from monolith.data.prefetch import (
     FIFOQueue,
@@ -64,6 +65,8 @@ __all__ = [
     "Ids",
     "InMemoryDataset",
     "Ints",
+    "KafkaConfig",
+    "KafkaDataset",
     "Label",
     "LineIdField",
     "MergedDataset",
