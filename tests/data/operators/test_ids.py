@@ -95,7 +95,7 @@ def test_slots_of_nested_rows_switch() -> None:
 @given(rows(), SLOTS)
 def test_numbers_become_ids(samples: list[Row], slot: int) -> None:
     def id_of(number: int) -> int:
-        return slot << 48 | cityhash.CityHash64(number.to_bytes(8, "little", signed=True)) & MASK_48
+        return int(slot << 48 | cityhash.CityHash64(number.to_bytes(8, "little", signed=True)) & MASK_48)
 
     batch = batch_of(samples)
     made = rows_of(HashInts("uid", slot=slot, output="uid_id")(HashInts("user", slot=slot)(batch)))

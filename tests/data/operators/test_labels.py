@@ -65,8 +65,8 @@ def test_the_vector_of_the_specification() -> None:
     batch = Batch({"actions": Ragged.from_lists([[3]] * count), "uid": torch.arange(count)}, num_rows=count)
     labels = AddLabel.from_text("1,2:3:1.0;4::0.5", keys=("uid",))(batch)["label"]
     assert isinstance(labels, torch.Tensor)
-    assert labels[:, 0].unique().tolist() == [0.0]
-    assert labels[:, 1].unique().tolist() == [INVALID_LABEL, 0.0]
+    assert torch.unique(labels[:, 0]).tolist() == [0.0]
+    assert torch.unique(labels[:, 1]).tolist() == [INVALID_LABEL, 0.0]
     assert float((labels[:, 1] == 0).double().mean()) == pytest.approx(0.5, abs=0.02)
     again = AddLabel.from_text("1,2:3:1.0;4::0.5", keys=("uid",))(batch)["label"]
     assert torch.equal(labels, again)  # type: ignore[arg-type]
