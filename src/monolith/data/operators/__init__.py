@@ -13,9 +13,20 @@ from monolith.data.operators.crosses import CrossIds, cross_rows
 from monolith.data.operators.id_conditions import HasAllIds, HasAllSlots, HasAnyId, filter_by_fids
 from monolith.data.operators.id_edits import HashInts, HashTexts, MapIds, SwitchSlot, id_mask, sequence_mask
 from monolith.data.operators.id_hashes import city_hash64, folded_product
+from monolith.data.operators.item_pool import Draws, ItemPool, PoolLimits
 from monolith.data.operators.label_conditions import HasValidLabel, LabelAbove
 from monolith.data.operators.label_edits import LabelNormalization, LabelUpperBound, RankLabel, ScatterLabel
 from monolith.data.operators.multi_label import MultiHeadLabel
+from monolith.data.operators.negatives import (
+    LOG_Q,
+    SAMPLED,
+    SAMPLED_FREQUENCY,
+    NegativeGen,
+    NegativeSampling,
+    NegativeWeights,
+    PoolEntry,
+    Positives,
+)
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
 from monolith.data.operators.value_conditions import Value, load_operand
@@ -28,6 +39,7 @@ __all__ = [
     "Compose",
     "Condition",
     "CrossIds",
+    "Draws",
     "HasAllIds",
     "HasAllSlots",
     "HasAnyId",
@@ -35,17 +47,27 @@ __all__ = [
     "HashInts",
     "HashTexts",
     "InShare",
+    "ItemPool",
+    "LOG_Q",
     "LabelAbove",
     "LabelNormalization",
     "LabelUpperBound",
     "MapIds",
     "MultiHeadLabel",
+    "NegativeGen",
     "NegativeSample",
+    "NegativeSampling",
+    "NegativeWeights",
     "Not",
     "NumberRows",
     "Operator",
     "POSITIVE_LABEL",
+    "PoolEntry",
+    "PoolLimits",
+    "Positives",
     "RankLabel",
+    "SAMPLED",
+    "SAMPLED_FREQUENCY",
     "ScatterLabel",
     "SpecialStrategy",
     "SwitchSlot",
