@@ -10,6 +10,7 @@ from monolith.data.operators.actions import AddAction
 from monolith.data.operators.add_label import POSITIVE_LABEL, AddLabel, TaskLabel, parse_task_labels
 from monolith.data.operators.conditions import AllOf, AnyOf, Compose, Condition, Not, Operator
 from monolith.data.operators.crosses import CrossIds, cross_rows
+from monolith.data.operators.flows import SOURCE_KEY, ByFlow, FromSource, NameSources, split_flows
 from monolith.data.operators.id_conditions import HasAllIds, HasAllSlots, HasAnyId, filter_by_fids
 from monolith.data.operators.id_edits import HashInts, HashTexts, MapIds, SwitchSlot, id_mask, sequence_mask
 from monolith.data.operators.id_hashes import city_hash64, folded_product
@@ -27,8 +28,10 @@ from monolith.data.operators.negatives import (
     PoolEntry,
     Positives,
 )
+from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
+from monolith.data.operators.transforms import Counted, LogicalOr, operators_of
 from monolith.data.operators.value_conditions import Value, load_operand
 
 __all__ = [
@@ -36,10 +39,13 @@ __all__ = [
     "AddLabel",
     "AllOf",
     "AnyOf",
+    "ByFlow",
     "Compose",
     "Condition",
+    "Counted",
     "CrossIds",
     "Draws",
+    "FromSource",
     "HasAllIds",
     "HasAllSlots",
     "HasAnyId",
@@ -47,13 +53,16 @@ __all__ = [
     "HashInts",
     "HashTexts",
     "InShare",
+    "InstanceReweight",
     "ItemPool",
     "LOG_Q",
     "LabelAbove",
     "LabelNormalization",
     "LabelUpperBound",
+    "LogicalOr",
     "MapIds",
     "MultiHeadLabel",
+    "NameSources",
     "NegativeGen",
     "NegativeSample",
     "NegativeSampling",
@@ -68,6 +77,7 @@ __all__ = [
     "RankLabel",
     "SAMPLED",
     "SAMPLED_FREQUENCY",
+    "SOURCE_KEY",
     "ScatterLabel",
     "SpecialStrategy",
     "SwitchSlot",
@@ -79,6 +89,8 @@ __all__ = [
     "folded_product",
     "id_mask",
     "load_operand",
+    "operators_of",
     "parse_task_labels",
     "sequence_mask",
+    "split_flows",
 ]
