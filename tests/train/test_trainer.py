@@ -387,7 +387,7 @@ class TestLooking:
         trainer.train(steps=3)
         made = list(trainer.predict())
         assert len(made) == 20
-        features = task.input_fn("predict").batch(4)
+        features = task.input_fn("predict").batch_at(4)
         assert torch.equal(made[4], task.model_fn(features, "predict").predictions.detach())
 
     def test_there_must_be_something_to_look_at(self, tmp_path: Path) -> None:
