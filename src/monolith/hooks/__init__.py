@@ -9,8 +9,11 @@ from monolith.hooks.async_push import AsyncPushHook
 from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
 from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
 from monolith.hooks.enqueue import EnqueueHook
+from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
+from monolith.hooks.request_time import ReqTimeControlDumpHook
+from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
 from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
@@ -42,13 +45,17 @@ __all__ = [
     "NanTensorHook",
     "ProfileWindows",
     "ProfilerHook",
+    "ReqTimeControlDumpHook",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
     "SharedFlags",
     "StepCounterHook",
     "StepRate",
     "SyncHelper",
+    "SyncTrainingBarrierSaverListener",
+    "SyncTrainingForceDumpHook",
     "SyncTrainingInfoHook",
+    "SyncTrainingSaverControlHook",
     "ThroughputMetricHook",
     "TideStoppingHook",
     "TideWindow",
