@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 import pytest
 import torch
-from monolith.train.collections import Collections
 from torch import Tensor
 
 from hooks.sessions import FakeSession
@@ -25,6 +23,7 @@ from monolith.hooks import (
     SyncTrainingSaverControlHook,
 )
 from monolith.testing import FakeClock
+from monolith.train.collections import Collections
 
 
 @pytest.fixture(autouse=True)
@@ -105,16 +104,17 @@ class TestForceDump:
 class TestSaverControl:
     def test_online_lets_the_timer_run(self, tmp_path: Path, timer: SecondOrStepTimerWithTideSetting) -> None:
         hook = SyncTrainingSaverControlHook(str(tmp_path), timer)
-        at_step(hook, 100)
-        assert not timer.enabled
+
+        def is_enabled_at(step: int) -> bool:
+            at_step(hook, step)
+            return timer.enabled
+
+        assert not is_enabled_at(100)
         (tmp_path / "ONLINE").touch()
-        at_step(hook, 150)
-        assert not timer.enabled
-        at_step(hook, 200)
-        assert timer.enabled
+        assert not is_enabled_at(150)
+        assert is_enabled_at(200)
         (tmp_path / "ONLINE").unlink()
-        at_step(hook, 300)
-        assert not timer.enabled
+        assert not is_enabled_at(300)
 
     def test_on_a_remote_file_system(self, timer: SecondOrStepTimerWithTideSetting) -> None:
         memory = fsspec.filesystem("memory")
@@ -213,7 +213,7 @@ class TestBarrierSaverListener:
         assert [int(tensor) for tensor in calls] == [7]
 
     def test_alone_it_does_not_wait(self) -> None:
-        SyncTrainingBarrierSaverListener().after_save(SimpleNamespace(), 7)  # type: ignore[arg-type]
+        SyncTrainingBarrierSaverListener().after_save(FakeSession(), 7)
 
     def test_a_rank_that_is_gone_is_logged(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -14,7 +14,7 @@ from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
-from monolith.hooks.profiling import CudaProfilerHook, ProfileWindows, ProfilerHook
+from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
 from monolith.hooks.request_time import ReqTimeControlDumpHook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
@@ -25,7 +25,14 @@ from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
-from monolith.hooks.worker_sync import ChiefSyncHook, InProcessFlags, SharedFlags, SyncHelper, TrainingHooksHelper, WorkerSyncHook
+from monolith.hooks.worker_sync import (
+    ChiefSyncHook,
+    InProcessFlags,
+    SharedFlags,
+    SyncHelper,
+    TrainingHooksHelper,
+    WorkerSyncHook,
+)
 
 __all__ = [
     "AsyncPushHook",

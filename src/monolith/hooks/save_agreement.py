@@ -9,6 +9,7 @@ import torch
 
 from monolith import collective
 from monolith.errors import OpError
+from monolith.hooks.saver_listener import SaverListener
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession
@@ -18,17 +19,11 @@ __all__ = ["SyncTrainingBarrierSaverListener"]
 _log = logging.getLogger(__name__)
 
 
-class SyncTrainingBarrierSaverListener:
+class SyncTrainingBarrierSaverListener(SaverListener):
     """No rank goes on after a save before all have saved: what is exported next holds the files of all of them.
 
     A rank that is gone is logged, and does not take the save of the others with it.
     """
-
-    def begin(self) -> None:
-        """Nothing to prepare."""
-
-    def before_save(self, session: HookedSession, global_step_value: int) -> None:
-        """Every rank saves when it comes to it."""
 
     def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
         """Waits for the others."""
@@ -36,6 +31,3 @@ class SyncTrainingBarrierSaverListener:
             collective.broadcast(torch.tensor([global_step_value], dtype=torch.int64))
         except (OpError, RuntimeError) as error:
             _log.error("step %d: not all ranks have saved: %s", global_step_value, error)
-
-    def end(self, session: HookedSession, global_step_value: int) -> None:
-        """Nothing to undo."""
