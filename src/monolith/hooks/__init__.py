@@ -11,6 +11,7 @@ from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
+from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
@@ -45,6 +46,7 @@ __all__ = [
     "EarlyStop",
     "EarlyStoppingHook",
     "EnqueueHook",
+    "EofHook",
     "HashTableCheckpointRestorerListener",
     "HashTableCheckpointSaverListener",
     "HeartbeatHook",

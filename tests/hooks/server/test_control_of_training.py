@@ -50,7 +50,7 @@ def test_stop_save_resume_of_a_session_that_reads_ahead(tmp_path: Path, pipeline
         saved_at = []
         for _ in range(5):
             client.save_checkpoint()
-            saved_at.append(saves.last_saved_step)
+            saved_at.append(saves.last_saved_step or 0)
         client.stop_training()
         client.save_checkpoint()
         stopped_at = client.get_global_step()
