@@ -13,6 +13,7 @@ from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.context import Context, TaskContext, current_context, use_context
 from monolith.train.current_session import get_current_session
+from monolith.train.end_of_data import EofAwareTask
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
 from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
@@ -28,6 +29,7 @@ __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
+    "EofAwareTask",
     "ExportMode",
     "InstantiableParams",
     "Mode",
