@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
+    "control": ("grpcio", "protobuf"),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
     "prometheus": ("prometheus-client",),
