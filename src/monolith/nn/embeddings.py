@@ -276,6 +276,7 @@ class Embeddings(nn.Module):
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
+            known_finite=all(each.is_finite for each in passes),
         )
         return GradientStep(self.store, self._ledger, self._progress, passes, rule)
 
