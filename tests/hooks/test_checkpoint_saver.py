@@ -54,7 +54,7 @@ class FailingSaver(Saver):
 
     failures = 0
 
-    def save(self, state: TrainState, **options: Any) -> Any:  # type: ignore[override]
+    def save(self, state: TrainState, **options: Any) -> Any:
         if self.failures:
             self.failures -= 1
             raise ResourceExhaustedError("disk full, says the test")

@@ -6,6 +6,11 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     train_state     what a run is made of
     saver           saves it, restores it
     manifest        what a checkpoint consists of
+    restore_rules   which checkpoint a run starts from
+    restore_options what may differ between the run that was saved and the one that is restored
+    aliases         weights under new names
+    partial_recovery  restores only what was lost
+    table_assets    the tables alone
     retention       which ones stay: decides, touches nothing
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
@@ -20,8 +25,15 @@ from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
 from monolith.checkpoint.partial_recovery import PartialRecoverySaver, PsMonitor, RestoreOps, SaverBuilder
 from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.restore_rules import (
+    SaveHelper,
+    copy_checkpoint_state,
+    get_checkpoint_state,
+    get_latest_checkpoint_state,
+    wait_for_monolith_checkpoint,
+)
 from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
-from monolith.checkpoint.state_files import get_monolith_checkpoint_state
+from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state, isabs
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
 
@@ -35,6 +47,7 @@ __all__ = [
     "PsMonitor",
     "RestoreOps",
     "RestoreOptions",
+    "SaveHelper",
     "SavedCheckpoint",
     "Saver",
     "SaverBuilder",
@@ -42,8 +55,14 @@ __all__ = [
     "Stateful",
     "TrainState",
     "calc_feed_dict",
+    "checkpoint_exists",
+    "copy_checkpoint_state",
     "generate_alias_map",
+    "get_checkpoint_state",
+    "get_latest_checkpoint_state",
     "get_monolith_checkpoint_state",
+    "isabs",
     "restore_table_assets",
     "save_table_assets",
+    "wait_for_monolith_checkpoint",
 ]

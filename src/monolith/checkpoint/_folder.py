@@ -143,7 +143,8 @@ class LocalFolder:
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file or folder."""
-        return (self._folder / name).exists()
+        with named_errors(self.place(name), "read"):
+            return (self._folder / name).exists()
 
     def size(self, name: str) -> int:
         """Bytes of a file."""
@@ -193,16 +194,15 @@ class LocalFolder:
 
     def make(self) -> None:
         """Makes the folder and its parents, durably."""
-        missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            # Both a ValueError and an OpError; the text is the original's.
-            raise InvalidArgumentError(f"Parent directory of {self.path} doesn't exist, can't save.") from error
-        except OSError as error:
-            raise _named(error, f"'{self.path}': cannot be created: {error.strerror}") from error
-        for path in missing:
-            _sync_folder(path.parent)
+        with named_errors(self.path, "created"):
+            missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                # Both a ValueError and an OpError; the text is the original's.
+                raise InvalidArgumentError(f"Parent directory of {self.path} doesn't exist, can't save.") from error
+            for path in missing:
+                _sync_folder(path.parent)
 
     def sync(self) -> None:
         """Makes the names in it durable."""

@@ -107,6 +107,7 @@ _HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
 def _close(descriptor: int, pid: int) -> None:
     if os.getpid() == pid:  # a child has closed its copy already
         with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked just now
             os.close(descriptor)
 
 

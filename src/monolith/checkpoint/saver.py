@@ -6,30 +6,21 @@ import logging
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, overload
 
 from monolith.checkpoint._adapting import Keeps, keep_nothing
-from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, read_manifest, require_path
+from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint._cut import StateCut, encode_state, take_cut
 from monolith.checkpoint._folder import FolderPath, open_folder
 from monolith.checkpoint._model_meta import model_meta
+from monolith.checkpoint._records import Records
 from monolith.checkpoint._restoring import load_checkpoint, restore_all, restore_without_dense
 from monolith.checkpoint._staging import Staging
-from monolith.checkpoint._writing import WriteOrder, remove_prefix, remove_torn_saves, write_checkpoint
+from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
-from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.checkpoint.restore_options import RestoreOptions
-from monolith.checkpoint.retention import KeptCheckpoint, Retention
-from monolith.checkpoint.state_files import (
-    CHECKPOINT,
-    MONOLITH_CHECKPOINT,
-    get_monolith_checkpoint_state,
-    split_path,
-    write_checkpoint_state,
-    write_monolith_checkpoint_state,
-)
+from monolith.checkpoint.retention import Retention
 from monolith.clock import Clock, SystemClock
 from monolith.errors import (
     DataLossError,
@@ -146,9 +137,10 @@ class Saver:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
         self._folder: Folder = open_folder(model_dir)
         self._catalog = Catalog(self._folder, wanted.basename)
-        self._retention = Retention(
+        retention = Retention(
             max_to_keep=wanted.max_to_keep, keep_every_hours=wanted.keep_every_hours, now=wanted.clock.now()
         )
+        self._records = Records(self._folder, self._catalog, retention)
         self._staging = Staging()
         self._lock: ModelDirLock | None = None
         self._claim: GenerationClaim | None = None
@@ -180,7 +172,7 @@ class Saver:
     @property
     def last_checkpoints(self) -> list[str]:
         """Full prefixes of the checkpoints that retention counts, oldest first; exempt ones among them."""
-        return [each.path for each in self._retention.kept]
+        return self._records.paths
 
     # Saving
 
@@ -201,7 +193,7 @@ class Saver:
             try:
                 self._claim = GenerationClaim(self._folder, above=self._catalog.highest_generation())
                 remove_torn_saves(self._folder)
-                self._recover()
+                self._records.recover()
             except BaseException:
                 lock.release()
                 self._claim = None
@@ -246,10 +238,8 @@ class Saver:
 
     def create_state_file(self) -> None:
         """Makes `monolith_checkpoint` where there is none, so that others see that the directory is in use."""
-        if not (self._wanted.skip_save or self._folder.exists(MONOLITH_CHECKPOINT)):
-            self._folder.make()
-            state = MonolithCheckpointState(builtin_hash_table_type=MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP)
-            write_monolith_checkpoint_state(self._folder, state)
+        if not self._wanted.skip_save:
+            self._records.create_state_file()
 
     def wait(self) -> None:
         """Waits for a save that goes on.
@@ -354,7 +344,7 @@ class Saver:
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
         manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
         path = f"{self.model_dir}/{order.prefix}"
-        self._record(path, manifest.created)
+        self._records.record(path, manifest.created)
         self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
         return self._last_saved
 
@@ -372,46 +362,3 @@ class Saver:
         if self._meta is None or self._meta[0]() is not (state if state.model is None else state.model):
             self._meta = (weakref.ref(state if state.model is None else state.model), model_meta(state))
         return self._meta[1]
-
-    def _recover(self) -> None:
-        """Takes over what retention has to know from the directory."""
-        state = self._catalog.state()
-        times: dict[str, float] = {}
-        if state is not None:
-            times = dict(zip(state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps, strict=False))
-        kept = []
-        for path in self._catalog.listed():
-            with suppress(OpError):
-                kept.append(KeptCheckpoint(path, times.get(path) or read_manifest(path).created))
-        preserved = state.last_preserved_timestamp if state is not None and state.last_preserved_timestamp else None
-        self._retention.recover(kept, last_preserved=preserved)
-
-    def _record(self, path: str, created: float) -> None:
-        """After the commit: `checkpoint`, `monolith_checkpoint`, then the surplus goes."""
-        monolith = self._monolith_state()
-        exempt = set(monolith.exempt_model_checkpoint_paths)
-        surplus = self._retention.record(path, created, exempt=exempt)
-        kept = self._retention.kept
-        write_checkpoint_state(
-            self._folder,
-            CheckpointState(
-                model_checkpoint_path=path,
-                all_model_checkpoint_paths=[each.path for each in kept],
-                all_model_checkpoint_timestamps=[each.time for each in kept],
-                last_preserved_timestamp=self._retention.last_preserved,
-            ),
-            CHECKPOINT,
-        )
-        monolith.last_checkpoint_save_timestamp = int(created)
-        monolith.builtin_hash_table_type = MonolithCheckpointState.MULTI_CUCKOO_HASH_MAP
-        write_monolith_checkpoint_state(self._folder, monolith)
-        for old in surplus:
-            folder, prefix = split_path(old)
-            if folder == self.model_dir:
-                remove_prefix(self._folder, prefix)
-
-    def _monolith_state(self) -> MonolithCheckpointState:
-        present = None
-        if self._folder.exists(MONOLITH_CHECKPOINT):
-            present = get_monolith_checkpoint_state(self._folder.path, remove_invalid_path=True)
-        return MonolithCheckpointState() if present is None else present
