@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
+    "control": ("grpcio", "protobuf"),
+    "kafka": ("confluent-kafka",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
     "prometheus": ("prometheus-client",),

@@ -26,6 +26,8 @@ from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
+from monolith.data.merge import MergedDataset
+from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.parser import Parser
 from monolith.data.prefetch import (
     FIFOQueue,
@@ -38,6 +40,12 @@ from monolith.data.record_reader import RecordPosition, RecordReader, read_examp
 from monolith.data.record_writer import RecordWriter, write_examples
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
+from monolith.data.sources.file_set import FileSet
+from monolith.data.sources.generated import GeneratedDataset
+from monolith.data.sources.in_memory import InMemoryDataset
+from monolith.data.sources.parquet_dataset import ParquetDataset
+from monolith.data.sources.partitions import expand_ranges, partition_patterns
+from monolith.data.sources.record_dataset import RecordDataset
 
 __all__ = [
     "BadRecords",
@@ -48,20 +56,28 @@ __all__ = [
     "Dataset",
     "Dense",
     "FIFOQueue",
+    "FileSet",
     "FirstBytes",
     "Floats",
     "Framing",
+    "GeneratedDataset",
     "INVALID_LABEL",
     "Ids",
+    "InMemoryDataset",
     "Ints",
+    "KafkaConfig",
+    "KafkaDataset",
     "Label",
     "LineIdField",
+    "MergedDataset",
     "MultiFIFOQueue",
     "MultiQueueRunner",
     "NestedIds",
     "PaddingFIFOQueue",
+    "ParquetDataset",
     "Parser",
     "Reading",
+    "RecordDataset",
     "RecordPosition",
     "RecordReader",
     "RecordWriter",
@@ -69,7 +85,9 @@ __all__ = [
     "SampleFormat",
     "Weight",
     "enqueue_dicts_with_queue_return",
+    "expand_ranges",
     "generate_ffm_example",
+    "partition_patterns",
     "read_examples",
     "slot_to_key",
     "source_key",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
-    from monolith.nn._pooling import PooledBatch
+    from monolith.nn._pooling import PooledBatch, RowGradients
     from monolith.tables.schema import Schema
     from monolith.tables.store import BatchStamp, Plan, Store
 
@@ -60,6 +60,8 @@ class BatchPass:
     """Where the store keeps rows and takes gradients."""
     gradient: Tensor | None = None
     """float32 [V], summed over all backward passes so far."""
+    is_finite: bool = True
+    """Of the gradient; False: not known."""
     is_taken: bool = False
     """Whether a step was made of it that is not applied yet."""
 
@@ -136,10 +138,13 @@ class Ledger:
         with self._lock:
             return self._passes.get(key)
 
-    def add_gradient(self, batch_pass: BatchPass, gradient: Tensor) -> None:
+    def add_gradient(self, batch_pass: BatchPass, gradient: RowGradients) -> None:
         """Adds to the pass, which takes part in the next step from now on."""
         with self._lock:
-            batch_pass.gradient = gradient if batch_pass.gradient is None else batch_pass.gradient + gradient
+            earlier = batch_pass.gradient
+            batch_pass.gradient = gradient.values if earlier is None else earlier + gradient.values
+            # A sum of finite gradients may be infinite.
+            batch_pass.is_finite = gradient.is_finite and earlier is None
 
     def ready(self) -> list[BatchPass]:
         """The passes of the next step, in the order of their batches."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time as clock
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -33,6 +34,7 @@ from monolith.nn._progress import Progress
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
+from monolith.nn.table_defaults import current_table_defaults
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.local_store import LocalStore
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
@@ -71,7 +73,8 @@ class Embeddings(nn.Module):
         store: An engine (`LocalStore`: rows in this process) or a store that has these tables already.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
         nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
-        admission: How occurrences are counted where a slot has a `min_count`.
+        admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
+            (`use_table_defaults`), else a `SlidingHashFilter`.
 
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
     >>> x = emb({"user": torch.tensor([7, 8]), "item": torch.tensor([5, 5]), "tags": torch.tensor([[1, 2], [3, 3]])})
@@ -97,12 +100,7 @@ class Embeddings(nn.Module):
         _check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
         merged.sort(key=lambda table: table.name)
-        defaults = TableConfig(
-            [Segment(1)],
-            seed=seed,
-            nonfinite=nonfinite,
-            admission=SlidingHashFilter() if admission is None else admission,
-        )
+        defaults = _table_defaults(admission, seed=seed, nonfinite=nonfinite)
         configs = {table.name: table.config(defaults) for table in merged}
         self._placed = place_slots(slots, merged)
         self.store: Store = _store_of(store, configs)
@@ -278,6 +276,7 @@ class Embeddings(nn.Module):
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
+            known_finite=all(each.is_finite for each in passes),
         )
         return GradientStep(self.store, self._ledger, self._progress, passes, rule)
 
@@ -371,6 +370,17 @@ def _check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate
         )
     if learning_rate is not None:
         require_rate(learning_rate, "Embeddings")
+
+
+def _table_defaults(
+    admission: AdmissionFilter | None, *, seed: int, nonfinite: Literal["raise", "skip", "apply"]
+) -> TableConfig:
+    """What all tables of a module have in common: its own word, then that of the runner."""
+    given = current_table_defaults()
+    config = TableConfig(
+        [Segment(1)], seed=seed, nonfinite=nonfinite, admission=admission or given.admission or SlidingHashFilter()
+    )
+    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
 
 
 def _store_of(store: Store | StoreFactory, configs: Mapping[str, TableConfig]) -> Store:
