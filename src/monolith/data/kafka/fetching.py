@@ -57,9 +57,7 @@ class Fetching:
         there = self._client.watermarks(list(offsets))
         checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
         self.fetched = dict(checked)
-        self._seen_ends.clear()
-        self._paused.clear()
-        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in checked.items()])
+        self._assign()
 
     def disown(self, partitions: Iterable[Partition]) -> None:
         """Forgets partitions: what still comes of them is left to their new owner."""
@@ -173,11 +171,17 @@ class Fetching:
                 there = self._client.watermarks([partition])[partition]
                 offset = self._existing(partition, self.fetched[partition], there)
                 self.fetched[partition] = offset
-                self._client.consumer.seek(self._client.at(partition, offset))
+                # A partition in this state refuses to seek, so all of them are begun again where they are.
+                self._assign()
         elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
             _LOG.warning("%s; the group goes on without this reader until it asks for more", error.str())
         else:
             raise self._client.translate(error, str(partition))
+
+    def _assign(self) -> None:
+        self._seen_ends.clear()
+        self._paused.clear()
+        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in self.fetched.items()])
 
     def _existing(self, partition: Partition, offset: int, there: tuple[int, int]) -> int:
         """The offset if the brokers can go on there, or else what is to be done about it."""
