@@ -5,8 +5,8 @@
 
 The brokers are librdkafka's mock cluster in a process of its own. It keeps about 5 MB of a partition, so a topic is
 written once, under that, and read again and again. Both sides take turns in one process, in rounds; each reads the
-whole topic and is timed from its assignment to its last message, with the same consume calls of 1,024 messages. The bare loop
-counts messages and drops them; ours hands out records in one buffer and knows the offset behind each block.
+whole topic and is timed from its assignment to its last message, with the same consume calls of 1,024 messages. The
+bare loop counts messages and drops them; ours hands out records in one buffer and knows the offset behind each block.
 """
 
 from __future__ import annotations

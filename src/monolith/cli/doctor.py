@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
+    "control": ("grpcio", "protobuf"),
     "kafka": ("confluent-kafka",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
@@ -40,6 +41,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "safetensors",
         "scikit-learn",
         "types-protobuf",
     ),
