@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
+    "control": ("grpcio", "protobuf"),
+    "kafka": ("confluent-kafka",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
     "prometheus": ("prometheus-client",),
@@ -39,6 +41,7 @@ EXTRAS = {
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
+        "safetensors",
         "scikit-learn",
         "types-protobuf",
     ),

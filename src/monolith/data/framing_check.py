@@ -100,6 +100,20 @@ def better_framings(
     return [other.framing for other in found if other.share == best]
 
 
+def framings_of(head: npt.NDArray[np.uint8], sample: SampleFormat, *, at_end: bool) -> list[Framing]:
+    """Framings that explain the start of a stream, those that leave the fewest bytes unexplained."""
+    if sample is SampleFormat.PLAINTEXT or not len(head):
+        return []
+    found = [each for each in (_Explanation(head, one, sample, at_end=at_end) for one in Framing) if each.is_sure]
+    best = max((each.share for each in found), default=0.0)
+    return [each.framing for each in found if each.share == best]
+
+
+def is_sample(payload: bytes, sample: SampleFormat) -> bool:
+    """Whether these bytes are a message of this format, as far as its outermost fields tell; plain bytes always are."""
+    return sample is SampleFormat.PLAINTEXT or _is_message(payload, _FIELDS[sample])
+
+
 def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> str:
     """What to try, for the message of an error that may come from a wrong framing or compression."""
     if (compressed := looks_like(head[:4].tobytes())) is not None:

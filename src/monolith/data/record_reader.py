@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,6 +97,7 @@ class RecordReader:
         self._compression = Compression.of(compression).resolve(_name_of(source))
         self._owned, self._raw = _open(source)
         self._stream: ByteSource = open_decompressed(self._raw, self._compression)
+        self._is_live = _is_live(self._raw)
         self._buffer = np.empty(0, dtype=np.uint8)
         self._begin = 0
         self._base = 0
@@ -246,11 +248,15 @@ class RecordReader:
     def _read_more(self, wanted: int) -> None:
         """Reads on until `wanted` bytes from `_begin` on are there, or the stream ends."""
         kept = self._buffer[self._begin :]
+        needed = max(wanted, len(kept) + 1)
+        # Reads end at multiples of the chunk: where blocks are cut depends on the stream, not on where reading began.
+        start = self._base + self._begin
+        size = -(-(start + needed) // _CHUNK) * _CHUNK - start
         # A fresh array each time: blocks that were handed out keep theirs.
-        buffer = np.empty(max(_CHUNK, wanted + _CHUNK // 4), dtype=np.uint8)
+        buffer = np.empty(size, dtype=np.uint8)
         buffer[: len(kept)] = kept
         end = len(kept)
-        while end < max(wanted, len(kept) + 1) and not self._at_end:
+        while end < (needed if self._is_live else size) and not self._at_end:
             got = self._read_into(buffer.data[end:])
             self._at_end = got == 0
             end += got
@@ -321,7 +327,15 @@ def split_records(
 def _name_of(source: RecordSource) -> str:
     if isinstance(source, str | os.PathLike):
         return os.fspath(source)
-    return str(getattr(source, "name", "stream"))
+    for attribute in ("full_name", "name", "path"):  # the first is that of fsspec's files, with the protocol
+        if isinstance(found := getattr(source, attribute, None), str):
+            return found
+    return "stream"
+
+
+def _is_live(file: Any) -> bool:
+    """Whether a file is a pipe or a socket, of which a part may come long before the rest; it is handed out at once."""
+    return isinstance(file, io.IOBase) and hasattr(file, "fileno") and not file.seekable()
 
 
 def _open(source: RecordSource) -> tuple[bool, Any]:

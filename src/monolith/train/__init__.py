@@ -1,10 +1,69 @@
 """The training system: what runs a task.
 
-May import: everything below it, and `hooks`. Read `async_function` for work that runs beside the next step.
+May import: everything below it, and `hooks`. Read `task.py` first, then `session.py`: a session runs a task step by
+step. `trainer.py` is the comfortable way to use one.
 """
 
 from __future__ import annotations
 
-from monolith.train.async_function import AsyncFunctionMgr
+from typing import Any
 
-__all__ = ["AsyncFunctionMgr"]
+from monolith.train.async_function import AsyncFunctionMgr
+from monolith.train.batch_time import time_of
+from monolith.train.collections import Collections, add_to_collections, get_collection
+from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.current_session import get_current_session
+from monolith.train.instantiable_params import InstantiableParams, params, with_params
+from monolith.train.params import Params, copy_params_to, update_params
+from monolith.train.preemption import enable_monkey_patch, preemption_errors
+from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
+from monolith.train.session import Session, SessionState
+from monolith.train.step_result import StepResult
+from monolith.train.stop_at_step import StopAtStep
+from monolith.train.task import ExportMode, Mode, Spec, Task
+from monolith.train.trainer import Trainer
+from monolith.train.trainer_config import PipelineConfig, SavingConfig, TrainerConfig
+
+__all__ = [
+    "AsyncFunctionMgr",
+    "Collections",
+    "Context",
+    "ExportMode",
+    "InstantiableParams",
+    "Mode",
+    "Params",
+    "PipelineConfig",
+    "SavingConfig",
+    "Session",
+    "SessionState",
+    "SingleTaskModelParams",
+    "Spec",
+    "StepResult",
+    "StopAtStep",
+    "Task",
+    "TaskContext",
+    "Trainer",
+    "TrainerConfig",
+    "add_to_collections",
+    "copy_params_to",
+    "current_context",
+    "enable_monkey_patch",
+    "find_task",
+    "get_collection",
+    "get_current_session",
+    "params",
+    "preemption_errors",
+    "register_single_task_model",
+    "task_registry",
+    "time_of",
+    "update_params",
+    "use_context",
+    "with_params",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A setting of the process, so it is read when it is asked for.
+    if name == "PREEMPTION_ERRORS":
+        return preemption_errors()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, Manifest, TableEntry, read_manifest
 from monolith.tables.snapshot.restore import RestoreReport, restore, verify
-from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save
+from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save, save_cut
 
 __all__ = [
     "FORMAT_VERSION",
@@ -24,5 +24,6 @@ __all__ = [
     "read_manifest",
     "restore",
     "save",
+    "save_cut",
     "verify",
 ]

@@ -51,6 +51,10 @@ class SaveOptions(TypedDict, total=False):
     """Stamps of the last applied batches, kept in the manifest."""
     extra: Json
     """Anything else to keep in the manifest."""
+    snapshot_id: int | None
+    """Tells the files of two snapshots at one path apart, 0 to 2**64 - 1; None: drawn at random."""
+    created: int | None
+    """Unix seconds for the manifest; None: now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +170,28 @@ def save(
     return SaveHandle(job) if background else job.run()
 
 
+def save_cut(
+    group: _core.Group,
+    cut: _core.Cut,
+    path: SnapshotPath,
+    *,
+    threads: int | None = None,
+    **options: Unpack[SaveOptions],
+) -> SaveReport:
+    """`save` of a state that the caller has frozen, such as one of several that belong together.
+
+    Any thread may call it. The cut is released, whatever happens. `threads` write at once; None: as many as a save in
+    the foreground.
+    """
+    try:
+        wanted = _checked(options)
+        destination = open_destination(path, wanted.generation)
+    except BaseException:
+        cut.release()
+        raise
+    return _SaveJob(group, str(path), destination, wanted, threads=threads or _num_threads(), cut=cut).run()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
     """`SaveOptions` with every default filled in."""
@@ -177,6 +203,8 @@ class _Wanted:
     generation: int = 0
     applied: Json = None
     extra: Json = None
+    snapshot_id: int | None = None
+    created: int | None = None
 
 
 def _checked(options: SaveOptions) -> _Wanted:
@@ -188,6 +216,8 @@ def _checked(options: SaveOptions) -> _Wanted:
         raise InvalidArgumentError(f"save: rate_bytes_per_second must be at least 1, got {rate}")
     if wanted.generation < 0:
         raise InvalidArgumentError(f"save: generation must not be negative, got {wanted.generation}")
+    if wanted.snapshot_id is not None and not 0 <= wanted.snapshot_id < 1 << 64:
+        raise InvalidArgumentError(f"save: snapshot_id must have 64 bits, got {wanted.snapshot_id}")
     require_json(wanted.applied, name="applied")
     require_json(wanted.extra, name="extra")
     return wanted
@@ -201,7 +231,14 @@ class _SaveJob:
     """One save: owns the cut and the destination until `run` has ended."""
 
     def __init__(
-        self, group: _core.Group, path: str, destination: Destination, wanted: _Wanted, *, threads: int
+        self,
+        group: _core.Group,
+        path: str,
+        destination: Destination,
+        wanted: _Wanted,
+        *,
+        threads: int,
+        cut: _core.Cut | None = None,
     ) -> None:
         self.transfer = _core.Transfer()
         self._group = group
@@ -210,12 +247,12 @@ class _SaveJob:
         self._wanted = wanted
         self._threads = threads
         self._begun = time.monotonic()
-        self._created = int(time.time())
-        self._snapshot_id = secrets.randbits(64)
+        self._created = int(time.time()) if wanted.created is None else wanted.created
+        self._snapshot_id = secrets.randbits(64) if wanted.snapshot_id is None else wanted.snapshot_id
         self._schemas = [
             TableSchema.parse(group.table_name(number), group.schema(number)) for number in range(group.num_tables)
         ]
-        self._cut = group.cut()
+        self._cut = group.cut() if cut is None else cut
         self._expected_bytes = sum(
             count * (12 + _payload_bytes(schema, wanted.state))
             for count, schema in zip(self._cut.count(), self._schemas, strict=True)

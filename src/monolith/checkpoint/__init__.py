@@ -1,0 +1,68 @@
+"""Checkpoints: one exact cut of everything a run consists of, committed by a manifest that is written last.
+
+May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors`; not `train` or `hooks`. Read
+`train_state.py` and `saver.py` first; byte grammar: docs/formats/checkpoint.md.
+
+    train_state     what a run is made of
+    saver           saves it, restores it
+    manifest        what a checkpoint consists of
+    restore_rules   which checkpoint a run starts from
+    restore_options what may differ between the run that was saved and the one that is restored
+    aliases         weights under new names
+    partial_recovery  restores only what was lost
+    table_assets    the tables alone
+    retention       which ones stay: decides, touches nothing
+    state_files     the text files `checkpoint` and `monolith_checkpoint`
+    model_dir_lock  one chief per directory
+    _folder         all input and output of the package
+"""
+
+from __future__ import annotations
+
+from monolith.checkpoint._catalog import SavedCheckpoint
+from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
+from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
+from monolith.checkpoint.model_dir_lock import ModelDirLock
+from monolith.checkpoint.partial_recovery import PartialRecoverySaver, PsMonitor, RestoreOps, SaverBuilder
+from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.restore_rules import (
+    SaveHelper,
+    copy_checkpoint_state,
+    get_checkpoint_state,
+    get_latest_checkpoint_state,
+    wait_for_monolith_checkpoint,
+)
+from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
+from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state, isabs
+from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
+from monolith.checkpoint.train_state import Stateful, TrainState
+
+__all__ = [
+    "CUSTOM_RESTORE_OP",
+    "FORMAT_VERSION",
+    "Manifest",
+    "ModelDirLock",
+    "PartialRecoverySaver",
+    "PendingSave",
+    "PsMonitor",
+    "RestoreOps",
+    "RestoreOptions",
+    "SaveHelper",
+    "SavedCheckpoint",
+    "Saver",
+    "SaverBuilder",
+    "SaverOptions",
+    "Stateful",
+    "TrainState",
+    "calc_feed_dict",
+    "checkpoint_exists",
+    "copy_checkpoint_state",
+    "generate_alias_map",
+    "get_checkpoint_state",
+    "get_latest_checkpoint_state",
+    "get_monolith_checkpoint_state",
+    "isabs",
+    "restore_table_assets",
+    "save_table_assets",
+    "wait_for_monolith_checkpoint",
+]

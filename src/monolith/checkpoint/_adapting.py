@@ -1,0 +1,91 @@
+"""Makes what was saved fit the run it is put into: renamed, reshaped, cleared or kept parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torch import Tensor
+
+from monolith.checkpoint._optimizer_state import named_state
+from monolith.checkpoint.aliases import calc_feed_dict, generate_alias_map
+
+if TYPE_CHECKING:
+    from monolith.checkpoint.restore_options import RestoreOptions
+    from monolith.checkpoint.train_state import TrainState
+
+Keeps: TypeAlias = Callable[[str], bool]
+"""Whether the weight or store of this name has state of its own and keeps it."""
+
+EXTRA_STATE = "_extra_state"
+
+
+def keep_nothing(_: str) -> bool:
+    """Everything is restored."""
+    return False
+
+
+def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, keeps: Keeps) -> dict[str, Any]:
+    """The saved trees as the state can take them; what no option covers is left for the check that follows."""
+    if state.model is None or saved["model"] is None:
+        return dict(saved)
+    own = state.model.state_dict()
+    weights, optimizers = dict(saved["model"]), dict(saved["optimizers"])
+    aliases = _aliases(weights, own, options)
+    if aliases is not None:
+        shapes = {name: tuple(value.shape) for name, value in own.items() if isinstance(value, Tensor)}
+        feeds = calc_feed_dict(weights, aliases, shapes)
+        if feeds is not None:
+            weights = {name: feeds.get(name, weights.get(name)) for name in own if name in feeds or name in weights}
+            optimizers = {name: _renamed(values, aliases) for name, values in optimizers.items()}
+    if options.reshape:
+        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
+        weights = {name: _reshaped(value, tensors.get(name)) for name, value in weights.items()}
+        optimizers = {name: _reshaped_state(values, tensors) for name, values in optimizers.items()}
+    for name in own:
+        if keeps(name):
+            weights[name] = own[name]
+    optimizers = {name: _kept_state(name, values, state, keeps) for name, values in optimizers.items()}
+    return {**saved, "model": weights, "optimizers": optimizers}
+
+
+def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreOptions) -> Mapping[str, str] | None:
+    if options.alias_map:
+        return {name: options.alias_map.get(name, name) for name in own if name in options.alias_map or name in saved}
+    if options.auto_alias and any(name not in saved for name in own):
+        return generate_alias_map(own, saved, options.alias_rules)
+    return None
+
+
+def _renamed(optimizer: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """State by new names. A part of a split weight starts anew: its state has the rows of the whole."""
+    shared = [old for old in aliases.values() if list(aliases.values()).count(old) > 1]
+    state = dict(optimizer["state"])
+    renamed = {new: state[old] for new, old in aliases.items() if old in state and old not in shared}
+    return {**optimizer, "state": {**state, **renamed}}
+
+
+def _reshaped(value: Any, own: Tensor | None) -> Any:
+    if own is None or not isinstance(value, Tensor) or value.numel() != own.numel():
+        return value
+    return value.reshape(own.shape)
+
+
+def _reshaped_state(optimizer: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Any]:
+    state = {
+        name: {key: _reshaped(value, own.get(name)) if _is_like_weight(value) else value for key, value in each.items()}
+        for name, each in optimizer["state"].items()
+    }
+    return {**optimizer, "state": state}
+
+
+def _is_like_weight(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
+
+
+def _kept_state(name: str, saved: Mapping[str, Any], state: TrainState, keeps: Keeps) -> dict[str, Any]:
+    if name not in state.optimizers:
+        return dict(saved)
+    own = named_state(state.optimizers[name], state.model)["state"]
+    kept = {weight: values for weight, values in own.items() if keeps(weight)}
+    return {**saved, "state": {**saved["state"], **kept}}

@@ -1,0 +1,149 @@
+"""Which checkpoints a model directory has, and in which order to try them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint._folder import local_path, open_folder
+from monolith.checkpoint.manifest import SUFFIX, Manifest
+from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_state, split_path
+from monolith.errors import InvalidArgumentError, NotFoundError, OpError
+
+if TYPE_CHECKING:
+    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
+
+logger = logging.getLogger(__name__)
+
+_STEP = re.compile(r"(?P<basename>.+)-(?P<step>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """A checkpoint that was committed."""
+
+    path: str
+    """Its prefix: files are `<path>.manifest` and so on."""
+    step: int
+    generation: int
+
+
+def prefix_of(basename: str, step: int, *, padded: bool = False) -> str:
+    """``model.ckpt-60``; padded to eight digits: ``model.ckpt-00000060``."""
+    return f"{basename}-{step:08d}" if padded else f"{basename}-{step}"
+
+
+def step_of(path: str) -> int:
+    """The step of a prefix.
+
+    Raises:
+        InvalidArgumentError: it does not end in one.
+    """
+    found = _STEP.fullmatch(path)
+    if found is None:
+        raise InvalidArgumentError(f"checkpoint path must end in -<step>, got {path!r}")
+    return int(found["step"])
+
+
+def read_manifest(path: str) -> Manifest:
+    """The manifest of the checkpoint at a full path.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        DataLossError: its manifest is damaged.
+    """
+    folder, prefix = split_path(path)
+    opened = open_folder(folder)
+    name = f"{prefix}{SUFFIX}"
+    return Manifest.from_bytes(opened.read(name), origin=f"file '{opened.place(name)}'")
+
+
+def require_path(root: str, path: str) -> str:
+    """The full path of a checkpoint that a user named: a prefix, with or without its folder, or one of its files.
+
+    Raises:
+        InvalidArgumentError: there is no such checkpoint. The text is the original's.
+    """
+    text = path.removesuffix(SUFFIX)
+    for candidate in (text if "/" in text else f"{root}/{text}", f"{root}/{text}"):
+        full = full_local_path(candidate)
+        if checkpoint_exists(full):
+            return full
+    raise InvalidArgumentError(f"The passed save_path is not a valid checkpoint: {path}")
+
+
+def full_local_path(path: str) -> str:
+    """Absolute on this machine; other file systems as given."""
+    local = local_path(path)
+    return path if local is None else str(local.absolute())
+
+
+class Catalog:
+    """The checkpoints of one basename in one folder. One thread at a time; it only reads."""
+
+    def __init__(self, folder: Folder, basename: str, *, filename: str = "checkpoint") -> None:
+        self._folder = folder
+        self._basename = basename
+        self._filename = filename
+        self.root = full_local_path(folder.path)
+        """The folder as full paths begin."""
+
+    def state(self) -> CheckpointState | None:
+        """What the file `checkpoint` says."""
+        return read_checkpoint_state(self._folder, self._filename)
+
+    def committed(self) -> list[str]:
+        """Full paths of everything with a manifest, by step."""
+        found = []
+        for name in self._folder.names():
+            prefix = name.removesuffix(SUFFIX)
+            match = _STEP.fullmatch(prefix)
+            if name.endswith(SUFFIX) and match is not None and match["basename"] == self._basename:
+                found.append((int(match["step"]), f"{self.root}/{prefix}"))
+        return [path for _, path in sorted(found)]
+
+    def highest_generation(self) -> int:
+        """Of all manifests that can be read; 0 without any."""
+        return max((key[0] for key in map(_age, self.committed()) if key is not None), default=0)
+
+    def listed(self) -> list[str]:
+        """What retention has to know: what `checkpoint` lists and is there, then what was committed after it.
+
+        A process killed between the commit and the update of `checkpoint` leaves the latter one behind.
+        """
+        state = self.state()
+        listed = [] if state is None else [path for path in state.all_model_checkpoint_paths if checkpoint_exists(path)]
+        return listed + self._unlisted(listed)
+
+    def newest_first(self) -> list[str]:
+        """In the order in which to try them: what `checkpoint` points to, then the others from the newest back.
+
+        What was committed after `checkpoint` was written comes before what it points to.
+        """
+        state = self.state()
+        listed = [] if state is None else [path for path in state.all_model_checkpoint_paths if checkpoint_exists(path)]
+        chosen = [state.model_checkpoint_path] if state is not None else []
+        others = [path for path in self.committed() if path not in listed]
+        rest = sorted({*listed, *others}, key=lambda path: _age(path) or (0, -1), reverse=True)
+        return list(dict.fromkeys([*reversed(self._unlisted(listed)), *chosen, *rest]))
+
+    def _unlisted(self, listed: list[str]) -> list[str]:
+        newest = max((age for age in map(_age, listed) if age is not None), default=(0, -1))
+        ages = {path: _age(path) for path in self.committed() if path not in listed}
+        later = [(age, path) for path, age in ages.items() if age is not None and age > newest]
+        return [path for _, path in sorted(later)]
+
+
+def _age(path: str) -> tuple[int, int] | None:
+    """Generation and step; None for what cannot be read."""
+    try:
+        manifest = read_manifest(path)
+    except NotFoundError:
+        return None
+    except OpError as error:
+        logger.warning("checkpoint '%s': %s", path, error)
+        return None
+    return manifest.generation, manifest.step

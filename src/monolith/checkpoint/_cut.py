@@ -1,0 +1,113 @@
+"""One exact moment of a training run: what a checkpoint is written from."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint._optimizer_state import named_state
+from monolith.checkpoint._random_state import random_state
+from monolith.checkpoint._value_tree import TreeEncoder
+from monolith.errors import InvalidArgumentError
+from monolith.tables.local_store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.checkpoint._staging import Staging
+    from monolith.checkpoint.train_state import TrainState
+    from monolith.tables.local_store import LocalCut
+    from monolith.tables.store import Store
+
+NOT_A_WEIGHT = "@"
+"""What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCut:
+    """Everything that a checkpoint holds, as it was between two steps. Valid until `release`."""
+
+    step: int
+    positions: Mapping[str, bytes]
+    stores: Mapping[str, tuple[LocalStore, LocalCut]]
+    state: Mapping[str, Any]
+    """Trees of plain values; tensors are references into `tensors`."""
+    tensors: Mapping[str, Tensor]
+
+    def release(self) -> None:
+        """Lets the stores forget the old images. Calling it again does nothing."""
+        for _, cut in self.stores.values():
+            cut.release()
+
+
+def take_cut(
+    state: TrainState, *, staging: Staging | None, dense_only: bool = False, flush_timeout_seconds: float = 600.0
+) -> StateCut:
+    """Freezes a run; the caller is the thread that trains, between two steps.
+
+    Updates that are on their way reach their store first. Rows are frozen, not copied; dense tensors are copied into
+    `staging`, or are the live ones where that is None: then nobody may train until the cut was written.
+
+    Raises:
+        InvalidArgumentError: something that cannot be saved; names it.
+        DeadlineExceededError: updates did not arrive in time.
+    """
+    state.settle()
+    with ExitStack() as undone:
+        stores: dict[str, tuple[LocalStore, LocalCut]] = {}
+        for name, store in ({} if dense_only else state.stores).items():
+            local = local_store(name, store)
+            cut = local.cut(seq=local.flush(timeout_seconds=flush_timeout_seconds))
+            undone.callback(cut.release)
+            stores[name] = (local, cut)
+        trees, tensors = encode_state(state)
+        if staging is not None:
+            tensors = staging.copy(tensors)
+        frozen = StateCut(
+            step=state.global_step, positions=dict(state.positions), stores=stores, state=trees, tensors=tensors
+        )
+        undone.pop_all()
+        return frozen
+
+
+def encode_state(state: TrainState) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The trees of plain values and the live tensors of everything but the tables."""
+    encoder = TreeEncoder()
+    trees: dict[str, Any] = {"model": _model_tree(state, encoder)}
+    trees["optimizers"] = {
+        name: encoder.encode(named_state(optimizer, state.model), f"{NOT_A_WEIGHT}optimizers/{name}")
+        for name, optimizer in state.optimizers.items()
+    }
+    for part in ("schedules", "extra"):
+        trees[part] = {
+            name: encoder.encode(value.state_dict(), f"{NOT_A_WEIGHT}{part}/{name}")
+            for name, value in getattr(state, part).items()
+        }
+    trees["random"] = encoder.encode(random_state(), f"{NOT_A_WEIGHT}random")
+    return trees, encoder.tensors
+
+
+def _model_tree(state: TrainState, encoder: TreeEncoder) -> dict[str, Any] | None:
+    if state.model is None:
+        return None
+    saved = state.model.state_dict()
+    for name in saved:
+        if name.startswith(NOT_A_WEIGHT):
+            raise InvalidArgumentError(f"checkpoint: a weight must not be called {name!r}: {NOT_A_WEIGHT} is reserved")
+    return {name: encoder.encode(value, name) for name, value in saved.items()}
+
+
+def local_store(name: str, store: Store) -> LocalStore:
+    """The store, if this process has its rows.
+
+    Raises:
+        InvalidArgumentError: it lives elsewhere.
+    """
+    if not isinstance(store, LocalStore):
+        raise InvalidArgumentError(
+            f"store {name!r}: a checkpoint is made of the rows of this process (LocalStore), got {type(store).__name__}"
+        )
+    return store

@@ -1,0 +1,314 @@
+"""All input and output of this package: a model directory, on this machine or on any other fsspec file system.
+
+Nothing else in the package opens a file, so a test can put a folder in its place that fails where it wants. On the
+local file system everything is durable when a call returns; on others a file is there when its one write has ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import fsspec
+
+from monolith.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+FolderPath = str | os.PathLike[str]
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class Folder(Protocol):
+    """A folder with files; names may have a slash for files in folders below."""
+
+    path: str
+    """As the user gave it."""
+
+    def place(self, name: str) -> str:
+        """The full path of a name."""
+        ...
+
+    def names(self) -> list[str]:
+        """Files and folders directly in it, sorted; none if the folder does not exist."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or folder of this name."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """A small file in full."""
+        ...
+
+    def read_into(self, name: str, buffer: memoryview) -> Iterator[memoryview]:
+        """Fills the buffer from the start of a file, piece by piece; each piece is given out when it is there."""
+        ...
+
+    def write(self, name: str, pieces: Iterable[memoryview | bytes]) -> None:
+        """Makes a file of these bytes. It may be seen before it is complete."""
+        ...
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Makes a file of these bytes, or replaces it: a reader sees all of the old one or all of the new one."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a folder with everything in it; what is not there needs no removing."""
+        ...
+
+    def make(self) -> None:
+        """Makes the folder, with its parents."""
+        ...
+
+    def sync(self) -> None:
+        """Makes the names in the folder durable."""
+        ...
+
+
+def open_folder(path: FolderPath) -> Folder:
+    """The folder at a path or URL; nothing is created."""
+    text = os.fspath(path)
+    if not text:
+        raise InvalidArgumentError("model directory: expected a path, got an empty text")
+    local = local_path(text)
+    return RemoteFolder(text) if local is None else LocalFolder(local)
+
+
+def local_path(path: FolderPath) -> Path | None:
+    """The path on the local file system; None for any other fsspec path."""
+    text = os.fspath(path)
+    if "://" not in text and "::" not in text:
+        return Path(text)
+    filesystem, stripped = fsspec.core.url_to_fs(text)
+    protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+    return Path(stripped) if "file" in protocols else None
+
+
+@contextmanager
+def named_errors(place: str, doing: str) -> Iterator[None]:
+    """Turns an error of the file system into one of ours that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, f"'{place}': cannot be {doing}: {error.strerror or error}") from error
+
+
+def _named(error: OSError, text: str) -> OpError:
+    if error.errno in _NO_SPACE:
+        return ResourceExhaustedError(f"{text}; make room and save again")
+    if error.errno in _NOT_ALLOWED:
+        return PermissionDeniedError(text)
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(text)
+    return UnavailableError(text)
+
+
+class LocalFolder:
+    """A folder of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder)
+        self._folder = folder
+
+    def place(self, name: str) -> str:
+        """The full path of a name."""
+        return str(self._folder / name)
+
+    def names(self) -> list[str]:
+        """Files and folders directly in it."""
+        with named_errors(self.path, "listed"):
+            try:
+                return sorted(entry.name for entry in os.scandir(self._folder))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+        with named_errors(self.place(name), "read"):
+            return (self._folder / name).exists()
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        with named_errors(self.place(name), "read"):
+            return (self._folder / name).stat().st_size
+
+    def read(self, name: str) -> bytes:
+        """A small file in full."""
+        with named_errors(self.place(name), "read"):
+            return (self._folder / name).read_bytes()
+
+    def read_into(self, name: str, buffer: memoryview) -> Iterator[memoryview]:
+        """Fills the buffer piece by piece."""
+        with named_errors(self.place(name), "read"), (self._folder / name).open("rb", buffering=0) as file:
+            yield from _read_pieces(file, buffer)
+
+    def write(self, name: str, pieces: Iterable[memoryview | bytes]) -> None:
+        """Makes a file, durably."""
+        path = self._folder / name
+        with named_errors(self.place(name), "written"):
+            try:
+                with path.open("wb", buffering=0) as file:
+                    for piece in pieces:
+                        _write_all(file, piece)
+                    os.fsync(file.fileno())
+            except BaseException:
+                with suppress(OSError):  # the error that led here matters more
+                    path.unlink(missing_ok=True)
+                raise
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Writes beside, syncs, renames over, syncs the folder."""
+        temporary = f"{name}.tmp"
+        self.write(temporary, [data])
+        with named_errors(self.place(name), "written"):
+            (self._folder / temporary).replace(self._folder / name)
+        self.sync()
+
+    def remove(self, name: str) -> None:
+        """Removes a file or a folder."""
+        path = self._folder / name
+        with named_errors(self.place(name), "removed"):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def make(self) -> None:
+        """Makes the folder and its parents, durably."""
+        with named_errors(self.path, "created"):
+            missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                # Both a ValueError and an OpError; the text is the original's.
+                raise InvalidArgumentError(f"Parent directory of {self.path} doesn't exist, can't save.") from error
+            for path in missing:
+                _sync_folder(path.parent)
+
+    def sync(self) -> None:
+        """Makes the names in it durable."""
+        with named_errors(self.path, "synced"):
+            _sync_folder(self._folder)
+
+
+class RemoteFolder:
+    """A folder of another file system, such as an object store: no rename, no lock, no sync, one write per file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/")
+        filesystem, root = fsspec.core.url_to_fs(path)
+        self._filesystem: Any = filesystem
+        self._root = root.rstrip("/")
+
+    def place(self, name: str) -> str:
+        """The full URL of a name."""
+        return f"{self.path}/{name}"
+
+    def names(self) -> list[str]:
+        """Files and folders directly in it."""
+        self._filesystem.invalidate_cache()
+        with named_errors(self.path, "listed"):
+            try:
+                entries = self._filesystem.ls(self._root, detail=False)
+            except FileNotFoundError:
+                return []
+        return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries} - {""})
+
+    def exists(self, name: str) -> bool:
+        """Whether there is such a file or folder."""
+        self._filesystem.invalidate_cache()
+        with named_errors(self.place(name), "read"):
+            return bool(self._filesystem.exists(self._at(name)))
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        with named_errors(self.place(name), "read"):
+            return int(self._filesystem.size(self._at(name)))
+
+    def read(self, name: str) -> bytes:
+        """A small file in full."""
+        with named_errors(self.place(name), "read"):
+            return bytes(self._filesystem.cat_file(self._at(name)))
+
+    def read_into(self, name: str, buffer: memoryview) -> Iterator[memoryview]:
+        """Fills the buffer piece by piece."""
+        with named_errors(self.place(name), "read"), self._filesystem.open(self._at(name), "rb") as file:
+            yield from _read_pieces(file, buffer)
+
+    def write(self, name: str, pieces: Iterable[memoryview | bytes]) -> None:
+        """Makes a file by one upload."""
+        with named_errors(self.place(name), "written"), self._filesystem.open(self._at(name), "wb") as file:
+            for piece in pieces:
+                file.write(piece)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """One put."""
+        with named_errors(self.place(name), "written"):
+            self._filesystem.pipe_file(self._at(name), data)
+
+    def remove(self, name: str) -> None:
+        """Removes a file or everything below a name."""
+        with named_errors(self.place(name), "removed"), suppress(FileNotFoundError):
+            self._filesystem.rm(self._at(name), recursive=True)
+
+    def make(self) -> None:
+        """Makes the folder, where file systems have such a thing."""
+        with named_errors(self.path, "created"):
+            self._filesystem.makedirs(self._root, exist_ok=True)
+
+    def sync(self) -> None:
+        """Nothing to do: a write that returned is durable."""
+
+    def _at(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+
+PIECE_BYTES = 4 << 20
+"""What is read, written and summed at a time."""
+
+
+def _read_pieces(file: Any, buffer: memoryview) -> Iterator[memoryview]:
+    begin = 0
+    while begin < len(buffer):
+        end = begin
+        while end < min(len(buffer), begin + PIECE_BYTES):
+            count = file.readinto(buffer[end : min(len(buffer), begin + PIECE_BYTES)])
+            if not count:
+                yield buffer[begin:end]
+                return
+            end += count
+        yield buffer[begin:end]
+        begin = end
+
+
+def _write_all(file: Any, piece: memoryview | bytes) -> None:
+    rest = memoryview(piece).cast("B")
+    while len(rest):
+        rest = rest[file.write(rest) :]
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

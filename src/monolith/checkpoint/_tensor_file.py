@@ -1,0 +1,187 @@
+"""Named tensors in a safetensors file, written and read in one pass with a checksum.
+
+The format is that of the safetensors package, whose own functions would read every byte a second time for the
+checksum and copy every tensor once more on its way; the tests hold ours against them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from monolith import _core
+from monolith.checkpoint._folder import PIECE_BYTES
+from monolith.errors import DataLossError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from monolith.checkpoint._folder import Folder
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "C64": torch.complex64,
+}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_LARGEST_HEADER = 100_000_000
+"""The format's own limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSum:
+    """Length and checksum of a file."""
+
+    bytes: int
+    crc32c: int
+    """CRC-32C over the CRC-32Cs, 4 bytes each and little-endian, of the file's pieces of 4 MiB."""
+
+
+class _Summing:
+    """Checksum of pieces of any length."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+        self._sums = bytearray()
+        self.bytes = 0
+
+    def add(self, piece: memoryview | bytes) -> None:
+        view = memoryview(piece).cast("B")
+        self.bytes += len(view)
+        while len(view):
+            if not self._rest and len(view) >= PIECE_BYTES:
+                self._close(bytes(view[:PIECE_BYTES]))
+                view = view[PIECE_BYTES:]
+                continue
+            taken = PIECE_BYTES - len(self._rest)
+            self._rest += view[:taken]
+            view = view[taken:]
+            if len(self._rest) == PIECE_BYTES:
+                self._close(bytes(self._rest))
+                self._rest.clear()
+
+    def end(self) -> FileSum:
+        if self._rest:
+            self._close(bytes(self._rest))
+            self._rest.clear()
+        return FileSum(bytes=self.bytes, crc32c=_core.crc32c(bytes(self._sums)))
+
+    def _close(self, piece: bytes) -> None:
+        self._sums += struct.pack("<I", _core.crc32c(piece))
+
+
+def sum_of(data: bytes) -> FileSum:
+    """Of bytes in memory."""
+    summing = _Summing()
+    summing.add(data)
+    return summing.end()
+
+
+def write_tensors(folder: Folder, name: str, tensors: Mapping[str, Tensor]) -> FileSum:
+    """Writes the file; tensors are on the CPU or are brought there one at a time."""
+    summing = _Summing()
+
+    def pieces() -> Iterator[memoryview | bytes]:
+        for piece in _file_pieces(tensors):
+            summing.add(piece)
+            yield piece
+
+    folder.write(name, pieces())
+    return summing.end()
+
+
+def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tensor]:
+    """The tensors of a file, as views of one buffer.
+
+    Raises:
+        NotFoundError: the file is missing.
+        DataLossError: it is not what was written.
+    """
+    place = folder.place(name)
+    size = folder.size(name)
+    if size != expected.bytes:
+        raise DataLossError(f"file '{place}': {size} bytes, {expected.bytes} were written")
+    buffer = torch.empty(size, dtype=torch.uint8)
+    summing = _Summing()
+    for piece in folder.read_into(name, buffer.numpy().data):
+        summing.add(piece)
+    if summing.end() != expected:
+        raise DataLossError(f"file '{place}': checksum does not match (it was changed)")
+    return _views(buffer, f"file '{place}'")
+
+
+def tensor_descriptions(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Name -> dtype code and shape, as in the header of a file."""
+    return {name: {"dtype": _code(name, tensor), "shape": list(tensor.shape)} for name, tensor in tensors.items()}
+
+
+def _code(name: str, tensor: Tensor) -> str:
+    if tensor.layout is not torch.strided or tensor.dtype not in _CODES:
+        raise InvalidArgumentError(
+            f"checkpoint: tensor {name!r} ({tensor.dtype}, {tensor.layout}) cannot be saved; dense tensors of"
+            f" {', '.join(sorted(map(str, _CODES)))} can"
+        )
+    return _CODES[tensor.dtype]
+
+
+def _file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
+    # Wide types first, so that every tensor is aligned for its type; then by name.
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, described in tensor_descriptions({name: tensors[name] for name in order}).items():
+        size = tensors[name].numel() * tensors[name].element_size()
+        header[name] = {**described, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield struct.pack("<Q", len(text)) + text
+    for name in order:
+        raw = tensors[name].cpu().contiguous().reshape(-1)
+        if raw.numel():
+            view = raw.view(torch.uint8).numpy().data
+            for begin in range(0, len(view), PIECE_BYTES):
+                yield view[begin : begin + PIECE_BYTES]
+
+
+def _views(buffer: Tensor, origin: str) -> dict[str, Tensor]:
+    try:
+        (length,) = struct.unpack("<Q", buffer[:8].numpy().tobytes())
+        if not 0 < length <= min(_LARGEST_HEADER, len(buffer) - 8):
+            raise ValueError(f"header of {length} bytes")  # noqa: TRY301 - one place tells what is wrong
+        header = json.loads(buffer[8 : 8 + length].numpy().tobytes())
+        data = buffer[8 + length :]
+        return {name: _view(data, entry) for name, entry in header.items() if name != "__metadata__"}
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, struct.error) as error:
+        raise DataLossError(f"{origin}: not a safetensors file: {error}") from error
+
+
+def _view(data: Tensor, entry: Mapping[str, Any]) -> Tensor:
+    begin, end = entry["data_offsets"]
+    dtype, shape = _DTYPES[entry["dtype"]], list(map(int, entry["shape"]))
+    size = math.prod(shape) * dtype.itemsize
+    if not 0 <= begin <= end <= len(data) or end - begin != size:
+        raise ValueError(f"offsets {begin}..{end} for {dtype} {shape}")
+    raw = data[begin:end]
+    if raw.storage_offset() % dtype.itemsize:  # a foreign writer that did not align
+        raw = raw.clone()
+    return raw.view(dtype).reshape(shape)

@@ -1,0 +1,194 @@
+"""Writes one cut: its files first, each synced, the manifest last. Until then the checkpoint does not exist."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith import _core
+from monolith.checkpoint._tensor_file import FileSum, sum_of, write_tensors
+from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
+from monolith.errors import OpError
+from monolith.tables.schema import fnv1a_64
+from monolith.tables.snapshot import save_cut
+from monolith.tables.snapshot.manifest import MANIFEST_NAME
+from monolith.tables.store import BatchStamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint._folder import Folder
+    from monolith.tables.local_store import LocalCut, LocalStore
+
+logger = logging.getLogger(__name__)
+
+SAVING = ".saving"
+"""Marks a prefix whose save has begun; without a manifest beside it the save did not end."""
+TENSORS, META, ASSETS = ".safetensors", ".meta", ".assets"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOrder:
+    """How one cut is to be written."""
+
+    prefix: str
+    generation: int
+    number: int
+    """Of the save in its generation."""
+    created: float
+    dense_only: bool
+    meta: bytes | None
+    threads: int | None
+    rate_bytes_per_second: float | None
+
+
+def write_checkpoint(
+    folder: Folder, cut: StateCut, order: WriteOrder, *, before_commit: Callable[[], None]
+) -> Manifest:
+    """Makes the checkpoint; `before_commit` may still refuse. On an error what was written is removed again."""
+    writing = _Writing(folder, cut, order)
+    try:
+        manifest = writing.write_files()
+        before_commit()
+        folder.sync()
+        folder.replace(f"{order.prefix}{SUFFIX}", manifest.to_bytes())
+    except BaseException:
+        cut.release()
+        writing.undo()
+        raise
+    writing.clean_up(manifest)
+    return manifest
+
+
+class _Writing:
+    def __init__(self, folder: Folder, cut: StateCut, order: WriteOrder) -> None:
+        self._folder = folder
+        self._cut = cut
+        self._order = order
+        # A checkpoint of this name stays whole until the new one takes its place, so it keeps its file names.
+        replaces = folder.exists(f"{order.prefix}{SUFFIX}")
+        infix = f".{order.generation}-{order.number}" if replaces else ""
+        self._tensors = f"{order.prefix}{infix}{TENSORS}"
+        self._meta = f"{order.prefix}{infix}{META}"
+        self._assets = f"{order.prefix}{infix}{ASSETS}"
+        self._replaces = replaces
+
+    def write_files(self) -> Manifest:
+        cut, order = self._cut, self._order
+        self._folder.replace(f"{order.prefix}{SAVING}", b"")
+        # As in the original: tables before dense weights before what points to them.
+        tables = {name: self._write_tables(name, *store) for name, store in cut.stores.items()}
+        tensors = None
+        if cut.tensors:
+            tensors = _entry(self._tensors, write_tensors(self._folder, self._tensors, cut.tensors))
+        meta = None
+        if order.meta is not None:
+            self._folder.write(self._meta, [order.meta])
+            meta = _entry(self._meta, sum_of(order.meta))
+        return Manifest(
+            step=cut.step,
+            generation=order.generation,
+            created=order.created,
+            kind="dense_only" if order.dense_only else "full",
+            tensors=tensors,
+            meta=meta,
+            tables=tables,
+            positions=dict(cut.positions),
+            state=dict(cut.state),
+        )
+
+    def undo(self) -> None:
+        """Removes what was written; what cannot be removed is marked, and the next save removes it."""
+        marked = () if self._replaces else (f"{self._order.prefix}{SAVING}",)
+        for name in (self._tensors, self._meta, self._assets, f"{self._order.prefix}{SUFFIX}.tmp", *marked):
+            with suppress(OpError):  # the error that led here matters more
+                self._folder.remove(name)
+
+    def clean_up(self, manifest: Manifest) -> None:
+        """Removes the mark, and the files of a checkpoint that was replaced."""
+        prefix = self._order.prefix
+        keep = {f"{prefix}{SUFFIX}", self._assets}
+        keep |= {file.name for file in (manifest.tensors, manifest.meta) if file is not None}
+        remove_prefix(self._folder, prefix, keep=keep)
+
+    def _write_tables(self, name: str, store: LocalStore, cut: LocalCut) -> TablesEntry:
+        order = self._order
+        folder = f"{self._assets}/{name}"
+        identity = f"{order.prefix} {order.generation} {order.number} {name}"
+        report = save_cut(
+            store.native.core,
+            cut.core,
+            self._folder.place(folder),
+            threads=order.threads,
+            rate_bytes_per_second=order.rate_bytes_per_second,
+            generation=order.generation,
+            applied=applied_json(cut),
+            extra={"seq": cut.seq},
+            snapshot_id=fnv1a_64(identity),
+            created=int(order.created),
+        )
+        return TablesEntry(
+            folder=folder,
+            snapshot_id=report.snapshot_id,
+            manifest_crc32c=_core.crc32c(self._folder.read(f"{folder}/{MANIFEST_NAME}")),
+            seq=cut.seq,
+            rows=report.rows,
+            bytes=report.bytes,
+        )
+
+
+def remove_prefix(folder: Folder, prefix: str, *, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    """Removes `<prefix>.*`, the manifest first: from then on the checkpoint does not exist. Failures are warnings."""
+    names = [name for name in folder.names() if name.startswith(f"{prefix}.") and name not in keep]
+    for name in sorted(names, key=lambda name: not name.endswith(SUFFIX)):
+        try:
+            folder.remove(name)
+        except OpError as error:
+            logger.warning("%s", error)
+            return
+
+
+def remove_torn_saves(folder: Folder) -> None:
+    """Removes what saves left behind that did not end; the caller is the only one who saves here."""
+    names = folder.names()
+    for name in names:
+        prefix = name.removesuffix(SAVING)
+        if not name.endswith(SAVING):
+            continue
+        if f"{prefix}{SUFFIX}" in names:
+            folder.remove(name)
+        else:
+            remove_prefix(folder, prefix)
+
+
+def _entry(name: str, total: FileSum) -> FileEntry:
+    return FileEntry(name=name, bytes=total.bytes, crc32c=total.crc32c)
+
+
+def applied_json(cut: LocalCut) -> Any:
+    """The stamps of a cut as JSON values."""
+    return {
+        str(worker): {
+            "seq": stamp.seq,
+            "position": base64.b64encode(stamp.position).decode(),
+            "event_time": stamp.event_time,
+        }
+        for worker, stamp in cut.applied.items()
+    }
+
+
+def stamps(applied: Any) -> dict[int, BatchStamp]:
+    """What `applied_json` made, back."""
+    return {
+        int(worker): BatchStamp(
+            worker=int(worker),
+            seq=stamp["seq"],
+            position=base64.b64decode(stamp["position"]),
+            event_time=stamp["event_time"],
+        )
+        for worker, stamp in applied.items()
+    }

@@ -1,0 +1,169 @@
+"""What a checkpoint consists of, as a JSON file that is exactly itself or refused. It is written last.
+
+The text is canonical: sorted keys, one space of indent, and a checksum over everything else. A reader writes what it
+has read once more and compares byte by byte, so no flipped bit, edited number or unknown field gets through.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from monolith import _core
+from monolith.errors import DataLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT_VERSION = 1
+"""Version of the manifest and of the files it lists.
+
+To change either: raise the number, describe the new form in docs/formats/checkpoint.md under its version, keep reading
+the old one, and store a real checkpoint of the old version under tests/format/checkpoint_v<number>/ with a test that
+restores it. Table snapshots carry a version of their own.
+"""
+
+FORMAT = "monolith-checkpoint"
+SUFFIX = ".manifest"
+
+Kind: TypeAlias = Literal["full", "dense_only"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file of the checkpoint."""
+
+    name: str
+    """Relative to the model directory."""
+    bytes: int
+    crc32c: int
+    """CRC-32C over the CRC-32Cs, 4 bytes each and little-endian, of the file's pieces of 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesEntry:
+    """The snapshot of one store."""
+
+    folder: str
+    """Relative to the model directory; a snapshot as docs/formats/snapshot.md has it."""
+    snapshot_id: int
+    manifest_crc32c: int
+    """CRC-32C of the snapshot's own manifest, which covers its files."""
+    seq: int
+    """The last update in the rows."""
+    rows: dict[str, int]
+    """Table -> rows."""
+    bytes: int
+    """Of its bucket files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A checkpoint."""
+
+    step: int
+    generation: int
+    """Grows with every run that writes to the model directory; keeps a run that was replaced from committing."""
+    created: float
+    """Unix seconds of the cut."""
+    kind: Kind
+    """Whether the tables are in it."""
+    tensors: FileEntry | None
+    """The safetensors file of everything that is a tensor; None where nothing is."""
+    meta: FileEntry | None
+    """The JSON description of the model."""
+    tables: dict[str, TablesEntry]
+    """Store -> its snapshot."""
+    positions: dict[str, bytes]
+    """Reader -> position behind the last applied batch."""
+    state: dict[str, Any]
+    """model, optimizers, schedules, extra and random: trees of plain values and references to tensors."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files but the manifest."""
+        files = sum(file.bytes for file in (self.tensors, self.meta) if file is not None)
+        return files + sum(tables.bytes for tables in self.tables.values())
+
+    def to_bytes(self) -> bytes:
+        """The text of the manifest file."""
+        document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
+        return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
+
+    @classmethod
+    def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
+        """What `to_bytes` wrote.
+
+        Raises:
+            DataLossError: anything else, with `origin` (the file) and the reason.
+        """
+        document = _parse(text, origin)
+        body = {key: value for key, value in document.items() if key != "crc32c"}
+        if document.get("crc32c") != _core.crc32c(canonical(body)):
+            raise DataLossError(f"{origin}: checksum of the manifest does not match (it was changed)")
+        try:
+            manifest = _built(body)
+            same = manifest.to_bytes() == text
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataLossError(f"{origin}: not the fields of a manifest: {error!r}") from error
+        if not same:
+            raise DataLossError(f"{origin}: not in canonical form (it was changed)")
+        return manifest
+
+
+def canonical(document: Any) -> bytes:
+    """The one text of a JSON document."""
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
+
+
+def _plain(manifest: Manifest) -> dict[str, Any]:
+    document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
+    for name in ("tensors", "meta"):
+        document[name] = None if document[name] is None else _plain_entry(document[name])
+    document["tables"] = {name: _plain_entry(tables) for name, tables in manifest.tables.items()}
+    document["positions"] = {name: _position_text(position) for name, position in manifest.positions.items()}
+    return document
+
+
+def _plain_entry(entry: FileEntry | TablesEntry) -> dict[str, Any]:
+    return {field.name: getattr(entry, field.name) for field in fields(entry)}
+
+
+def _position_text(position: bytes) -> Any:
+    """Positions are JSON texts as a rule, and are kept readable then."""
+    if position.isascii():
+        return position.decode("ascii")
+    return {"base64": base64.b64encode(position).decode()}
+
+
+def _position(value: Any) -> bytes:
+    return value.encode("ascii") if isinstance(value, str) else base64.b64decode(value["base64"], validate=True)
+
+
+def _parse(text: bytes, origin: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text.decode("ascii"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise DataLossError(f"{origin}: not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise DataLossError(f"{origin}: not the manifest of a checkpoint (format {FORMAT!r} expected)")
+    if document.get("version") != FORMAT_VERSION:
+        found = document.get("version")
+        raise DataLossError(f"{origin}: checkpoint version {found!r}, this build reads {FORMAT_VERSION}")
+    return document
+
+
+def _built(document: Mapping[str, Any]) -> Manifest:
+    values = {key: value for key, value in document.items() if key not in {"format", "version"}}
+    for key in ("step", "generation"):
+        if type(values[key]) is not int:
+            raise TypeError(f"{key} is {values[key]!r}")
+    if values["kind"] not in {"full", "dense_only"}:
+        raise ValueError(f"kind is {values['kind']!r}")
+    for name in ("tensors", "meta"):
+        values[name] = None if values[name] is None else FileEntry(**values[name])
+    values["tables"] = {name: TablesEntry(**tables) for name, tables in values["tables"].items()}
+    values["positions"] = {name: _position(position) for name, position in values["positions"].items()}
+    return Manifest(**values)

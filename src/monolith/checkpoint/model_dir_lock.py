@@ -1,0 +1,182 @@
+"""One chief per model directory: a lock that dies with its process, and generations where there are no locks.
+
+The lock is on a file of the directory that says who holds it. Other file systems have no locks: there, and beside the
+lock, a run claims a *generation*, and commits nothing once another has claimed a higher one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Self
+
+from monolith.checkpoint._folder import FolderPath, local_path, named_errors, open_folder
+from monolith.checkpoint.manifest import canonical
+from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
+
+if TYPE_CHECKING:
+    from monolith.checkpoint._folder import Folder
+
+LOCK = "monolith_chief.lock"
+GENERATION = "monolith_generation"
+
+_NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who writes to a model directory."""
+
+    host: str
+    pid: int
+    since: str
+    """Local time."""
+
+    def __str__(self) -> str:
+        own = " (this process)" if (self.host, self.pid) == (socket.gethostname(), os.getpid()) else ""
+        return f"process {self.pid} on host {self.host}{own}, since {self.since}"
+
+    @classmethod
+    def this_process(cls) -> Holder:
+        """The caller."""
+        return cls(host=socket.gethostname(), pid=os.getpid(), since=time.strftime("%Y-%m-%d %H:%M:%S"))
+
+
+class ModelDirLock:
+    """Keeps a second chief out of a model directory until `release` or the end of the process.
+
+    Workers, evaluators and readers do not take it. Directories on file systems without locks are used without.
+
+    Raises:
+        UnavailableError: another process has it; says which one.
+    """
+
+    def __init__(self, model_dir: FolderPath) -> None:
+        self._descriptor = -1
+        folder = local_path(model_dir)
+        if folder is None:
+            return
+        open_folder(folder).make()
+        path = folder / LOCK
+        with named_errors(str(path), "opened"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _read_holder(descriptor)
+            os.close(descriptor)
+            if error.errno in _NO_LOCKS:
+                return
+            raise UnavailableError(
+                f"model directory '{folder}': in use by {holder}; one chief may write to it at a time: end that"
+                " process, or choose another directory"
+            ) from error
+        self._descriptor = descriptor
+        _write_holder(descriptor)
+        _HELD.add(self)
+        self._finalizer = weakref.finalize(self, _close, descriptor, os.getpid())
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object keeps others out."""
+        return self._descriptor >= 0
+
+    def release(self) -> None:
+        """Lets others in. Calling it again does nothing."""
+        if self._descriptor >= 0:
+            self._descriptor = -1
+            self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+_HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
+
+
+def _close(descriptor: int, pid: int) -> None:
+    if os.getpid() == pid:  # a child has closed its copy already
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked just now
+            os.close(descriptor)
+
+
+def _drop_in_child() -> None:
+    """A forked child, such as a data loader's worker, must not keep the lock when the chief dies."""
+    for lock in list(_HELD):
+        descriptor, lock._descriptor = lock._descriptor, -1  # noqa: SLF001 - of this module
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+def _read_holder(descriptor: int) -> str:
+    try:
+        return str(Holder(**json.loads(os.pread(descriptor, 4096, 0))))
+    except (OSError, ValueError, TypeError):  # it was just taken, and its holder is not written yet
+        return "another process"
+
+
+def _write_holder(descriptor: int) -> None:
+    with suppress(OSError):  # a full disk: the lock itself does not depend on the text
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, canonical(asdict(Holder.this_process())), 0)
+
+
+class GenerationClaim:
+    """The right to commit to a model directory, until another claims a higher generation."""
+
+    def __init__(self, folder: Folder, *, above: int) -> None:
+        present = read_generation(folder)
+        self.generation = max(above, present[0] if present else 0) + 1
+        self._folder = folder
+        self._holder = Holder.this_process()
+        folder.replace(GENERATION, canonical({"generation": self.generation, **asdict(self._holder)}))
+
+    def require(self) -> None:
+        """Checks that nobody else has claimed the directory since.
+
+        Raises:
+            FailedPreconditionError: somebody has; says who.
+        """
+        present = read_generation(self._folder)
+        if present is None or present == (self.generation, self._holder):
+            return
+        generation, holder = present
+        if generation >= self.generation:
+            raise FailedPreconditionError(
+                f"model directory '{self._folder.path}': this run has generation {self.generation} and was replaced by"
+                f" {holder} with generation {generation}; nothing was committed"
+            )
+
+
+def read_generation(folder: Folder) -> tuple[int, Holder] | None:
+    """The highest generation that was claimed, and by whom; None if none ever was.
+
+    Raises:
+        DataLossError: the file is not what was written.
+    """
+    if not folder.exists(GENERATION):
+        return None
+    text = folder.read(GENERATION)
+    try:
+        values = json.loads(text)
+        return int(values.pop("generation")), Holder(**values)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataLossError(
+            f"file '{folder.place(GENERATION)}': not what was written: {error}; if no run is writing to this directory,"
+            " remove the file"
+        ) from error

@@ -1,0 +1,42 @@
+"""How a checkpoint is put into a run that is not quite the one that was saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+AliasRule: TypeAlias = tuple[str, str]
+"""A regular expression and its replacement, as `re.sub` takes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """What may differ between the run that was saved and the one that is restored."""
+
+    alias_map: Mapping[str, str] | None = None
+    """Name of a weight now -> its name in the checkpoint; several names of parts share one and split it by rows."""
+    auto_alias: bool = True
+    """Look for the old names of weights that the checkpoint does not have, by the rules of `aliases`."""
+    alias_rules: Sequence[AliasRule] = ()
+    """More rules for that, tried after the built-in ones."""
+    reshape: bool = False
+    """Take a weight of another shape that has as many elements."""
+    clear_nn: bool = False
+    """Start the dense part anew, once: later starts of this directory restore it as usual."""
+    continue_training: bool = False
+    """With `clear_nn`: go on from the step of the checkpoint instead of step 0."""
+
+    def __post_init__(self) -> None:
+        if self.clear_nn and self.alias_map:
+            raise InvalidArgumentError(
+                "restore: clear_nn starts all dense weights anew, so an alias map for them has no use; give one of them"
+            )
+        if self.continue_training and not self.clear_nn:
+            raise InvalidArgumentError(
+                "restore: continue_training says what clear_nn does to the step; it needs clear_nn"
+            )

@@ -1,0 +1,364 @@
+"""Saves a training run to a model directory and puts it back."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, overload
+
+from monolith.checkpoint._adapting import Keeps, keep_nothing
+from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
+from monolith.checkpoint._cut import StateCut, encode_state, take_cut
+from monolith.checkpoint._folder import FolderPath, open_folder
+from monolith.checkpoint._model_meta import model_meta
+from monolith.checkpoint._records import Records
+from monolith.checkpoint._restoring import load_checkpoint, restore_all, restore_without_dense
+from monolith.checkpoint._staging import Staging
+from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
+from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
+from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.retention import Retention
+from monolith.clock import Clock, SystemClock
+from monolith.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+)
+
+if TYPE_CHECKING:
+    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.train_state import TrainState
+
+logger = logging.getLogger(__name__)
+
+CLEAR_NN = "clear_nn"
+"""Marker: the dense part was started anew already."""
+
+
+class SaverOptions(TypedDict, total=False):
+    """Keyword arguments of `Saver`."""
+
+    max_to_keep: int | None
+    """Newest checkpoints to keep, exempt ones not counted; None or 0: all. Default 10."""
+    keep_every_hours: float | None
+    """Of those that would be deleted, one is kept for good each time this many hours have passed. Default: none is."""
+    basename: str
+    """What prefixes begin with. Default ``model.ckpt``."""
+    background: bool
+    """Whether `save` writes in a thread unless told otherwise. Default False."""
+    dense_only: bool
+    """Leave the tables out. Default False."""
+    pad_step_number: bool
+    """Eight digits: ``model.ckpt-00000060``. Default False."""
+    skip_save: bool
+    """`save` does nothing, for runs that must not write. Default False."""
+    write_meta: bool
+    """Write `<prefix>.meta`, a description of the model. Default True."""
+    rate_bytes_per_second: float | None
+    """Highest rate at which tables are written. Default: as fast as the disk takes it."""
+    restoring: RestoreOptions
+    """What may differ between the run that was saved and the one that is restored."""
+    clock: Clock
+    """Where now comes from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """`SaverOptions` with every default filled in."""
+
+    max_to_keep: int | None = 10
+    keep_every_hours: float | None = None
+    basename: str = "model.ckpt"
+    background: bool = False
+    dense_only: bool = False
+    pad_step_number: bool = False
+    skip_save: bool = False
+    write_meta: bool = True
+    rate_bytes_per_second: float | None = None
+    restoring: RestoreOptions = field(default_factory=RestoreOptions)
+    clock: Clock = field(default_factory=SystemClock)
+
+
+class PendingSave:
+    """A save that goes on in a thread named ``monolith-checkpoint``. Any thread may call it."""
+
+    def __init__(self, future: Future[SavedCheckpoint]) -> None:
+        self._future = future
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._future.done()
+
+    def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
+        """Waits for the commit.
+
+        Raises:
+            DeadlineExceededError: it goes on; ask again.
+            OpError: what went wrong; the directory holds what it held before.
+        """
+        try:
+            return self._future.result(timeout_seconds)
+        except FutureTimeoutError as error:
+            if self._future.done():
+                raise
+            raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
+
+
+class Saver:
+    """The checkpoints of one model directory. The thread that trains calls it.
+
+    The first save locks the directory and opens a new generation; `close` lets others in. A reader needs no lock.
+
+    Args:
+        model_dir: A folder on this machine or any fsspec URL; made at the first save.
+        options: See `SaverOptions`.
+
+    >>> import tempfile, torch
+    >>> from monolith.checkpoint import Saver, TrainState
+    >>> state = TrainState(model=torch.nn.Linear(2, 1), global_step=7)
+    >>> with tempfile.TemporaryDirectory() as model_dir, Saver(model_dir, max_to_keep=2) as saver:
+    ...     saved = saver.save(state)
+    ...     state.global_step = 8
+    ...     restored = saver.restore(state)
+    >>> saved.path.endswith("/model.ckpt-7"), restored == saved, state.global_step
+    (True, True, 7)
+    """
+
+    def __init__(self, model_dir: FolderPath, **options: Unpack[SaverOptions]) -> None:
+        self._wanted = wanted = _Wanted(**options)
+        if not wanted.basename or "/" in wanted.basename:
+            raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
+        self._folder: Folder = open_folder(model_dir)
+        self._catalog = Catalog(self._folder, wanted.basename)
+        retention = Retention(
+            max_to_keep=wanted.max_to_keep, keep_every_hours=wanted.keep_every_hours, now=wanted.clock.now()
+        )
+        self._records = Records(self._folder, self._catalog, retention)
+        self._staging = Staging()
+        self._lock: ModelDirLock | None = None
+        self._claim: GenerationClaim | None = None
+        self._number = 0
+        self._pending: PendingSave | None = None
+        self._last_saved: SavedCheckpoint | None = None
+        self._meta: tuple[weakref.ref[object], bytes] | None = None
+
+    @property
+    def model_dir(self) -> str:
+        """The directory, absolute on this machine."""
+        return self._catalog.root
+
+    @property
+    def dense_only(self) -> bool:
+        """Whether its checkpoints leave the tables out."""
+        return self._wanted.dense_only
+
+    @property
+    def last_saved(self) -> SavedCheckpoint | None:
+        """What was committed last by this object."""
+        return self._last_saved
+
+    @property
+    def generation(self) -> int | None:
+        """Of this run; None before `begin`."""
+        return None if self._claim is None else self._claim.generation
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Full prefixes of the checkpoints that retention counts, oldest first; exempt ones among them."""
+        return self._records.paths
+
+    # Saving
+
+    def begin(self, *, preparing: TrainState | None = None) -> None:
+        """Takes the directory: locks it, opens a generation, removes what killed saves left. `save` does it if needed.
+
+        Args:
+            preparing: A state whose copies are to have their memory ready, so that the first background save of it
+                stalls no longer than the next ones.
+
+        Raises:
+            UnavailableError: another process has the directory; says which one.
+            InvalidArgumentError, PermissionDeniedError: it cannot be made or written to.
+        """
+        if self._claim is None:
+            self._folder.make()
+            lock = ModelDirLock(self._folder.path)
+            try:
+                self._claim = GenerationClaim(self._folder, above=self._catalog.highest_generation())
+                remove_torn_saves(self._folder)
+                self._records.recover()
+            except BaseException:
+                lock.release()
+                self._claim = None
+                raise
+            self._lock = lock
+        if preparing is not None:
+            self._staging.prepare(encode_state(preparing)[1])
+
+    @overload
+    def save(self, state: TrainState, *, background: Literal[False]) -> SavedCheckpoint: ...
+    @overload
+    def save(self, state: TrainState, *, background: Literal[True]) -> PendingSave: ...
+    @overload
+    def save(self, state: TrainState, *, background: bool | None = None) -> SavedCheckpoint | PendingSave: ...
+    def save(self, state: TrainState, *, background: bool | None = None) -> SavedCheckpoint | PendingSave:
+        """Saves a run as it is now. A save that still goes on is waited for, and its error raised, first.
+
+        Args:
+            state: The run, between two steps.
+            background: Write in a thread; the call returns when the cut was taken. None: as the saver was told.
+
+        Raises:
+            OpError: what went wrong; the directory holds what it held before.
+        """
+        self.wait()
+        in_background = self._wanted.background if background is None else background
+        if self._wanted.skip_save:
+            return self._skipped(state, in_background=in_background)
+        self.begin()
+        cut = take_cut(state, staging=self._staging if in_background else None, dense_only=self._wanted.dense_only)
+        try:
+            order = self._order(state, in_background=in_background)
+        except BaseException:
+            cut.release()
+            raise
+        if not in_background:
+            return self._write(cut, order)
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monolith-checkpoint")
+        self._pending = PendingSave(executor.submit(self._write, cut, order))
+        executor.shutdown(wait=False)
+        return self._pending
+
+    def create_state_file(self) -> None:
+        """Makes `monolith_checkpoint` where there is none, so that others see that the directory is in use."""
+        if not self._wanted.skip_save:
+            self._records.create_state_file()
+
+    def wait(self) -> None:
+        """Waits for a save that goes on.
+
+        Raises:
+            OpError: what went wrong with it; once.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.wait()
+
+    def close(self) -> None:
+        """Waits for a save that goes on, raises its error, and lets others into the directory."""
+        try:
+            self.wait()
+        finally:
+            self._claim = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Restoring
+
+    def restore(
+        self, state: TrainState, path: str | None = None, *, options: RestoreOptions | None = None
+    ) -> SavedCheckpoint | None:
+        """Puts a checkpoint back into a run; an error leaves the run as it was.
+
+        Args:
+            state: A run made of the same parts as the one that was saved.
+            path: A prefix, with or without its folder. None: the newest one that is whole; each damaged one that is
+                passed over on the way is logged as a warning.
+            options: What may differ between the two runs; None: as the saver was told.
+
+        Returns:
+            Which one it was; None if the directory has none.
+
+        Raises:
+            InvalidArgumentError: there is no checkpoint at `path`.
+            DataLossError, NotFoundError: it is damaged, or all are.
+            FailedPreconditionError: the run is made of other parts.
+        """
+        if path is not None:
+            return self._restore(require_path(self.model_dir, path), state, options)
+        failed: OpError | None = None
+        for candidate in self._catalog.newest_first():
+            try:
+                restored = self._restore(candidate, state, options)
+            except (DataLossError, NotFoundError) as error:
+                logger.warning("checkpoint '%s' cannot be used, trying the one before it: %s", candidate, error)
+                failed = failed or error
+                continue
+            if failed is not None:
+                logger.warning("checkpoint '%s' was restored instead", candidate)
+            return restored
+        if failed is not None:
+            raise failed
+        return None
+
+    # Inside
+
+    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+        self.wait()
+        checkpoint = load_checkpoint(path)
+        options = self._wanted.restoring if options is None else options
+        if options.clear_nn and not self._folder.exists(CLEAR_NN):
+            restore_without_dense(checkpoint, state, keep_step=options.continue_training)
+            self._folder.replace(CLEAR_NN, b"clear_nn")
+        else:
+            restore_all(checkpoint, state, options, keeps=self._keeps(state))
+        return checkpoint.saved
+
+    def _keeps(self, state: TrainState) -> Keeps:  # noqa: ARG002 - for those who override it
+        """Which parts of the state keep what they have."""
+        return keep_nothing
+
+    def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
+        if self._claim is None:
+            raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
+        self._number += 1
+        return WriteOrder(
+            prefix=prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number),
+            generation=self._claim.generation,
+            number=self._number,
+            created=self._wanted.clock.now(),
+            dense_only=self._wanted.dense_only,
+            meta=self._meta_of(state) if self._wanted.write_meta else None,
+            threads=1 if in_background else None,
+            rate_bytes_per_second=self._wanted.rate_bytes_per_second,
+        )
+
+    def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
+        claim = self._claim
+        if claim is None:
+            cut.release()
+            raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
+        manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
+        path = f"{self.model_dir}/{order.prefix}"
+        self._records.record(path, manifest.created)
+        self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+        return self._last_saved
+
+    def _skipped(self, state: TrainState, *, in_background: bool) -> SavedCheckpoint | PendingSave:
+        prefix = prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number)
+        skipped = SavedCheckpoint(path=f"{self.model_dir}/{prefix}", step=state.global_step, generation=0)
+        if not in_background:
+            return skipped
+        future: Future[SavedCheckpoint] = Future()
+        future.set_result(skipped)
+        return PendingSave(future)
+
+    def _meta_of(self, state: TrainState) -> bytes:
+        """Made once for a model: its structure does not change while it trains."""
+        if self._meta is None or self._meta[0]() is not (state if state.model is None else state.model):
+            self._meta = (weakref.ref(state if state.model is None else state.model), model_meta(state))
+        return self._meta[1]

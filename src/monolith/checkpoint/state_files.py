@@ -1,0 +1,124 @@
+"""The text files `checkpoint` and `monolith_checkpoint` of a model directory, as TensorFlow and the original do.
+
+Paths inside the directory are written relative to it, so that a directory can be moved; readers get full paths.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from google.protobuf import text_format
+
+from monolith.checkpoint._folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.manifest import SUFFIX
+from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
+from monolith.errors import OpError
+
+if TYPE_CHECKING:
+    from monolith.checkpoint._folder import Folder
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT = "checkpoint"
+MONOLITH_CHECKPOINT = "monolith_checkpoint"
+
+
+def isabs(path: str) -> bool:
+    """Whether a path stands for itself: absolute, or on another file system (``hdfs:/x``, ``s3://bucket/x``)."""
+    scheme, colon, _ = path.partition(":/")
+    return path.startswith("/") or bool(colon and scheme.isalnum())
+
+
+def full_path(folder: str, path: str) -> str:
+    """A path of a state file as its reader needs it."""
+    return path if isabs(path) else f"{folder.rstrip('/')}/{path}"
+
+
+def relative_path(folder: str, path: str) -> str:
+    """A path as it is written: without the folder, if it is directly in it."""
+    parent, slash, name = path.rpartition("/")
+    return name if slash and parent == folder.rstrip("/") else path
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Folder and prefix of a full path."""
+    folder, _, prefix = path.rpartition("/")
+    return folder or "/", prefix
+
+
+def checkpoint_exists(path: str) -> bool:
+    """Whether the checkpoint of this full path, as state files have it, is there: its manifest is."""
+    folder, prefix = split_path(path)
+    return open_folder(folder).exists(f"{prefix}{SUFFIX}")
+
+
+def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> CheckpointState | None:
+    """The state file with full paths; None, with a warning if it is there, where it cannot be read."""
+    if not folder.exists(filename):
+        return None
+    try:
+        state = text_format.Parse(folder.read(filename), CheckpointState())
+    except (OpError, text_format.ParseError, UnicodeDecodeError) as error:
+        logger.warning("%s: %s: %s", folder.place(filename), type(error).__name__, error)
+        return None
+    if not state.model_checkpoint_path:
+        logger.warning("%s: no model_checkpoint_path in it", folder.place(filename))
+        return None
+    root = _root(folder)
+    state.model_checkpoint_path = full_path(root, state.model_checkpoint_path)
+    paths = [full_path(root, path) for path in state.all_model_checkpoint_paths]
+    if state.model_checkpoint_path not in paths:
+        paths.append(state.model_checkpoint_path)
+    state.all_model_checkpoint_paths[:] = paths
+    return state
+
+
+def write_checkpoint_state(folder: Folder, state: CheckpointState, filename: str = CHECKPOINT) -> None:
+    """Writes the state file in one go, paths of this folder relative to it."""
+    root = _root(folder)
+    written = CheckpointState()
+    written.CopyFrom(state)
+    written.model_checkpoint_path = relative_path(root, state.model_checkpoint_path)
+    written.all_model_checkpoint_paths[:] = [relative_path(root, path) for path in state.all_model_checkpoint_paths]
+    folder.replace(filename, text_format.MessageToString(written).encode())
+
+
+def get_monolith_checkpoint_state(
+    checkpoint_dir: FolderPath, filename: str | None = None, remove_invalid_path: bool = False
+) -> MonolithCheckpointState | None:
+    """What `monolith_checkpoint` says; None, with a warning, where it is missing or cannot be read.
+
+    Args:
+        checkpoint_dir: The model directory.
+        filename: Of the file, `monolith_checkpoint` by default.
+        remove_invalid_path: Give full paths, and leave out those of checkpoints that are not there any more.
+    """
+    folder = open_folder(checkpoint_dir)
+    name = MONOLITH_CHECKPOINT if filename is None else filename
+    try:
+        state = text_format.Parse(folder.read(name), MonolithCheckpointState())
+    except (OpError, text_format.ParseError, UnicodeDecodeError) as error:
+        logger.warning("%s: %s: %s", folder.place(name), type(error).__name__, error)
+        return None
+    if remove_invalid_path:
+        paths = [full_path(_root(folder), path) for path in state.exempt_model_checkpoint_paths]
+        state.exempt_model_checkpoint_paths[:] = [path for path in paths if checkpoint_exists(path)]
+    return state
+
+
+def write_monolith_checkpoint_state(
+    folder: Folder, state: MonolithCheckpointState, filename: str = MONOLITH_CHECKPOINT
+) -> None:
+    """Writes the file in one go, paths of this folder relative to it."""
+    root = _root(folder)
+    written = MonolithCheckpointState()
+    written.CopyFrom(state)
+    written.exempt_model_checkpoint_paths[:] = [relative_path(root, p) for p in state.exempt_model_checkpoint_paths]
+    folder.replace(filename, text_format.MessageToString(written).encode())
+
+
+def _root(folder: Folder) -> str:
+    """The folder as full paths begin: absolute on this machine."""
+    local = local_path(folder.path)
+    return folder.path if local is None else str(local.absolute())

@@ -1,0 +1,76 @@
+"""The tables of a run alone, in the folder where a checkpoint has them: `<prefix>.assets/<store>/`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint._catalog import Catalog, full_local_path
+from monolith.checkpoint._cut import local_store
+from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint._writing import ASSETS, applied_json, stamps
+from monolith.checkpoint.state_files import split_path
+from monolith.tables.snapshot import restore, save_cut
+from monolith.tables.snapshot.manifest import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from monolith.checkpoint.partial_recovery import PsMonitor
+    from monolith.checkpoint.train_state import TrainState
+
+logger = logging.getLogger(__name__)
+
+
+def save_table_assets(state: TrainState, prefix: str) -> None:
+    """Writes the tables of a run, between two steps, to `<prefix>.assets/`."""
+    for name, store in state.stores.items():
+        local = local_store(name, store)
+        cut = local.cut(seq=local.flush(timeout_seconds=600.0))
+        save_cut(
+            local.native.core,
+            cut.core,
+            f"{full_local_path(prefix)}{ASSETS}/{name}",
+            applied=applied_json(cut),
+            extra={"seq": cut.seq},
+        )
+
+
+def restore_table_assets(state: TrainState, basename: str, *, ps_monitor: PsMonitor | None = None) -> str | None:
+    """Replaces the rows of a run by those of the newest checkpoint that has tables.
+
+    Without a checkpoint, one folder of tables that stands alone is taken.
+
+    Args:
+        state: Whose tables.
+        basename: Folder and base name: ``/models/a/model.ckpt``.
+        ps_monitor: Leave what has state as it is.
+
+    Returns:
+        The prefix; None if there is nothing.
+    """
+    root, base = split_path(full_local_path(basename))
+    folder = open_folder(root)
+    prefixes = [split_path(path)[1] for path in Catalog(folder, base).newest_first()]
+    if not prefixes:
+        alone = [name.removesuffix(ASSETS) for name in folder.names() if name.endswith(ASSETS)]
+        prefixes = alone if len(alone) == 1 else []
+    for prefix in prefixes:
+        if any(folder.exists(f"{prefix}{ASSETS}/{name}/{MANIFEST_NAME}") for name in state.stores):
+            _restore(state, f"{root}/{prefix}{ASSETS}", ps_monitor)
+            return f"{root}/{prefix}"
+    return None
+
+
+def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> None:
+    for name, store in state.stores.items():
+        if ps_monitor is not None and not ps_monitor.has_lost(state, name):
+            continue
+        local = local_store(name, store)
+        report = restore(local.native.core, f"{assets}/{name}")
+        extra = report.extra if isinstance(report.extra, dict) else {}
+        seq = extra.get("seq")
+        local.resume(
+            seq=seq if isinstance(seq, int) else -1, applied=stamps(report.applied), generation=report.generation
+        )
+        logger.info("tables of %r were restored from '%s': %s", name, assets, report.rows)
+    for module in state.embeddings.values():
+        module.discard()

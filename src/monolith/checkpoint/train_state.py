@@ -1,0 +1,101 @@
+"""What a training run is made of, as one thing that can be saved and put back."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from monolith.errors import InvalidArgumentError
+from monolith.nn import Embeddings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from monolith.tables.store import Store
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+WHOLE_MODEL = "model"
+"""Name of the store of a model that is an `Embeddings` itself."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything whose state is a dictionary of plain values and tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Puts a state back."""
+        ...
+
+
+class TrainState:
+    """Everything that one checkpoint holds. The thread that trains owns it.
+
+    Args:
+        model: Its weights and buffers; the stores of every `Embeddings` in it are the tables.
+        optimizers: Of the dense weights, by name.
+        schedules: Learning-rate schedules by name.
+        extra: Anything else that has a state, by name.
+        global_step: Steps trained so far.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> state = TrainState(model=model, optimizers={"adam": torch.optim.Adam(model.parameters())})
+    >>> state.global_step += 1
+    >>> state.positions["train"] = b'{"file":"part-0","offset":4096}'
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module | None = None,
+        optimizers: Mapping[str, Optimizer] = _NOTHING,
+        schedules: Mapping[str, Stateful] = _NOTHING,
+        extra: Mapping[str, Stateful] = _NOTHING,
+        global_step: int = 0,
+    ) -> None:
+        self.model = model
+        self.optimizers = dict(optimizers)
+        self.schedules = dict(schedules)
+        self.extra = dict(extra)
+        self.global_step = global_step
+        self.positions: dict[str, bytes] = {}
+        """Name of a reader ("train" by default) -> its position behind the last batch that was applied."""
+        for name, value in {**self.schedules, **self.extra}.items():
+            if not isinstance(value, Stateful):
+                raise InvalidArgumentError(
+                    f"TrainState: {name!r} must have state_dict() and load_state_dict(), got {value!r}"
+                )
+
+    @property
+    def embeddings(self) -> dict[str, Embeddings]:
+        """The `Embeddings` of the model by the name of the module."""
+        if self.model is None:
+            return {}
+        named = self.model.named_modules()
+        return {name or WHOLE_MODEL: module for name, module in named if isinstance(module, Embeddings)}
+
+    @property
+    def stores(self) -> dict[str, Store]:
+        """The stores of the model, each once, by the first module that has it."""
+        found: dict[int, tuple[str, Store]] = {}
+        for name, module in self.embeddings.items():
+            found.setdefault(id(module.store), (name, module.store))
+        return dict(found.values())
+
+    def settle(self) -> None:
+        """Called before a cut. Whoever has updates under way overrides it, and brings them into the state first."""
+
+    def __repr__(self) -> str:
+        parts = [
+            f"global_step={self.global_step}",
+            f"stores={list(self.stores)}",
+            f"optimizers={list(self.optimizers)}",
+        ]
+        return f"TrainState({', '.join(parts)})"

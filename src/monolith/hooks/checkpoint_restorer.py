@@ -1,0 +1,79 @@
+"""Restores a session when it is created: the run first, then what listeners keep beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreOptions, SavedCheckpoint, Saver, TrainState
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.hook import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.hook import HookedSession
+    from monolith.hooks.saver_listener import RestorerListener
+
+__all__ = ["CheckpointRestorerHook"]
+
+
+class CheckpointRestorerHook(Hook):
+    """Stands before every other hook, so that all of them see what was restored.
+
+    Args:
+        saver: Where checkpoints come from; None leaves everything to the listeners.
+        state: What to put them into; None: the session's own `state`.
+        listeners: Called after that, each `before_restore`, then each `after_restore`.
+    """
+
+    def __init__(
+        self, saver: Saver | None = None, *, state: TrainState | None = None, listeners: Sequence[RestorerListener] = ()
+    ) -> None:
+        self._saver = saver
+        self._state = state
+        self._listeners = tuple(listeners)
+        self.restored: SavedCheckpoint | None = None
+        """What was restored last; None if there was nothing."""
+
+    def begin(self) -> None:
+        """Tells the listeners."""
+        for listener in self._listeners:
+            listener.begin()
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Restores; again each time the session was rebuilt."""
+        if self._saver is not None:
+            self.restored = self._saver.restore(self._state_of(session), options=_custom_options(session))
+        for listener in self._listeners:
+            listener.before_restore(session)
+        for listener in self._listeners:
+            listener.after_restore(session)
+
+    def _state_of(self, session: Any) -> TrainState:
+        state = self._state or getattr(session, "state", None)
+        if not isinstance(state, TrainState):
+            raise FailedPreconditionError(
+                "CheckpointRestorerHook: the session has no `state` (a TrainState) to restore; give it as state=..."
+            )
+        return state
+
+
+def _custom_options(session: Any) -> RestoreOptions | None:
+    """What a task left in the collection `CUSTOM_RESTORE_OP`: options, or an alias map. It is used once.
+
+    Raises:
+        InvalidArgumentError: more than one thing, or something else.
+    """
+    collections = getattr(session, "collections", None)
+    found = None if collections is None else collections.get(CUSTOM_RESTORE_OP)
+    if collections is None or not found:
+        return None
+    collections.clear(CUSTOM_RESTORE_OP)
+    if len(found) == 1 and isinstance(found[0], RestoreOptions):
+        return found[0]
+    if len(found) == 1 and isinstance(found[0], Mapping):
+        return RestoreOptions(alias_map=found[0])
+    raise InvalidArgumentError(
+        f"collection {CUSTOM_RESTORE_OP!r}: expected one RestoreOptions or one alias map, got {found!r}"
+    )

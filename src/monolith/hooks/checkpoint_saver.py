@@ -1,0 +1,285 @@
+"""Saves a session every so many steps or seconds, on demand, and at the end; never just after it was created.
+
+The order of one save::
+
+    guards before_save                          errors are logged and passed over
+        listeners before_save                   two attempts in all: an OpError of any of these
+        the saver                               is counted, and the whole attempt made once more
+        listeners after_save
+    guards after_save                           whatever happened
+
+With a saver that writes in the background, the guards end when the cut was taken; listeners hear of the commit at the
+end of the step in which it is noticed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from monolith.checkpoint import PartialRecoverySaver, PendingSave, SavedCheckpoint, Saver, TrainState
+from monolith.errors import FailedPreconditionError, OpError
+from monolith.hook import Hook, HookedSession, StepContext
+from monolith.hooks.saver_listener import SaverListener
+from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
+from monolith.observe import MetricClient
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.hooks.saver_listener import SaveGuard
+
+__all__ = ["NoFirstSaveCheckpointSaverHook", "SaverHookOptions"]
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 2
+
+
+class SaverHookOptions(TypedDict, total=False):
+    """Keyword arguments of `NoFirstSaveCheckpointSaverHook`."""
+
+    state: TrainState | None
+    """What to save; None: the session's own `state`."""
+    save_secs: float | None
+    """Seconds between saves."""
+    save_steps: int | None
+    """Or steps. Neither: only on demand and at the end."""
+    timer: SecondOrStepTimer | None
+    """Or a timer of one's own, such as one that knows the tide."""
+    listeners: Sequence[SaverListener]
+    """Called around each attempt."""
+    guard_saver_listeners: Sequence[SaveGuard]
+    """Called around each save, however it ends."""
+    no_first_save: bool
+    """Do not save the state that was just created or restored. Default True."""
+    final_save: Literal["if_moved", "always", "never"]
+    """What to do at the end of training. Default: save if the step moved; a dense-only saver never does."""
+    ignore_save_errors: bool
+    """After the second attempt log the error and train on, as runs on live traffic do. Default False."""
+    full_saver_hook: NoFirstSaveCheckpointSaverHook | None
+    """For a dense-only saver: do not save a step that this one has saved."""
+    metrics: MetricClient | None
+    """Where counters and timers go."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    state: TrainState | None = None
+    save_secs: float | None = None
+    save_steps: int | None = None
+    timer: SecondOrStepTimer | None = None
+    listeners: Sequence[SaverListener] = ()
+    guard_saver_listeners: Sequence[SaveGuard] = ()
+    no_first_save: bool = True
+    final_save: Literal["if_moved", "always", "never"] | None = None
+    ignore_save_errors: bool = False
+    full_saver_hook: NoFirstSaveCheckpointSaverHook | None = None
+    metrics: MetricClient | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _InBackground:
+    """A save whose cut was taken and whose commit is awaited."""
+
+    pending: PendingSave
+    step: int
+    begun: float
+    attempt: int
+
+
+class NoFirstSaveCheckpointSaverHook(Hook):
+    """The saving hook. Steps come from one thread; `trigger_save` may come from another one, between two steps.
+
+    Args:
+        saver: Where checkpoints go. The hook begins it, and closes it with the session.
+        options: See `SaverHookOptions`.
+    """
+
+    def __init__(self, saver: Saver, **options: Unpack[SaverHookOptions]) -> None:
+        self._saver = saver
+        self._wanted = wanted = _Wanted(**options)
+        self._timer = _timer(wanted)
+        self._mode = "dense_only" if saver.dense_only else "full"
+        self._final_save = wanted.final_save or ("never" if saver.dense_only else "if_moved")
+        self._metrics = wanted.metrics or MetricClient()
+        self._lock = threading.RLock()
+        self._in_background: _InBackground | None = None
+        self._last_saved_step: int | None = None
+        self._step_on_disk: int | None = None
+        self._first = True
+
+    @property
+    def last_saved_step(self) -> int | None:
+        """Step of the last checkpoint that was committed by this hook."""
+        return self._last_saved_step
+
+    @property
+    def timer(self) -> SecondOrStepTimer | None:
+        """When it saves; other hooks may enable and disable it."""
+        return self._timer
+
+    # The hook
+
+    def begin(self) -> None:
+        """Takes the model directory."""
+        self._saver.begin()
+        for listener in self._all_listeners():
+            listener.begin()
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Starts counting from here; saves at once only without `no_first_save`."""
+        session.on_close(self._saver.close)
+        state = self._state(session)
+        self._saver.create_state_file()
+        if isinstance(self._saver, PartialRecoverySaver):
+            self._saver.setup_ps_initialized_state(state)
+        self._step_on_disk = session.global_step
+        if not self._wanted.no_first_save and self._first:
+            self._save(session, session.global_step, ignore_save_errors=self._wanted.ignore_save_errors)
+        self._first = False
+        if self._timer is not None:
+            self._timer.update_last_triggered_step(session.global_step)
+
+    def after_run(self, context: StepContext) -> None:
+        """Saves when it is time."""
+        step = context.global_step
+        stop = self._finish_background(context.session, wait=False)
+        if self._timer is not None and self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            stop |= self._save(context.session, step, ignore_save_errors=self._wanted.ignore_save_errors)
+        if stop:
+            context.request_stop()
+
+    def end(self, session: HookedSession) -> None:
+        """The last save, and its commit."""
+        step = session.global_step
+        with self._lock:
+            self._finish_background(session, wait=True)
+            moved = step != self._step_on_disk
+            if self._final_save == "always" or (self._final_save == "if_moved" and moved):
+                self._save(session, step, ignore_save_errors=self._wanted.ignore_save_errors)
+                self._finish_background(session, wait=True)
+        for listener in self._all_listeners():
+            listener.end(session, step)
+
+    def trigger_save(self, session: HookedSession, ignore_save_errors: bool = False) -> SavedCheckpoint | None:
+        """Saves now and waits for the commit; the next save by time or steps counts from here.
+
+        Args:
+            session: What to save; its thread must not be inside a step.
+            ignore_save_errors: Log what goes wrong at the second attempt instead of raising it.
+
+        Returns:
+            What was committed; None if the save failed and that was to be ignored.
+        """
+        with self._lock:
+            step = session.global_step
+            if self._timer is not None:
+                self._timer.update_last_triggered_step(step)
+            self._save(session, step, ignore_save_errors=ignore_save_errors)
+            self._finish_background(session, wait=True)
+            return self._saver.last_saved if self._last_saved_step == step else None
+
+    # One save
+
+    def _save(self, session: HookedSession, step: int, *, ignore_save_errors: bool) -> bool:
+        """Guards around up to two attempts; whether a listener asked to stop."""
+        with self._lock:
+            stop = self._finish_background(session, wait=True)
+            if self._is_saved_already(step):
+                return stop
+            self._tell_guards("before_save", session, step)
+            try:
+                return stop | self._attempts(session, step, ignore_save_errors=ignore_save_errors)
+            finally:
+                self._tell_guards("after_save", session, step)
+
+    def _is_saved_already(self, step: int) -> bool:
+        if not self._saver.dense_only:
+            return False
+        full = self._wanted.full_saver_hook
+        return step == self._last_saved_step or (full is not None and full.last_saved_step == step)
+
+    def _attempts(self, session: HookedSession, step: int, *, ignore_save_errors: bool, first: int = 1) -> bool:
+        for attempt in range(first, ATTEMPTS + 1):
+            try:
+                return self._attempt(session, step, attempt)
+            except OpError as error:
+                self._count_failure(error, step, attempt)
+                if attempt == ATTEMPTS and not ignore_save_errors:
+                    raise
+        return False
+
+    def _attempt(self, session: HookedSession, step: int, attempt: int) -> bool:
+        begun = time.monotonic()
+        for listener in self._wanted.listeners:
+            listener.before_save(session, step)
+        saved = self._saver.save(self._state(session))
+        if isinstance(saved, PendingSave):
+            self._in_background = _InBackground(saved, step, begun, attempt)
+            return False
+        return self._committed(session, step, begun)
+
+    def _committed(self, session: HookedSession, step: int, begun: float) -> bool:
+        stop = [bool(listener.after_save(session, step)) for listener in self._wanted.listeners]
+        self._last_saved_step = self._step_on_disk = step
+        self._metrics.emit_counter("save_checkpoint", 1, {"mode": self._mode})
+        self._metrics.emit_timer("save_checkpoint_time", time.monotonic() - begun, {"mode": self._mode})
+        return any(stop)
+
+    def _finish_background(self, session: HookedSession, *, wait: bool) -> bool:
+        """Hears the end of a save in the background; a failed one is made anew from the state of now."""
+        with self._lock:
+            waiting = self._in_background
+            if waiting is None or not (wait or waiting.pending.done):
+                return False
+            self._in_background = None
+            try:
+                self._saver.wait()
+                return self._committed(session, waiting.step, waiting.begun)
+            except OpError as error:
+                self._count_failure(error, waiting.step, waiting.attempt)
+                ignored = self._wanted.ignore_save_errors
+                if waiting.attempt >= ATTEMPTS:
+                    if not ignored:
+                        raise
+                    return False
+            stop = self._attempts(session, session.global_step, ignore_save_errors=ignored, first=waiting.attempt + 1)
+            return stop | (self._finish_background(session, wait=True) if wait else False)
+
+    def _count_failure(self, error: OpError, step: int, attempt: int) -> None:
+        self._metrics.emit_counter("save_checkpoint_failed", 1, {"mode": self._mode})
+        logger.warning("saving step %d: attempt %d of %d failed: %s", step, attempt, ATTEMPTS, error)
+
+    def _tell_guards(self, moment: str, session: HookedSession, step: int) -> None:
+        for guard in self._wanted.guard_saver_listeners:
+            try:
+                getattr(guard, moment)(session, step)
+            except Exception:  # a guard never keeps a run from saving or from going on
+                logger.exception("saving step %d: %s of %r failed", step, moment, guard)
+
+    def _all_listeners(self) -> list[SaverListener]:
+        guards = [guard for guard in self._wanted.guard_saver_listeners if isinstance(guard, SaverListener)]
+        return [*self._wanted.listeners, *guards]
+
+    def _state(self, session: Any) -> TrainState:
+        state = self._wanted.state or getattr(session, "state", None)
+        if not isinstance(state, TrainState):
+            raise FailedPreconditionError(
+                f"{type(self).__name__}: the session has no `state` (a TrainState) to save; give it as state=..."
+            )
+        return state
+
+
+def _timer(wanted: _Wanted) -> SecondOrStepTimer | None:
+    if wanted.timer is not None:
+        if wanted.save_secs is not None or wanted.save_steps is not None:
+            raise ValueError("NoFirstSaveCheckpointSaverHook: give either a timer or save_secs / save_steps, not both")
+        return wanted.timer
+    if wanted.save_secs is None and wanted.save_steps is None:
+        return None
+    return SecondOrStepTimerWithTideSetting(wanted.save_secs, wanted.save_steps)

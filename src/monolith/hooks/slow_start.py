@@ -1,0 +1,120 @@
+"""Lets workers join one after another: a worker trains once the others have made enough steps."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import random
+from typing import TYPE_CHECKING
+
+from monolith.clock import SystemClock
+from monolith.hook import Hook
+from monolith.hooks.tide import TideWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Unpack
+
+    from monolith.clock import Clock
+    from monolith.hook import StepContext
+    from monolith.hooks.tide import TideOptions
+
+__all__ = ["CustomGlobalStepWaiterHook", "SlowStart", "slow_start_step"]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+LOG_EVERY_SECONDS = 30.0
+MAX_EXTRA_WAIT_SECONDS = 600.0
+"""Workers that give up waiting do it over ten minutes, not all at once."""
+
+
+def slow_start_step(slow_start_steps: int, worker_index: int) -> int:
+    """The step at which a worker joins: ``int(slow_start_steps * ln(1 + index))``; the chief joins at 0."""
+    return int(slow_start_steps * math.log1p(worker_index))
+
+
+class SlowStart:
+    """Decides when a worker may begin; holds no clock and waits for nothing.
+
+    Args:
+        wait_until_step: Begin once the others are here.
+        patience_seconds: Or when this time has passed since they made their second step.
+    """
+
+    class Decision(enum.Enum):
+        """What to do now."""
+
+        WAIT = enum.auto()
+        BEGIN = enum.auto()
+        GIVE_UP = enum.auto()
+        """Begin without having seen the step."""
+
+    def __init__(self, wait_until_step: int, patience_seconds: float) -> None:
+        self._wait_until_step = wait_until_step
+        self._patience_seconds = patience_seconds
+        self._waiting_since: float | None = None
+
+    def decide(self, global_step: int, now: float) -> Decision:
+        """What to do at a moment at which so many steps were trained."""
+        if global_step >= self._wait_until_step:
+            return self.Decision.BEGIN
+        # Before that nobody trains, and a job that still starts up is no reason to jump the queue.
+        if global_step > 1 and self._waiting_since is None:
+            self._waiting_since = now
+        if self._waiting_since is not None and now - self._waiting_since > self._patience_seconds:
+            return self.Decision.GIVE_UP
+        return self.Decision.WAIT
+
+
+class CustomGlobalStepWaiterHook(Hook):
+    """Holds the first step of a worker back until the job has made `wait_until_step` steps.
+
+    It looks every half second, and not forever: `max_non_tide_wait_minute` after the second step of the job, and up to
+    ten minutes more by chance, the worker begins anyway. Outside the tide window, where there is one, it asks to stop
+    instead of waiting.
+
+    Args:
+        wait_until_step: 0 or less does not wait.
+        max_non_tide_wait_minute: How long to wait at most.
+        extra_wait_seconds: What chance adds to that, in seconds; by default 0 to 600, evenly.
+        clock: Measures the wait.
+        tide: The window.
+    """
+
+    def __init__(
+        self,
+        wait_until_step: int,
+        *,
+        max_non_tide_wait_minute: float = 10,
+        extra_wait_seconds: Callable[[], float] | None = None,
+        clock: Clock | None = None,
+        **tide: Unpack[TideOptions],
+    ) -> None:
+        self._window = TideWindow.of(tide)
+        self._clock = clock or SystemClock()
+        extra = random.uniform(0, MAX_EXTRA_WAIT_SECONDS) if extra_wait_seconds is None else extra_wait_seconds()  # noqa: S311 - spreads load, guards nothing
+        self._slow_start = SlowStart(wait_until_step, max_non_tide_wait_minute * 60 + extra)
+        self._wait_until_step = wait_until_step
+        self._worker_is_started = wait_until_step <= 0
+
+    def before_run(self, context: StepContext) -> None:
+        """Waits, at the first step only."""
+        next_line = self._clock.monotonic()
+        while not self._worker_is_started and not context.stop_requested:
+            if self._window is not None and not self._window.is_open(self._clock):
+                _log.info("tide window %s is closed: stopping instead of waiting to start", self._window)
+                context.request_stop()
+                return
+            step, now = context.global_step, self._clock.monotonic()
+            decision = self._slow_start.decide(step, now)
+            if decision is SlowStart.Decision.WAIT:
+                if now >= next_line:
+                    _log.info("waiting for step %d before training; the job is at %d", self._wait_until_step, step)
+                    next_line = now + LOG_EVERY_SECONDS
+                self._clock.sleep(POLL_SECONDS)
+                continue
+            if decision is SlowStart.Decision.GIVE_UP:
+                _log.warning("starting at step %d without waiting for step %d any longer", step, self._wait_until_step)
+            self._worker_is_started = True

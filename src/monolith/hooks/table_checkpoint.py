@@ -1,0 +1,62 @@
+"""Tables saved and restored by listeners, for those who keep the dense part elsewhere or in a dense-only saver.
+
+A full `Saver` has the tables in its own cut and needs neither. The files are the same: `<prefix>.assets/<store>/`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint import PsMonitor, TrainState, restore_table_assets, save_table_assets
+from monolith.errors import FailedPreconditionError
+from monolith.hooks.saver_listener import RestorerListener, SaverListener
+
+if TYPE_CHECKING:
+    from monolith.hook import HookedSession
+
+__all__ = ["HashTableCheckpointRestorerListener", "HashTableCheckpointSaverListener"]
+
+
+class HashTableCheckpointSaverListener(SaverListener):
+    """Writes the tables before the dense part is saved, so that nothing points to tables that are not there.
+
+    Args:
+        basename: Folder and base name: ``/models/a/model.ckpt``.
+        state: Whose tables; None: the session's own `state`.
+    """
+
+    def __init__(self, basename: str, *, state: TrainState | None = None) -> None:
+        self._basename = basename
+        self._state = state
+
+    def before_save(self, session: HookedSession, global_step_value: int) -> None:
+        """Writes `<basename>-<step>.assets/`."""
+        save_table_assets(_state_of(session, self._state), f"{self._basename}-{global_step_value}")
+
+
+class HashTableCheckpointRestorerListener(RestorerListener):
+    """Restores the tables of the newest checkpoint; without one, does nothing.
+
+    Args:
+        basename: Folder and base name: ``/models/a/model.ckpt``.
+        state: Whose tables; None: the session's own `state`.
+        ps_monitor: Restore only what has no state yet.
+    """
+
+    def __init__(self, basename: str, *, state: TrainState | None = None, ps_monitor: PsMonitor | None = None) -> None:
+        self._basename = basename
+        self._state = state
+        self._ps_monitor = ps_monitor
+
+    def before_restore(self, session: HookedSession) -> None:
+        """Replaces the rows."""
+        restore_table_assets(_state_of(session, self._state), self._basename, ps_monitor=self._ps_monitor)
+
+
+def _state_of(session: Any, given: TrainState | None) -> TrainState:
+    state = given or getattr(session, "state", None)
+    if not isinstance(state, TrainState):
+        raise FailedPreconditionError(
+            "the session has no `state` (a TrainState) whose tables to use; give it as state="
+        )
+    return state

@@ -1,0 +1,95 @@
+"""A small training run with everything in it that a checkpoint has to hold."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import monolith as ml
+from monolith.checkpoint import TrainState
+from monolith.tables import LocalStore
+
+
+class Ranker(nn.Module):
+    """Tables, a dense tower, a buffer and dropout, which draws from torch's generator."""
+
+    def __init__(self, *, min_count: int = 0) -> None:
+        super().__init__()
+        self.emb = ml.Embeddings(
+            {"user": ml.Slot(4, min_count=min_count), "item": ml.Slot(4)},
+            ml.row_optimizers.Adagrad(learning_rate=0.1, initial_accumulator_value=0.1),
+        )
+        self.tower = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 1))
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        looked_up = self.emb({"user": batch["user"], "item": batch["item"]}, time=int(batch["time"]))
+        return self.tower(looked_up.concat()).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class Run:
+    """A plain loop over a pure function of the position, as deterministic mode has it."""
+
+    def __init__(self, *, seed: int = 0, min_count: int = 0) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the global generator is part of the state
+        self.model = Ranker(min_count=min_count)
+        self.adam = torch.optim.Adam(self.model.tower.parameters(), lr=0.01)
+        self.schedule = torch.optim.lr_scheduler.MultiStepLR(self.adam, milestones=[3, 7])
+        self.state = TrainState(model=self.model, optimizers={"adam": self.adam}, schedules={"lr": self.schedule})
+
+    def step(self) -> float:
+        number = int(self.state.positions.get("train", b"0"))
+        generator = torch.Generator().manual_seed(number)
+        batch = {
+            "user": torch.randint(0, 50, (16,), generator=generator),
+            "item": torch.randint(0, 90, (16,), generator=generator),
+            "time": torch.tensor(1_700_000_000 + number),
+        }
+        label = (torch.rand(16, generator=generator) < 0.3).float()
+        noise = random.random() + float(np.random.rand())  # noqa: NPY002, S311 - part of the state
+        self.model.train()
+        loss = nn.functional.binary_cross_entropy_with_logits(self.model(batch), label) * (1 + 0.1 * noise)
+        self.adam.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.adam.step()
+        self.model.emb.step(global_step=self.state.global_step)
+        self.schedule.step()
+        self.model.seen += 1
+        self.state.global_step += 1
+        self.state.positions["train"] = str(number + 1).encode()
+        return float(loss.detach())
+
+    def steps(self, count: int) -> list[float]:
+        return [self.step() for _ in range(count)]
+
+
+def contents(run: Run) -> dict[str, Any]:
+    """Everything of a run in a form that can be compared with ==."""
+    store = run.model.emb.store
+    assert isinstance(store, LocalStore)
+    rows: dict[str, Any] = {}
+    for name in store.tables:
+        ids = store.tables[name].ids().sort().values
+        found = store.tables[name].lookup(ids)
+        rows[name] = dict(zip(ids.tolist(), found.tolist(), strict=True))
+    return {
+        "step": run.state.global_step,
+        "positions": dict(run.state.positions),
+        "rows": rows,
+        "last_seq": store.stats().last_seq,
+        "weights": {
+            name: value.tolist() for name, value in run.model.state_dict().items() if isinstance(value, Tensor)
+        },
+        "adam": {
+            number: {key: value.tolist() if isinstance(value, Tensor) else value for key, value in values.items()}
+            for number, values in run.adam.state_dict()["state"].items()
+        },
+        "lr": run.adam.param_groups[0]["lr"],
+    }

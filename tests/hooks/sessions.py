@@ -1,0 +1,49 @@
+"""Stand-ins for the session that a hook is attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from monolith.hook import Call, StepContext
+
+
+class FakeSession:
+    """A session whose step a test sets, and that keeps what hooks ask of it."""
+
+    def __init__(self, global_step: int = 0) -> None:
+        self.global_step = global_step
+        self.stop_requested = False
+        self._closing: list[Call] = []
+
+    def request_stop(self) -> None:
+        self.stop_requested = True
+
+    def on_close(self, close: Call) -> None:
+        self._closing.append(close)
+
+    def close(self) -> None:
+        while self._closing:
+            self._closing.pop()()
+
+    def context(self) -> StepContext:
+        return StepContext(self)
+
+
+class SleepCalls:
+    """A clock on which time passes by sleeping, and that does something else at each sleep."""
+
+    def __init__(self, at_sleep: Callable[[], None] = lambda: None) -> None:
+        self.sleeps: list[float] = []
+        self._at_sleep = at_sleep
+        self._time = 0.0
+
+    def now(self) -> float:
+        return self._time
+
+    def monotonic(self) -> float:
+        return self._time
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self._time += seconds
+        self._at_sleep()
