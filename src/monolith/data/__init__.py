@@ -26,8 +26,8 @@ from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
-from monolith.data.merge import MergedDataset
 from monolith.data.kafka import KafkaConfig, KafkaDataset
+from monolith.data.merge import MergedDataset
 from monolith.data.parser import Parser
 from monolith.data.prefetch import (
     FIFOQueue,

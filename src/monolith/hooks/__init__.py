@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from monolith.hooks.async_push import AsyncPushHook
 from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
+from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
+from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
+from monolith.hooks.saver_listener import RestorerListener, SaverListener
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
+from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
-from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
-from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
-from monolith.hooks.current_session import SetCurrentSessionHook
-from monolith.hooks.enqueue import EnqueueHook
-from monolith.hooks.saver_listener import RestorerListener, SaverListener
-from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
 from monolith.hooks.worker_sync import (
@@ -36,33 +35,33 @@ __all__ = [
     "AsyncPushHook",
     "BarrierHook",
     "BarrierSaverListener",
+    "CheckpointRestorerHook",
     "ChiefSyncHook",
     "CudaProfilerHook",
-    "CheckpointRestorerHook",
     "CustomGlobalStepWaiterHook",
     "EarlyStop",
     "EarlyStoppingHook",
     "EnqueueHook",
+    "HashTableCheckpointRestorerListener",
+    "HashTableCheckpointSaverListener",
     "HeartbeatHook",
     "InProcessFlags",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "NoFirstSaveCheckpointSaverHook",
     "ProfileWindows",
     "ProfilerHook",
-    "HashTableCheckpointRestorerListener",
-    "HashTableCheckpointSaverListener",
-    "NoFirstSaveCheckpointSaverHook",
     "RestorerListener",
     "SaverListener",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
+    "SetCurrentSessionHook",
     "SharedFlags",
     "StepCounterHook",
     "StepRate",
     "SyncHelper",
     "SyncTrainingInfoHook",
     "ThroughputMetricHook",
-    "SetCurrentSessionHook",
     "TideStoppingHook",
     "TideWindow",
     "TrainingHooksHelper",

@@ -28,6 +28,7 @@ from monolith.data.operators.negatives import (
     PoolEntry,
     Positives,
 )
+from monolith.data.operators.pool_files import restore_pool, save_pool
 from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
@@ -91,6 +92,8 @@ __all__ = [
     "load_operand",
     "operators_of",
     "parse_task_labels",
+    "restore_pool",
+    "save_pool",
     "sequence_mask",
     "split_flows",
 ]
