@@ -66,7 +66,7 @@ def test_reading_goes_on_from_every_position_as_if_it_had_not_stopped(keys: list
 
 
 def test_keys_are_forgotten_in_time() -> None:
-    dataset = keyed([[number] for number in range(3000)]).deduplicate("key", window=10)
+    dataset = keyed([[number] for number in range(600)]).deduplicate("key", window=10)
     with dataset.read() as reading:
         for _ in reading:
             pass
