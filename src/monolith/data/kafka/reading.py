@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.data.kafka.client import Client
     from monolith.data.kafka.config import KafkaConfig
     from monolith.data.kafka.fetching import Fetching
-    from monolith.data.kafka.messages import MessageRecords, Unwrapping
+    from monolith.data.kafka.messages import Unwrapping
     from monolith.data.kafka.ordering import Ordering
     from monolith.data.kafka.position import Offsets
     from monolith.data.records import Records
@@ -111,7 +111,7 @@ class KafkaReading(Reading["Records"]):
                 self._is_closed = True
                 self._client.close()
 
-    def _advance(self) -> MessageRecords | None:
+    def _advance(self) -> Records | None:
         while True:
             if block := self._ordering.take():
                 records = self._unwrapping.records(block, self._origin)
