@@ -9,7 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monolith.data import FirstBytes, Parser
+from monolith.data.operators import UnpackFloats
 from monolith.data.packed_floats import pack_floats, unpack_floats
+from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
 
 
@@ -70,3 +73,14 @@ def test_other_widths_and_other_bytes_are_refused_with_their_row() -> None:
         pack_floats([1e6])
     with pytest.raises(ValueError, match="at least one"):
         pack_floats([])
+
+
+def test_a_column_of_an_instance_is_unpacked() -> None:
+    samples = [Instance(), Instance()]
+    samples[1].feature.add(name="fc_user_vector", bytes_value=[pack_floats([1.0, 2.0, 3.0])])
+    parser = Parser("instance", [FirstBytes("fc_user_vector")])
+    batch = parser.parse([sample.SerializeToString() for sample in samples])
+    made = UnpackFloats("fc_user_vector", width=3)(batch)["fc_user_vector"]
+    assert made.tolist() == [[0, 0, 0], [1, 2, 3]]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="width must be >= 1"):
+        UnpackFloats("a", width=0)

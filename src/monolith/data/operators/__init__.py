@@ -33,6 +33,7 @@ from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
 from monolith.data.operators.transforms import Counted, LogicalOr, operators_of
+from monolith.data.operators.unpack_floats import UnpackFloats
 from monolith.data.operators.value_conditions import Value, load_operand
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "SpecialStrategy",
     "SwitchSlot",
     "TaskLabel",
+    "UnpackFloats",
     "Value",
     "city_hash64",
     "cross_rows",
