@@ -20,6 +20,7 @@ PAGES = [
     "parquet.md",
     "summaries.md",
 ]
+PAGES = ["collective.md", "data-operators.md", "metrics-and-logs.md", "negative-sampling.md", "summaries.md"]
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
