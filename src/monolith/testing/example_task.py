@@ -35,7 +35,6 @@ class NumberedBatches(Dataset[Batch]):
         self.batch_size = batch_size
         self.num_ids = num_ids
 
-    def batch_at(self, number: int) -> Batch:
     def make(self, number: int) -> Batch:
         """The batch of this number."""
         random = torch.Generator().manual_seed(number)
@@ -60,7 +59,6 @@ class _NumberedReading(Reading[Batch]):
         if self._number >= self._dataset.num_batches:
             raise StopIteration
         self._number += 1
-        return self._dataset.batch_at(self._number - 1)
         return self._dataset.make(self._number - 1)
 
     @property

@@ -14,9 +14,9 @@ from monolith.train.collections import Collections, add_to_collections, get_coll
 from monolith.train.context import Context, TaskContext, current_context, use_context
 from monolith.train.cpu_training_config import CpuTrainingConfig
 from monolith.train.current_session import get_current_session
-from monolith.train.end_of_data import EofAwareTask
 from monolith.train.derive_config import trainer_config_of
 from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.end_of_data import EofAwareTask
 from monolith.train.flat_config import Origin
 from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
@@ -44,9 +44,9 @@ __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
-    "EofAwareTask",
     "CpuTrainingConfig",
     "DistributedCpuTrainingConfig",
+    "EofAwareTask",
     "ExportMode",
     "InputOptions",
     "InstantiableParams",
