@@ -250,7 +250,7 @@ class Session:
     def _build(self) -> SessionState:
         if self._deterministic:
             torch.manual_seed(0)
-        self.task.ctx = TaskContext()  # functions that build() makes asynchronous belong to this one
+        self.task.ctx = TaskContext(self.task.ctx.input)  # functions that build() makes asynchronous belong to this one
         model = self.task.make_model()
         made = self.task.optimizers(model)
         optimizers: Mapping[str, torch.optim.Optimizer] = {}
