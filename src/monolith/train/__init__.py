@@ -32,6 +32,7 @@ from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
+    ControlConfig,
     PipelineConfig,
     ReportingConfig,
     RestoringConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
+    "ControlConfig",
     "CpuTrainingConfig",
     "DistributedCpuTrainingConfig",
     "EofAwareTask",
