@@ -11,6 +11,7 @@ from monolith.testing.fake_clock import FakeClock
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
+from monolith.testing.temporary_folder import get_test_tmp_dir
 
 __all__ = [
     "ExampleTask",
@@ -19,4 +20,5 @@ __all__ = [
     "ReferenceStore",
     "StepLoop",
     "generate_test_hash_table_config",
+    "get_test_tmp_dir",
 ]
