@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.cli._data import describing
 from monolith.cli._data.arguments import finish_output
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from monolith.cli._data.opening import Input
     from monolith.data.batch import Batch
+
+T = TypeVar("T")
 
 _SLOTS = {"user": 1, "item": 2, "tags": 3, "context": 4}
 """Of generated clicks: their ids do not carry one."""
@@ -61,7 +64,7 @@ def convert(args: argparse.Namespace) -> int:
     check_output(args)
     source = open_input(args)
     is_same = source.sample is not None and source.sample.name.lower() == args.to
-    with Progress(unit="samples" if not is_same else "records") as bar:
+    with _shown(Progress(unit="samples" if not is_same else "records")) as bar:
         if source.sample is SampleFormat.PLAINTEXT or is_same:
             _copy_records(source, args, bar)
         else:
@@ -83,12 +86,10 @@ def stats(args: argparse.Namespace) -> int:
     counted = Statistics(exact_limit=args.exact_limit)
     if source.sample is SampleFormat.PLAINTEXT:
         raise InvalidArgumentError("plaintext has no features to count; give --sample")
-    bar = None if args.json else Progress(unit="samples")
-    for rows in _counts(source, counted, args):
-        if bar is not None:
-            bar.update(rows)
-    if bar is not None:
-        bar.close()
+    with _shown(None if args.json else Progress(unit="samples")) as bar:
+        for rows in _counts(source, counted, args):
+            if bar is not None:
+                bar.update(rows)
     report = counted.report(dim=args.dim, optimizer=args.optimizer)
     sys.stdout.write((json.dumps(report, indent=2) if args.json else "\n".join(describing.report_lines(report))) + "\n")
     return 0
@@ -101,12 +102,25 @@ def generate(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--examples must be >= 1, got {args.examples}")
     world = ClickWorld(num_users=args.users, num_items=args.items, examples_per_day=args.examples_per_day)
     stream = ClickStream(args.examples, seed=args.seed, world=world)
-    with open_sink(args) as sink, Progress(total=args.examples, unit="samples") as bar:
+    with open_sink(args) as sink, _shown(Progress(total=args.examples, unit="samples")) as bar:
         for batch in stream:
             for example in _clicks(batch):
                 sink.write(example)
             bar.update(batch.num_rows)
     return 0
+
+
+@contextmanager
+def _shown(bar: T) -> Iterator[T]:
+    """Ends the bar when all is done; when something fails, that is what is told."""
+    try:
+        yield bar
+    except BaseException:
+        if isinstance(bar, Progress) and sys.stderr.isatty():
+            sys.stderr.write("\n")
+        raise
+    if isinstance(bar, Progress):
+        bar.close()
 
 
 def _records(source: Input) -> Iterator[tuple[str, bytes]]:

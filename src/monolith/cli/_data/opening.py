@@ -58,7 +58,7 @@ def open_input(args: argparse.Namespace) -> Input:
     """The input that the arguments name: `paths`, `framing`, `sample`, `compression`, `max_bad`."""
     bad = BadRecords(args.max_bad)
     sample = None if args.sample is None else SampleFormat.of(args.sample)
-    if args.paths[0].startswith(KAFKA):
+    if any(path.startswith(KAFKA) for path in args.paths):
         return _open_topic(args, sample, bad)
     files = FileSet(args.paths)
     name = files.files[0] if len(files.files) == 1 else f"{len(files.files)} files, the first is {files.files[0]}"
@@ -94,7 +94,7 @@ def _found_out(
     if framing is not None and (sample is not None or not len(head)):
         return framing, sample or SampleFormat.EXAMPLE
     for kind in _KINDS if sample is None else (sample,):
-        candidates = framings_of(head, kind, at_end=len(head) < _HEAD_BYTES) if framing is None else [framing]
+        candidates = framings_of(head, kind, at_end=False) if framing is None else [framing]
         for candidate in candidates:
             payloads = _payloads(head, candidate)
             if payloads and all(fits(payload, kind) for payload in payloads):

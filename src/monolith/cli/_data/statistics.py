@@ -42,7 +42,8 @@ _COLUMNS: dict[str, type[Column]] = {
 }
 _IDS, _INTS, _REALS, _BYTES = "ids", "integers", "reals", "bytes"
 _NAMES = {Ids: _IDS, NestedIds: _IDS, Ints: _INTS, Floats: _REALS, FirstBytes: _BYTES}
-_LOOKED_AT_FIRST, _LOOKED_AT_LATER = 1000, 20
+_LOOKED_AT_FIRST, _LOOKED_AT_LATER = 1000, 64
+"""Samples of a block, spread over it, in which features are looked for."""
 _PROBE_ROWS = 1 << 17
 """Enough rows that what a table allocates ahead is a small part of it."""
 _MOST_SLOTS = 8
@@ -147,7 +148,7 @@ class Statistics:
             "table": {
                 "dim": dim,
                 "optimizer": optimizer,
-                "bytes_per_id": round(bytes_per_id, 1),
+                "bytes_per_id": bytes_per_id,
                 "ids": unique,
                 "bytes": round(unique * bytes_per_id),
             },
@@ -176,7 +177,7 @@ class Statistics:
         """The features of some samples, and how many labels one has at most."""
         columns: dict[str, Column] = {}
         labels = 0
-        for payload in block[:count]:
+        for payload in block[:: max(1, len(block) // count)]:
             for example in examples_of(payload, sample):
                 labels = max(labels, len(example.label))
                 for named in example.named_feature:
@@ -224,7 +225,8 @@ def table_bytes_per_id(dim: int, optimizer: str) -> float:
         numbers = torch.arange(begin, min(begin + step, _PROBE_ROWS))
         table.assign(numbers, torch.zeros(len(numbers), dim), time=0)
     stats = table.stats()
-    return float(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"]) / _PROBE_ROWS
+    # What is left of a block of memory differs a little from table to table.
+    return round(float(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"]) / _PROBE_ROWS, 1)
 
 
 def _fixed_columns(columns: dict[str, Column], sample: SampleFormat, width: int) -> list[Column]:

@@ -54,6 +54,9 @@ class Sink(ABC):
 def open_sink(args: argparse.Namespace) -> Sink:
     """The output that the arguments name: `out`, `to`, `out_framing`, `out_compression`, `batch_size`, `look_ahead`."""
     check_output(args)
+    if args.batch_size < 1 or args.look_ahead < 1:
+        name, value = ("--batch-size", args.batch_size) if args.batch_size < 1 else ("--look-ahead", args.look_ahead)
+        raise InvalidArgumentError(f"{name} must be >= 1, got {value}")
     if args.to == "parquet":
         return ParquetSink(args.out, look_ahead=args.look_ahead)
     writer = RecordWriter(args.out, args.out_framing, compression=args.out_compression)
@@ -95,8 +98,6 @@ class ExampleBatchSink(Sink):
     """A record for each `rows` examples, column by column."""
 
     def __init__(self, writer: RecordWriter, *, rows: int) -> None:
-        if rows < 1:
-            raise InvalidArgumentError(f"--batch-size must be >= 1, got {rows}")
         self._writer = writer
         self._rows = rows
         self._waiting: list[Example] = []
@@ -156,8 +157,6 @@ class ParquetSink(Sink):
     """A row for each example; the first `look_ahead` of them decide about the columns."""
 
     def __init__(self, path: str, *, look_ahead: int = 10_000) -> None:
-        if look_ahead < 1:
-            raise InvalidArgumentError(f"--look-ahead must be >= 1, got {look_ahead}")
         if "://" in path:
             raise InvalidArgumentError(f"file '{path}': Parquet is written to local files only")
         self._pyarrow = pyarrow()
