@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monolith.testing.example_task import ExampleTask, NumberedBatches
 from monolith.testing.fake_clock import FakeClock
+from monolith.testing.profiling import profile_it
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
@@ -19,4 +20,5 @@ __all__ = [
     "ReferenceStore",
     "StepLoop",
     "generate_test_hash_table_config",
+    "profile_it",
 ]
