@@ -122,8 +122,9 @@ class Bare:
         pooled = PooledBatch(planned.pooled.layout, plan, planned.shape)
         pooled.pool(values)
         gradient = pooled.sum_gradients(self._gradient, [None] * FEATURES, values.device)
-        rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME)
-        store.apply([(plan, gradient)], rule).result()
+        known = gradient.is_finite
+        rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME, known_finite=known)
+        store.apply([(plan, gradient.values)], rule).result()
 
 
 class TorchBags:

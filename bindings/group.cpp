@@ -207,13 +207,14 @@ void BindWrites(nb::class_<Group>& group) {
           [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
-             const std::optional<In<float>>& latest) {
-            const Update update{Span(gradients), layout == 1,   Span(rows), Span(scales), Span(learning_rates), step,
-                                Span(times),     scale, Span(latest)};
+             const std::optional<In<float>>& latest, bool known_finite) {
+            const Update update{Span(gradients), layout == 1, Span(rows),   Span(scales), Span(learning_rates), step,
+                                Span(times),     scale,       known_finite, Span(latest)};
             return WithoutGil([&] { return self.Apply(plan, update); });
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
-          "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none())
+          "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
+          "known_finite"_a = false)
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times, bool add,

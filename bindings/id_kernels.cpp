@@ -3,6 +3,7 @@
 #include "table/id_kernels.h"
 
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <span>
@@ -11,7 +12,9 @@
 #include <vector>
 
 #include "bindings.h"
+#include "table/buffer.h"
 #include "table/shard_reorder.h"
+#include "table/slot_ids.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -128,6 +131,32 @@ void BindOffsets(nb::module_& m) {
       nb::arg("buffer").noconvert());
 }
 
+// The ids of all slots in memory of an earlier batch, and the first slot whose ids do not fit, or -1.
+std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<IdArray>& slots, const IdArray& taken, const IdArray& given,
+                                                  const IdArray& forbidden) {
+  if (taken.size() != slots.size() || given.size() != slots.size() || forbidden.size() != slots.size()) {
+    throw nb::value_error("taken, given and forbidden must have one entry per slot");
+  }
+  std::vector<std::span<const int64_t>> ids;
+  std::vector<SlotBits> bits;
+  size_t count = 0;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    ids.push_back(SpanOf(slots[slot]));
+    bits.push_back({static_cast<uint64_t>(taken.data()[slot]), static_cast<uint64_t>(given.data()[slot]),
+                    static_cast<uint64_t>(forbidden.data()[slot])});
+    count += slots[slot].size();
+  }
+  auto* packed = new Buffer<int64_t>(count);
+  const nb::capsule owner(packed, [](void* p) noexcept { delete static_cast<Buffer<int64_t>*>(p); });
+  const int bad = WithoutGil([&] { return PackSlotIds(ids, bits, packed->data()); });
+  return {VectorArray<int64_t>(packed->data(), {count}, owner), bad};
+}
+
+void BindSlots(nb::module_& m) {
+  m.def("pack_slot_ids", &PackedIdsOf, nb::arg("slots"), nb::arg("taken").noconvert(), nb::arg("given").noconvert(),
+        nb::arg("forbidden").noconvert());
+}
+
 }  // namespace
 
 void BindIdKernels(nb::module_& m) {
@@ -135,6 +164,7 @@ void BindIdKernels(nb::module_& m) {
   BindRagged(m);
   BindReorder(m);
   BindOffsets(m);
+  BindSlots(m);
 }
 
 }  // namespace monolith

@@ -26,12 +26,13 @@ std::span<T> SpanOf(const Flat<T>& array) {
 }
 
 std::vector<PooledSlot> SlotsOf(const std::vector<int>& tables, const std::vector<int64_t>& columns,
-                                const std::vector<int64_t>& places, const std::vector<bool>& means) {
-  if (columns.size() != tables.size() || places.size() != tables.size() || means.size() != tables.size()) {
-    throw nb::value_error("tables, columns, places and means must have one entry per slot");
+                                const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& owners) {
+  const size_t count = tables.size();
+  if (columns.size() != count || places.size() != count || means.size() != count || owners.size() != count) {
+    throw nb::value_error("tables, columns, places, means and owners must have one entry per slot");
   }
   std::vector<PooledSlot> slots;
-  for (size_t i = 0; i < tables.size(); ++i) slots.push_back({tables[i], columns[i], places[i], means[i]});
+  for (size_t i = 0; i < count; ++i) slots.push_back({tables[i], columns[i], places[i], means[i], owners[i]});
   return slots;
 }
 
@@ -56,10 +57,11 @@ void BindPooledSlots(nb::module_& m) {
       .def(
           "__init__",
           [](PooledLayout* self, const std::vector<int>& tables, const std::vector<int64_t>& columns,
-             const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& dims, int64_t width) {
-            new (self) PooledLayout(SlotsOf(tables, columns, places, means), dims, width);
+             const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& owners,
+             const std::vector<int>& dims, int64_t width) {
+            new (self) PooledLayout(SlotsOf(tables, columns, places, means, owners), dims, width);
           },
-          nb::kw_only(), "tables"_a, "columns"_a, "places"_a, "means"_a, "dims"_a, "width"_a)
+          nb::kw_only(), "tables"_a, "columns"_a, "places"_a, "means"_a, "owners"_a, "dims"_a, "width"_a)
       .def(
           "pool",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,
@@ -81,7 +83,7 @@ void BindPooledSlots(nb::module_& m) {
             if (plan != nullptr) occurrences = OccurrencesOf(*plan);
             occurrences.splits = SpanOf(splits);
             occurrences.inverse = SpanOf(inverse);
-            WithoutGil([&] { self.SumGradients(shape, occurrences, rows, SpanOf(sums)); });
+            return WithoutGil([&] { return self.SumGradients(shape, occurrences, rows, SpanOf(sums)); });
           },
           "num_examples"_a, "ids_per_example"_a.noconvert(), "row_splits"_a.noconvert(), "splits"_a.noconvert(),
           "inverse"_a.noconvert(), "gradients"_a, "sums"_a.noconvert(), "plan"_a.none() = nb::none());

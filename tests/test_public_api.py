@@ -19,6 +19,7 @@ PUBLIC_NAMES = [
     "Slot",
     "TableConfig",
     "TableGroup",
+    "Task",
     "TouchedKeySet",
     "__version__",
     "compressors",
@@ -31,6 +32,7 @@ PUBLIC_NAMES = [
     "optim",
     "row_optimizers",
     "tensors",
+    "train",
 ]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from monolith.cli import find_commands
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 DOCUMENTS = sorted(
@@ -45,6 +48,18 @@ def test_ci_runs_the_test_command() -> None:
     ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
     assert "README.md" in ci
     assert "pytest" in test_command
+
+
+def test_the_first_command_installs_everything_and_runs_the_demo() -> None:
+    first = blocks("bash")[0].strip()
+    assert first.splitlines() == [first], "one line to copy"
+    setup, install, run = first.split(" && ")
+    assert setup == "python3 -m venv .venv"
+    assert install == ".venv/bin/python -m pip install -c constraints.txt ."
+    assert run == ".venv/bin/monolith demo"
+    scripts = tomllib.loads((README.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    assert scripts["monolith"] == "monolith.cli:main"
+    assert "demo" in find_commands()
 
 
 def test_files_it_points_to_exist() -> None:

@@ -44,7 +44,7 @@ GradientSums::GradientSums(const Occurrences& plan, std::vector<int> dims, const
   target_ = out.data();
   if (layout_.per_unique && layout_.scale == 1.0f) {
     sums_ = layout_.values.data();
-    CheckGiven();
+    if (!layout_.known_finite) CheckGiven();
   } else {
     SumAll();
   }

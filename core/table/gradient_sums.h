@@ -34,6 +34,7 @@ struct GradientLayout {
   std::span<const int32_t> rows;   // input position i takes row rows[i] of `values`; empty = row i
   std::span<const float> scales;   // ... times scales[i]; empty = times 1
   float scale = 1.0f;              // of every sum
+  bool known_finite = false;       // sums per unique id that were looked at already
   std::span<const float* const> sources;  // in place of values and rows: where the gradient of each input position is
 };
 

@@ -85,6 +85,7 @@ struct Update {
   int64_t step = 0;
   std::span<const int64_t> times;
   float scale = 1.0f;             // of the summed gradient, for joint clipping
+  bool known_finite = false;      // the caller saw that all gradients are finite; only asked of those per unique id
   std::span<const float> latest;  // weights as the worker saw them, laid out as gradients per input; empty = none
 };
 

@@ -36,7 +36,8 @@ class Applier {
         times_(update.times, plan.num_ids()),
         tables_(CheckedTables()),
         gradients_(OccurrencesOf(plan), Dims(),
-                   {update.gradients, update.per_unique, update.gradient_rows, update.gradient_scales, update.scale, {}}) {
+                   {update.gradients, update.per_unique, update.gradient_rows, update.gradient_scales, update.scale, update.known_finite,
+                    {}}) {
     LayOut();
     if (!gradients_.all_finite()) RefuseNonFinite();
   }

@@ -32,6 +32,8 @@ void CheckDims(IdSpan dims);
 void CheckSize(const char* what, size_t got, int64_t expected);
 // From 0 to the number of ids, never decreasing.
 void CheckSplits(const char* what, IdSpan splits, size_t num_ids);
+// Places among the distinct ids of a plan.
+void CheckPlaces(std::span<const int32_t> inverse, int64_t num_unique);
 // Lengths of inputs that lie end to end in `total` ids.
 void CheckLengths(IdSpan lengths, size_t total);
 

@@ -1,7 +1,6 @@
 #include "table/pooled_slots.h"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,32 +17,14 @@ constexpr int64_t kExamplesPerTask = 256;
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
 
-// The input positions of each distinct id, in input order.
-struct Grouped {
-  Grouped(std::span<const int32_t> inverse, int64_t num_unique) : starts(num_unique + 1), order(inverse.size()) {
-    std::fill_n(starts.data(), starts.size(), 0);
-    for (const int32_t place : inverse) {
-      if (place < 0 || place >= num_unique) Refuse("inverse points to " + std::to_string(place) + ", outside of the plan");
-      ++starts[place];
-    }
-    int32_t total = 0;
-    for (int64_t place = 0; place <= num_unique; ++place) total += std::exchange(starts[place], total);
-    // Every start moves to the end of its own positions, which is the start of the next one's.
-    for (size_t position = 0; position < inverse.size(); ++position) {
-      order[starts[inverse[position]]++] = static_cast<int32_t>(position);
-    }
-    std::copy_backward(starts.data(), starts.data() + num_unique, starts.data() + num_unique + 1);
-    starts[0] = 0;
-  }
-
-  Buffer<int32_t> starts;
-  Buffer<int32_t> order;
-};
+int CommonOf(const std::vector<int>& dims) {
+  return std::all_of(dims.begin(), dims.end(), [&](int dim) { return dim == dims[0]; }) ? dims[0] : 0;
+}
 
 }  // namespace
 
 PooledLayout::PooledLayout(std::vector<PooledSlot> slots, std::vector<int> dims, int64_t width)
-    : slots_(std::move(slots)), dims_(std::move(dims)), width_(width) {
+    : slots_(std::move(slots)), dims_(std::move(dims)), width_(width), common_dim_(CommonOf(dims_)), groups_(GroupByOwner(slots_)) {
   for (const PooledSlot& slot : slots_) {
     if (slot.table < 0 || slot.table >= static_cast<int>(dims_.size())) {
       Refuse("a slot's table is " + std::to_string(slot.table) + ", there are " + std::to_string(dims_.size()));
@@ -136,8 +117,7 @@ void PooledLayout::PoolExamples(std::span<const SlotIds> ids, int64_t begin, int
 
 template <typename RowOf>
 void PooledLayout::PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const {
-  const bool same = std::all_of(dims_.begin(), dims_.end(), [this](int dim) { return dim == dims_[0]; });
-  const int dim = same ? dims_[0] : 0;
+  const int dim = common_dim_;
   const int64_t tasks = (num_examples + kExamplesPerTask - 1) / kExamplesPerTask;
   ParallelFor(static_cast<int>(tasks), [&](int task) {
     const int64_t begin = task * kExamplesPerTask, end = std::min(begin + kExamplesPerTask, num_examples);
@@ -155,9 +135,7 @@ void PooledLayout::Pool(const PooledShape& shape, std::span<const int64_t> split
   const int64_t num_unique = splits.back();
   CheckSize("values", values.size(), offsets.size() == 0 ? num_unique * dims_[0] : offsets[num_unique]);
   CheckSize("outputs", outputs.size(), shape.num_examples * width_);
-  for (const int32_t place : inverse) {
-    if (place < 0 || place >= num_unique) Refuse("inverse points to " + std::to_string(place) + ", outside of the plan");
-  }
+  CheckPlaces(inverse, num_unique);
   const float* first = values.data();
   const int32_t* place_of = inverse.data();
   if (offsets.size() == 0) {
@@ -166,80 +144,6 @@ void PooledLayout::Pool(const PooledShape& shape, std::span<const int64_t> split
     const int64_t* offset_of = offsets.data();
     PoolAll(located, shape.num_examples, [=](int64_t i) { return first + offset_of[place_of[i]]; }, outputs.data());
   }
-}
-
-void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
-                               const float* zeros, const float** sources) const {
-  const int dim = dims_[slot.table];
-  if (gradient.rows == nullptr) return (void)std::fill(sources + ids.Begin(0), sources + ids.Begin(num_examples), zeros);
-  if (ids.per_example == 1) {  // the usual slot, without a look at its example's other ids
-    for (int64_t example = 0; example < num_examples; ++example) {
-      sources[ids.first + example] = gradient.rows + example * gradient.stride;
-    }
-    return;
-  }
-  for (int64_t example = 0; example < num_examples; ++example) {
-    const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
-    const float* row = gradient.rows + example * gradient.stride;
-    for (int64_t i = from; i < to; ++i) {
-      const int64_t place = slot.places == 0 ? 0 : i - from;
-      sources[i] = place < std::max<int64_t>(slot.places, 1) ? row + place * dim : zeros;
-    }
-  }
-}
-
-void PooledLayout::FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const {
-  for (int64_t example = 0; example < num_examples; ++example) {
-    const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
-    std::fill(scales + from, scales + to, slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f);
-  }
-}
-
-void PooledLayout::SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
-                                std::span<float> sums) const {
-  const std::span<const int64_t> splits = plan.splits;
-  const std::span<const int32_t> inverse = plan.inverse;
-  const std::vector<SlotIds> located = Locate(shape, inverse.size());
-  CheckSize("gradients", gradients.size(), static_cast<int64_t>(slots_.size()));
-  if (splits.empty() || (splits.size() - 1) % dims_.size() != 0) Refuse("splits are not those of a plan of these tables");
-  CheckSplits("splits", splits, static_cast<size_t>(splits.back()));
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    if (gradients[s].rows != nullptr) {
-      CheckSize("a row of a slot's gradient", static_cast<size_t>(gradients[s].width), slots_[s].width(dims_[slots_[s].table]));
-    }
-  }
-  const std::vector<float> zeros(*std::max_element(dims_.begin(), dims_.end()), 0.0f);
-  const bool scaled = std::any_of(slots_.begin(), slots_.end(), [](const PooledSlot& slot) { return slot.is_mean; });
-  Buffer<const float*> sources(inverse.size());
-  Buffer<float> scales(scaled ? inverse.size() : 0);
-  ParallelFor(static_cast<int>(slots_.size()), [&](int s) {
-    FindSources(slots_[s], located[s], shape.num_examples, gradients[s], zeros.data(), sources.data());
-    if (scaled) FindScales(slots_[s], located[s], shape.num_examples, scales.data());
-  });
-  std::optional<Grouped> grouped;
-  Occurrences occurrences = plan;
-  if (plan.order.empty()) {
-    grouped.emplace(inverse, splits.back());
-    occurrences.starts = {grouped->starts.data(), grouped->starts.size()};
-    occurrences.order = {grouped->order.data(), grouped->order.size()};
-  }
-  CheckSize("starts", occurrences.starts.size(), splits.back() + 1);
-  CheckSize("order", occurrences.order.size(), static_cast<int64_t>(inverse.size()));
-  const std::vector<int64_t> no_table_splits(dims_.size() + 1, 0);  // positions are found by `sources` alone
-  occurrences.table_splits = no_table_splits;
-  GradientLayout layout;
-  layout.sources = {sources.data(), sources.size()};
-  layout.scales = {scales.data(), scales.size()};
-  CheckSize("sums", sums.size(), NumSums(splits));
-  if (!inverse.empty()) GradientSums(occurrences, dims_, layout, sums);
-}
-
-int64_t PooledLayout::NumSums(std::span<const int64_t> splits) const {
-  int64_t floats = 0;
-  for (size_t cell = 0; cell + 1 < splits.size(); ++cell) {
-    floats += (splits[cell + 1] - splits[cell]) * dims_[cell % dims_.size()];
-  }
-  return floats;
 }
 
 }  // namespace monolith

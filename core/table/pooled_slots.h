@@ -19,6 +19,7 @@ struct PooledSlot {
   int64_t column;  // of its first float in an output row
   int64_t places;  // n of "the first n"; 0 = all rows of an example become one
   bool is_mean;
+  int owner;       // slots with different ones never have an id of a table in common
 
   int64_t width(int dim) const { return dim * (places == 0 ? 1 : places); }
 };
@@ -49,8 +50,8 @@ class PooledLayout {
   void Pool(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
             std::span<const float> values, std::span<float> outputs) const;
   // The other way: sums [V] of what the gradients ask of each row. `starts` and `order` of the plan may be left out (empty): then they
-  // are made from `inverse`.
-  void SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
+  // are made from `inverse`. Returns false iff a gradient or a sum is NaN or infinite.
+  bool SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
                     std::span<float> sums) const;
 
  private:
@@ -65,10 +66,6 @@ class PooledLayout {
   std::vector<SlotIds> Locate(const PooledShape& shape, size_t num_ids) const;
   // Where the row of each distinct id begins in the values; empty when there is one table, whose rows lie side by side.
   Buffer<int64_t> RowOffsets(std::span<const int64_t> splits) const;
-  // Where the gradient of each id of a slot is, and what it is multiplied with.
-  void FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, const float* zeros,
-                   const float** sources) const;
-  void FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const;
   // Floats of all rows of a plan.
   int64_t NumSums(std::span<const int64_t> splits) const;
   // The output of one example and slot. row_of(position) is the row of an id.
@@ -81,9 +78,29 @@ class PooledLayout {
   template <typename RowOf>
   void PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const;
 
+  static std::vector<std::vector<int>> GroupByOwner(const std::vector<PooledSlot>& slots);
+  void CheckGradients(std::span<const int64_t> splits, std::span<const SlotGradient> gradients, std::span<const float> sums) const;
+  // Sums by adding the gradients of one slot after the other. sum_of(position) is where those of an id go.
+  template <typename SumOf>
+  bool AddAll(std::span<const SlotIds> ids, int64_t num_examples, std::span<const SlotGradient> gradients, SumOf sum_of) const;
+  template <int kDim, typename SumOf>
+  bool AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, SumOf sum_of) const;
+  template <typename SumOf, typename AnyAdder>
+  void AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient, SumOf sum_of,
+                  AnyAdder& adder) const;
+  // Sums one row after the other: any number of threads can share the work of a single slot.
+  bool SumByRow(std::span<const SlotIds> ids, int64_t num_examples, const Occurrences& plan, std::span<const SlotGradient> gradients,
+                std::span<float> sums) const;
+  // Where the gradient of each id of a slot is, and what it is multiplied with.
+  void FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, const float* zeros,
+                   const float** sources) const;
+  void FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const;
+
   const std::vector<PooledSlot> slots_;
   const std::vector<int> dims_;
   const int64_t width_;
+  const int common_dim_;                        // of all tables, or 0
+  const std::vector<std::vector<int>> groups_;  // slots by owner
 };
 
 }  // namespace monolith

@@ -21,7 +21,7 @@ from monolith._version import __version__
 
 _load_core(__path__)
 
-from monolith import errors, ids, metrics, nn, optim, tensors
+from monolith import errors, ids, metrics, nn, optim, tensors, train
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.tables import (
     HashTable,
@@ -35,6 +35,7 @@ from monolith.tables import (
     row_optimizers,
 )
 from monolith.tensors import Ragged
+from monolith.train import Task
 
 __all__ = [
     "Embeddings",
@@ -45,6 +46,7 @@ __all__ = [
     "Slot",
     "TableConfig",
     "TableGroup",
+    "Task",
     "TouchedKeySet",
     "__version__",
     "compressors",
@@ -57,4 +59,5 @@ __all__ = [
     "optim",
     "row_optimizers",
     "tensors",
+    "train",
 ]

@@ -29,7 +29,13 @@ class Case:
     """[F][B] ids of each example."""
     is_uniform: list[bool]
     """Slots handed over by one number instead of row splits."""
+    is_apart: bool
+    """Slots have no ids in common; else those of a table do."""
     seed: int
+
+    @property
+    def owners(self) -> list[int]:
+        return list(range(len(self.tables))) if self.is_apart else self.tables
 
     @property
     def widths(self) -> list[int]:
@@ -42,8 +48,9 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    dims = draw(st.lists(st.integers(1, 19), min_size=1, max_size=3))
-    tables = sorted(draw(st.lists(st.integers(0, len(dims) - 1), min_size=1, max_size=5)))
+    common_dim = draw(st.sampled_from([0, 8, 16, 32]))
+    dims = draw(st.lists(st.just(common_dim) if common_dim else st.integers(1, 19), min_size=1, max_size=3))
+    tables = sorted(draw(st.lists(st.integers(0, len(dims) - 1), min_size=1, max_size=7)))
     places = [draw(st.sampled_from([0, 0, 1, 3])) for _ in tables]
     means = [place == 0 and draw(st.booleans()) for place in places]
     num_examples = draw(st.integers(0, 8))
@@ -54,7 +61,7 @@ def cases(draw: st.DrawFn) -> Case:
             lengths.append([draw(st.integers(0, 3))] * num_examples)
         else:
             lengths.append(draw(st.lists(st.integers(0, 5), min_size=num_examples, max_size=num_examples)))
-    return Case(dims, tables, places, means, lengths, is_uniform, draw(st.integers(0, 2**16)))
+    return Case(dims, tables, places, means, lengths, is_uniform, draw(st.booleans()), draw(st.integers(0, 2**16)))
 
 
 class Batch:
@@ -63,7 +70,7 @@ class Batch:
     def __init__(self, case: Case) -> None:
         random = np.random.default_rng(case.seed)
         sizes = [sum(lengths) for lengths in case.lengths]
-        ids = [random.integers(0, 6, size) for size in sizes]
+        ids = [random.integers(0, 6, size) + 10 * owner for size, owner in zip(sizes, case.owners, strict=True)]
         table_splits = np.zeros(len(case.dims) + 1, np.int64)
         for table, size in zip(case.tables, sizes, strict=True):
             table_splits[table + 1 :] += size
@@ -100,6 +107,7 @@ def layout_of(case: Case) -> _core.PooledLayout:
         columns=case.columns,
         places=case.places,
         means=case.means,
+        owners=case.owners,
         dims=case.dims,
         width=sum(case.widths),
     )
@@ -148,7 +156,7 @@ def test_pooling_and_its_gradient_equal_plain_loops(case: Case, is_planned: bool
 
 
 def one_slot() -> tuple[Case, Batch, _core.PooledLayout]:
-    case = Case([4], [0], [0], [False], [[2, 1]], [False], 1)
+    case = Case([4], [0], [0], [False], [[2, 1]], [False], False, 1)
     return case, Batch(case), layout_of(case)
 
 
@@ -198,7 +206,7 @@ def test_a_gradient_of_another_width_is_refused() -> None:
     "changed", [{"tables": [1]}, {"tables": [-1]}, {"columns": [1]}, {"columns": [-1]}, {"places": [2]}, {"means": []}]
 )
 def test_a_layout_that_cannot_be_is_refused(changed: dict[str, list[int]]) -> None:
-    good = {"tables": [0], "columns": [0], "places": [0], "means": [False], "dims": [4], "width": 4}
+    good = {"tables": [0], "columns": [0], "places": [0], "means": [False], "owners": [0], "dims": [4], "width": 4}
     _core.PooledLayout(**good)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="slot"):
         _core.PooledLayout(**{**good, **changed})  # type: ignore[arg-type]

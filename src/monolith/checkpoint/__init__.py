@@ -35,9 +35,10 @@ from monolith.checkpoint.restore_rules import (
     wait_for_monolith_checkpoint,
 )
 from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
-from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state, isabs
+from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
+from monolith.files import isabs
 
 __all__ = [
     "CUSTOM_RESTORE_OP",

@@ -55,6 +55,7 @@ def take_cut(
         InvalidArgumentError: something that cannot be saved; names it.
         DeadlineExceededError: updates did not arrive in time.
     """
+    state.settle()
     with ExitStack() as undone:
         stores: dict[str, tuple[LocalStore, LocalCut]] = {}
         for name, store in ({} if dense_only else state.stores).items():

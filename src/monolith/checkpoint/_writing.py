@@ -127,6 +127,7 @@ class _Writing:
             self._folder.place(folder),
             threads=order.threads,
             rate_bytes_per_second=order.rate_bytes_per_second,
+            drop_expired=False,  # a run that resumes must have every row that one which was not killed still has
             generation=order.generation,
             applied=applied_json(cut),
             extra={"seq": cut.seq},

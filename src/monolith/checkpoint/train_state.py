@@ -89,6 +89,9 @@ class TrainState:
             found.setdefault(id(module.store), (name, module.store))
         return dict(found.values())
 
+    def settle(self) -> None:
+        """Called before a cut. Whoever has updates under way overrides it, and brings them into the state first."""
+
     def __repr__(self) -> str:
         parts = [
             f"global_step={self.global_step}",

@@ -21,15 +21,20 @@ if TYPE_CHECKING:
 
 EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
+    "control": ("grpcio", "protobuf"),
+    "kafka": ("confluent-kafka",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
     "prometheus": ("prometheus-client",),
+    "s3": ("s3fs",),
     "tensorboard": ("tensorboard",),
     "zookeeper": ("kazoo",),
     "zstd": ("zstandard",),
     "test": (
+        "cityhash",
         "cramjam",
         "crc32c",
+        "duckdb",
         "grpcio-tools",
         "hypothesis",
         "import-linter",

@@ -17,6 +17,7 @@ from monolith.cluster.addresses import (
     resolve_hostname,
     split_address,
 )
+from monolith.cluster.barrier import Barrier, BarrierAlreadyPlacedError, BarrierOp, BarrierPhase
 from monolith.cluster.liveness import NodeAliveChecker, check_port
 from monolith.cluster.manager import Incomplete, emit_store, get_training_cluster
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
@@ -32,6 +33,10 @@ from monolith.cluster.training_cluster import ClusterRequest, SessionConfig, Tra
 
 __all__ = [
     "AddressFamily",
+    "Barrier",
+    "BarrierAlreadyPlacedError",
+    "BarrierOp",
+    "BarrierPhase",
     "ClusterRequest",
     "ContainerType",
     "Incomplete",

@@ -1,12 +1,15 @@
 """How training data reaches a model: messages, framings of files and streams, parsing to batches, prefetch.
 
 Read `framing` (how records lie in a file), then `record_reader` and `record_writer`, then `columns` and `parser` (from
-records to a `Batch`), and `prefetch` for batches made ahead of their use. The messages are in `monolith.data.protos`.
+records to a `Batch`), `operators` for what is done to batches, and `prefetch` for batches made ahead of their use.
+`clicks` generates traffic where there is none. The messages are in `monolith.data.protos`.
 May import: `tensors`, `dependence`, `config`, `ids`, `errors`, the core and torch.
 """
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
+from monolith.data.click_world import ClickWorld
+from monolith.data.clicks import ClickStream
 from monolith.data.columns import (
     INVALID_LABEL,
     Dense,
@@ -23,6 +26,8 @@ from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
+from monolith.data.kafka import KafkaConfig, KafkaDataset
+from monolith.data.merge import MergedDataset
 from monolith.data.parser import Parser
 from monolith.data.prefetch import (
     FIFOQueue,
@@ -35,28 +40,44 @@ from monolith.data.record_reader import RecordPosition, RecordReader, read_examp
 from monolith.data.record_writer import RecordWriter, write_examples
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
+from monolith.data.sources.file_set import FileSet
+from monolith.data.sources.generated import GeneratedDataset
+from monolith.data.sources.in_memory import InMemoryDataset
+from monolith.data.sources.parquet_dataset import ParquetDataset
+from monolith.data.sources.partitions import expand_ranges, partition_patterns
+from monolith.data.sources.record_dataset import RecordDataset
 
 __all__ = [
     "BadRecords",
     "Batch",
+    "ClickStream",
+    "ClickWorld",
     "Compression",
     "Dataset",
     "Dense",
     "FIFOQueue",
+    "FileSet",
     "FirstBytes",
     "Floats",
     "Framing",
+    "GeneratedDataset",
     "INVALID_LABEL",
     "Ids",
+    "InMemoryDataset",
     "Ints",
+    "KafkaConfig",
+    "KafkaDataset",
     "Label",
     "LineIdField",
+    "MergedDataset",
     "MultiFIFOQueue",
     "MultiQueueRunner",
     "NestedIds",
     "PaddingFIFOQueue",
+    "ParquetDataset",
     "Parser",
     "Reading",
+    "RecordDataset",
     "RecordPosition",
     "RecordReader",
     "RecordWriter",
@@ -64,7 +85,9 @@ __all__ = [
     "SampleFormat",
     "Weight",
     "enqueue_dicts_with_queue_return",
+    "expand_ranges",
     "generate_ffm_example",
+    "partition_patterns",
     "read_examples",
     "slot_to_key",
     "source_key",

@@ -3,54 +3,44 @@
 Everything that yields samples or batches is a dataset, sources and what is built on them alike. A position is the
 dataset's own: bytes that only a dataset of the same construction understands. It stands behind the element that was
 returned last, whatever sits in buffers below; reading on from it returns every later element once.
+
+    dataset = RecordDataset("clicks/*", "tfrecord").shuffle(10_000, seed=1).batch(256).parse(parser).prefetch(2)
+
+Each method returns a new dataset and leaves its own as it is. What one does is said in `monolith.data.pipeline`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from monolith.data.pipeline.batch import Rebatch
+from monolith.data.pipeline.bounds import Skip, Take
+from monolith.data.pipeline.cache import Cache
+from monolith.data.pipeline.dedup import Deduplicate
+from monolith.data.pipeline.filter import RowFilter
+from monolith.data.pipeline.map import Map
+from monolith.data.pipeline.mark_last import MarkLast
+from monolith.data.pipeline.prefetch import Prefetch
+from monolith.data.pipeline.repeat import Repeat
+from monolith.data.pipeline.shuffle import Shuffle
+from monolith.data.pipeline.split import Split, check_ratios
+from monolith.data.pipeline.window import MergedWindow
+from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
+    from collections.abc import Callable, Sequence
 
+    from monolith.data.batch import Batch
+    from monolith.data.parser import Parser
+    from monolith.data.pipeline.stage import Stage
+    from monolith.data.records import Records
+
+S = TypeVar("S")
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["Dataset", "Reading"]
-
-
-class Reading(ABC, Generic[T_co]):
-    """One pass over a dataset: an iterator with a position. Belongs to one thread at a time; close it, or use ``with``.
-
-    >>> with dataset.read() as reading:  # doctest: +SKIP
-    ...     batch = next(reading)
-    ...     saved = reading.position
-    >>> dataset.read(saved)  # goes on behind that batch  # doctest: +SKIP
-    """
-
-    @abstractmethod
-    def __next__(self) -> T_co:
-        """The next element; StopIteration at the end of the data, again at each further call."""
-
-    @property
-    @abstractmethod
-    def position(self) -> bytes:
-        """Where to go on behind the element that was returned last; before the first one: where reading began."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Gives back files, connections and threads. Further calls do nothing."""
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Dataset(ABC, Generic[T_co]):
@@ -64,5 +54,88 @@ class Dataset(ABC, Generic[T_co]):
             InvalidArgumentError: the position is not of such a dataset; says how they differ.
         """
 
+    def for_epoch(self, epoch: int) -> Dataset[T_co]:  # noqa: ARG002 - for those whose order depends on it
+        """The dataset as `repeat` reads it in this pass, counted from 0: what shuffles takes another order."""
+        return self
+
     def __iter__(self) -> Reading[T_co]:
         return self.read()
+
+    def map(self, function: Callable[[T_co], T | None]) -> Dataset[T]:
+        """What a function makes of each element, such as a transform of batches; None drops the element."""
+        return _Derived(self, Map(function))
+
+    def filter(self, predicate: Callable[[T_co], Any]) -> Dataset[T_co]:
+        """The elements for which the predicate is true, or of each `Batch` or `Records` the rows of its bool mask."""
+        return _Derived(self, Map(RowFilter(predicate)))
+
+    def parse(self: Dataset[Records], parser: Parser) -> Dataset[Batch]:
+        """A `Batch` of each block of records; blocks in which no record is good are left out."""
+
+        def parsed(records: Records) -> Batch | None:
+            batch = parser.parse(records)
+            return batch if batch.num_rows else None
+
+        return _Derived(self, Map(parsed))
+
+    def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
+        """Blocks of exactly `size` rows, across the blocks that they come in; the last one as large as it comes.
+
+        `Batch` gives `Batch`, `Records` give `Records`, and other elements lists of them.
+        """
+        return _Derived(self, Rebatch(size, drop_remainder=drop_remainder))
+
+    def shuffle(self, rows: int, *, seed: int = 0) -> Dataset[T_co]:
+        """Rows in random order within windows of `rows` rows, which memory holds; another order in each epoch."""
+        return _Derived(self, Shuffle(rows, seed=seed))
+
+    def take(self, count: int) -> Dataset[T_co]:
+        """The first `count` elements."""
+        return _Derived(self, Take(count))
+
+    def skip(self, count: int) -> Dataset[T_co]:
+        """The elements behind the first `count`."""
+        return _Derived(self, Skip(count))
+
+    def repeat(self, epochs: int | None = None) -> Dataset[T_co]:
+        """So many passes over the data, each in its own order where something shuffles; None for no end."""
+        return _Derived(self, Repeat(epochs))
+
+    def cache(self) -> Dataset[T_co]:
+        """The same elements, kept in memory after the first whole pass."""
+        return _Derived(self, Cache())
+
+    def split(self, ratios: Sequence[float], *, seed: int = 0, by: str | None = None) -> tuple[Dataset[T_co], ...]:
+        """One dataset for each ratio, which share no row: by the value of a column, or by the place in the stream."""
+        parts = range(len(check_ratios("split", ratios)))
+        return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in parts)
+
+    def merged_window(self, size: int) -> Dataset[Any]:
+        """The rows of `size` batches at a time as one batch; the last one of as many as are left."""
+        return _Derived(self, MergedWindow(size))
+
+    def deduplicate(self: Dataset[Batch], columns: str | Sequence[str], *, window: int) -> Dataset[Batch]:
+        """The batches without the rows that are equal in these columns to one of the last `window` rows."""
+        return _Derived(self, Deduplicate(columns, window))
+
+    def mark_last(self) -> Dataset[tuple[T_co, bool]]:
+        """Pairs of an element and whether it is the last one, so that workers can stop together."""
+        return _Derived(self, MarkLast())
+
+    def prefetch(self, capacity: int, *, name: str = "prefetch") -> Dataset[T_co]:
+        """The same elements, up to `capacity` of them made ahead in a thread; positions do not run ahead."""
+        return _Derived(self, Prefetch(capacity, name=name))
+
+
+class _Derived(Dataset[T], Generic[S, T]):
+    """A stage over a source."""
+
+    def __init__(self, source: Dataset[S], stage: Stage[S, T]) -> None:
+        self._source = source
+        self._stage = stage
+
+    def read(self, position: bytes | None = None) -> Reading[T]:
+        return self._stage.read(self._source, position)
+
+    def for_epoch(self, epoch: int) -> Dataset[T]:
+        return _Derived(self._source.for_epoch(epoch), self._stage.for_epoch(epoch))

@@ -63,11 +63,9 @@ class _Explanation:
         payloads = [head[offset : offset + length].tobytes() for offset, length in pairs.tolist()]
         self.framing = framing
         self.is_read = not problem and bool(payloads)
-        self.is_possible = self.is_read and all(_is_message(payload, None) for payload in payloads)
+        self.is_sure = self.is_read and all(payload and _is_message(payload, _FIELDS[sample]) for payload in payloads)
+        self.is_possible = self.is_sure or (self.is_read and all(_is_message(payload, None) for payload in payloads))
         """Every payload is some message, perhaps an empty one or one of fields that are not known here."""
-        self.is_sure = self.is_possible and all(
-            payload and _is_message(payload, _FIELDS[sample]) for payload in payloads
-        )
         self.share = sum(map(len, payloads)) / consumed if consumed else 0.0
         """Of the bytes, how many are payload."""
 
@@ -98,6 +96,20 @@ def better_framings(
         found = [other for other in found if other.share >= said.share]
     best = max((other.share for other in found), default=0.0)
     return [other.framing for other in found if other.share == best]
+
+
+def framings_of(head: npt.NDArray[np.uint8], sample: SampleFormat, *, at_end: bool) -> list[Framing]:
+    """Framings that explain the start of a stream, those that leave the fewest bytes unexplained."""
+    if sample is SampleFormat.PLAINTEXT or not len(head):
+        return []
+    found = [each for each in (_Explanation(head, one, sample, at_end=at_end) for one in Framing) if each.is_sure]
+    best = max((each.share for each in found), default=0.0)
+    return [each.framing for each in found if each.share == best]
+
+
+def is_sample(payload: bytes, sample: SampleFormat) -> bool:
+    """Whether these bytes are a message of this format, as far as its outermost fields tell; plain bytes always are."""
+    return sample is SampleFormat.PLAINTEXT or _is_message(payload, _FIELDS[sample])
 
 
 def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
 _LINE_ID_FORMS = ("int", "float", "ints", "text")
 
@@ -38,16 +41,30 @@ class Parser:
         columns: What the batch is made of.
         bad: Counts records that are no such samples, or whose features have another type than their column, and decides
             how many may be left out.
+        source_key: Name of one more column, int64 [rows]: the data source of each record, out of the lagrangex header
+            in front of it. Not for ``ExampleBatch``, whose records have many rows.
 
     Raises:
         ValueError: a name that is asked for twice, or no field of LineId.
     """
 
-    def __init__(self, sample: SampleFormat | str, columns: Sequence[Column], *, bad: BadRecords | None = None) -> None:
+    def __init__(
+        self,
+        sample: SampleFormat | str,
+        columns: Sequence[Column],
+        *,
+        bad: BadRecords | None = None,
+        source_key: str | None = None,
+    ) -> None:
         self.sample = SampleFormat.of(sample)
         if self.sample is SampleFormat.PLAINTEXT:
             raise ValueError("PLAINTEXT records are bytes; there is nothing to parse")
         self.columns = tuple(columns)
+        self.source_key = source_key
+        if source_key is not None and self.sample is SampleFormat.EXAMPLE_BATCH:
+            raise ValueError("source_key: a record of EXAMPLE_BATCH has many rows, and its header one source")
+        if source_key is not None and source_key in {column.name for column in self.columns}:
+            raise ValueError(f"source_key: there is a column {source_key!r} already")
         self.bad = BadRecords() if bad is None else bad
         number = 4 if self.sample is SampleFormat.TF_EXAMPLE else self.sample.value
         self._schema = _core.SampleSchema(number, [column.core_columns() for column in self.columns])
@@ -80,6 +97,8 @@ class Parser:
             column.name: _assemble(column, pieces[form], form)
             for column, form in zip(self.columns, self._forms, strict=True)
         }
+        if self.source_key is not None:
+            columns[self.source_key] = _source_keys(records, bad_records)
         return Batch(columns, num_rows=rows)
 
     def _widths(self, form: str) -> list[int]:
@@ -95,6 +114,13 @@ class Parser:
             self.bad.add(f"{place}: {problem}")
         if len(bad) > len(problems):
             self.bad.add(f"{len(bad) - len(problems)} more records of the same batch", len(bad) - len(problems))
+
+
+def _source_keys(records: Records | Sequence[bytes], bad_records: npt.NDArray[np.int64]) -> Tensor:
+    if not isinstance(records, Records):
+        raise TypeError("source_key: only Records have headers, got a list of bytes")
+    keys = np.delete(records.source_keys().astype(np.int64), bad_records)
+    return torch.from_numpy(keys)
 
 
 def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:

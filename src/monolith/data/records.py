@@ -10,9 +10,32 @@ from typing import TYPE_CHECKING, Self, overload
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+
+
+_HEADER = 16
+"""Bytes in front of a record that travel with it: the lagrangex header, which says where it comes from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """Where records come from that lie in one buffer by now."""
+
+    origins: tuple[str, ...]
+    """Of all records; what is written in front of an offset there."""
+    origin_of: npt.NDArray[np.int64]
+    """Index of the origin of each record."""
+    offsets: npt.NDArray[np.int64]
+    """Of each record at its origin."""
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Places:
+        return Places(self.origins, self.origin_of[rows], self.offsets[rows])
+
+    def text_of(self, index: int) -> str:
+        """The place of a record for messages."""
+        return f"{self.origins[self.origin_of[index]]} {self.offsets[index]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,6 +50,8 @@ class Records:
     """Where they come from, for messages."""
     base: int = 0
     """Offset of the buffer in the uncompressed stream that it was read from."""
+    places: Places | None = None
+    """Where each record comes from, when they were brought together from several buffers; then `base` says nothing."""
 
     @classmethod
     def from_list(cls, records: Iterable[bytes]) -> Self:
@@ -35,6 +60,26 @@ class Records:
         ends = np.cumsum([0, *(len(record) for record in records)], dtype=np.int64)
         spans = np.stack([ends[:-1], np.diff(ends)], axis=1).reshape(-1)
         return cls(np.frombuffer(b"".join(records), dtype=np.uint8), spans)
+
+    @classmethod
+    def join(cls, blocks: Sequence[Records]) -> Self:
+        """The records of several blocks in one buffer, which is a copy; each still knows its place."""
+        pieces, spans, begin = [], [], 0
+        for block in blocks:
+            piece, piece_spans = block._compact()  # noqa: SLF001 - of this class
+            pieces.append(piece)
+            spans.append(piece_spans + np.array([begin, 0]))
+            begin += len(piece)
+        places = [block._own_places() for block in blocks]  # noqa: SLF001 - of this class
+        origins = tuple(dict.fromkeys(origin for each in places for origin in each.origins))
+        number_of = {origin: number for number, origin in enumerate(origins)}
+        joined = Places(
+            origins,
+            np.concatenate([np.array([number_of[name] for name in each.origins])[each.origin_of] for each in places]),
+            np.concatenate([each.offsets for each in places]),
+        )
+        origin = blocks[0].origin if len({block.origin for block in blocks}) == 1 else "records"
+        return cls(np.concatenate(pieces), np.concatenate(spans).reshape(-1), origin, 0, joined)
 
     def __len__(self) -> int:
         return len(self.spans) // 2
@@ -46,8 +91,7 @@ class Records:
     def __getitem__(self, index: int | slice) -> bytes | Self:
         pairs = self.spans.reshape(-1, 2)
         if isinstance(index, slice):
-            chosen = np.ascontiguousarray(pairs[index]).reshape(-1)
-            return type(self)(self.buffer, chosen, self.origin, self.base)
+            return self._with(np.ascontiguousarray(pairs[index]), None if self.places is None else self.places[index])
         offset, length = pairs[operator.index(index)].tolist()
         return self.buffer[offset : offset + length].tobytes()
 
@@ -56,6 +100,10 @@ class Records:
         numbers = self.spans.tolist()
         for offset, length in zip(numbers[::2], numbers[1::2], strict=True):
             yield bytes(view[offset : offset + length])
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Self:
+        """The records of these numbers, in their order; the bytes stay where they are."""
+        return self._with(self.spans.reshape(-1, 2)[rows], None if self.places is None else self.places[rows])
 
     def split(self, size: int) -> Iterator[Self]:
         """Pieces of `size` records, the last one as long as it comes."""
@@ -66,7 +114,7 @@ class Records:
 
     def place_of(self, index: int) -> str:
         """The place of a record for messages."""
-        return f"{self.origin}: record at offset {self.base + int(self.spans[2 * index])}"
+        return self._own_places().text_of(index)
 
     def source_keys(self) -> npt.NDArray[np.uint32]:
         """The data source of each record, out of the lagrangex header in front of it.
@@ -79,3 +127,28 @@ class Records:
         places = (offsets - 16)[:, None] + np.arange(4)
         words = np.ascontiguousarray(self.buffer[places]).view("<u4").reshape(-1)
         return words & np.uint32(0xFFFFFF00)
+
+    def _with(self, pairs: npt.NDArray[np.int64], places: Places | None) -> Self:
+        return type(self)(self.buffer, pairs.reshape(-1), self.origin, self.base, places)
+
+    def _own_places(self) -> Places:
+        if self.places is not None:
+            return self.places
+        return Places(
+            (f"{self.origin}: record at offset",), np.zeros(len(self), dtype=np.int64), self.base + self.spans[::2]
+        )
+
+    def _compact(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """The bytes of these records, headers included, and their spans as pairs."""
+        offsets, lengths = self.spans[::2], self.spans[1::2]
+        if not len(offsets):
+            return self.buffer[:0], self.spans.reshape(-1, 2)
+        leads = np.minimum(offsets, _HEADER)
+        begin, end = int((offsets - leads).min()), int((offsets + lengths).max())
+        sizes = leads + lengths
+        if end - begin <= 2 * int(sizes.sum()):
+            return self.buffer[begin:end], self.spans.reshape(-1, 2) - np.array([begin, 0])
+        # Some of a large buffer: copying all of it would cost more than the places of the bytes to take.
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        bytes_of = np.arange(int(sizes.sum())) + np.repeat(offsets - leads - starts, sizes)
+        return self.buffer[bytes_of], np.stack([starts + leads, lengths], axis=1)

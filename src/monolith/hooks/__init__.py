@@ -6,30 +6,78 @@ May import: everything below `train`, and `train` itself. Read `monolith.hook` f
 from __future__ import annotations
 
 from monolith.hooks.async_push import AsyncPushHook
+from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
 from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.current_session import SetCurrentSessionHook
+from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
+from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
-from monolith.hooks.saver_listener import RestorerListener, SaverListener
+from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
+from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
+from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
+from monolith.hooks.request_time import ReqTimeControlDumpHook
+from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
+from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
+from monolith.hooks.step_timing import StepCounterHook, StepRate
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
+from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
+from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
 from monolith.hooks.tide import TideStoppingHook, TideWindow, before, tide_available_now
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
+from monolith.hooks.worker_sync import (
+    ChiefSyncHook,
+    InProcessFlags,
+    SharedFlags,
+    SyncHelper,
+    TrainingHooksHelper,
+    WorkerSyncHook,
+)
 
 __all__ = [
     "AsyncPushHook",
+    "BarrierHook",
+    "BarrierSaverListener",
     "CheckpointRestorerHook",
+    "ChiefSyncHook",
+    "CudaProfilerHook",
     "CustomGlobalStepWaiterHook",
+    "EarlyStop",
+    "EarlyStoppingHook",
     "EnqueueHook",
+    "EofHook",
     "HashTableCheckpointRestorerListener",
     "HashTableCheckpointSaverListener",
+    "HeartbeatHook",
+    "InProcessFlags",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
     "NoFirstSaveCheckpointSaverHook",
+    "ProfileWindows",
+    "ProfilerHook",
+    "ReqTimeControlDumpHook",
     "RestorerListener",
+    "SaveGuard",
     "SaverListener",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
+    "SetCurrentSessionHook",
+    "SharedFlags",
+    "StepCounterHook",
+    "StepRate",
+    "SyncHelper",
+    "SyncTrainingBarrierSaverListener",
+    "SyncTrainingForceDumpHook",
+    "SyncTrainingInfoHook",
+    "SyncTrainingSaverControlHook",
+    "ThroughputMetricHook",
     "TideStoppingHook",
     "TideWindow",
+    "TrainingHooksHelper",
+    "WorkerSyncHook",
     "before",
+    "describe_tables",
     "slow_start_step",
     "tide_available_now",
 ]

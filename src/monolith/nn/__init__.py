@@ -7,6 +7,7 @@ and `losses/` have a concept per file, and everything public is exported here.
 from __future__ import annotations
 
 from monolith.nn import layers, losses
+from monolith.nn.batch_turn import BatchTurn
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSum
 from monolith.nn.embeddings import Embeddings, PlannedBatch
 from monolith.nn.layers import (
@@ -104,6 +105,7 @@ __all__ = [
     "AvgPooling",
     "BalancedLoss",
     "BatchNorm",
+    "BatchTurn",
     "BiInteraction",
     "CAN",
     "CDot",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.tensors import Ragged
@@ -76,11 +77,7 @@ class _Frame:
     """What batches with the same numbers of ids have in common."""
 
     shape: BatchShape
-    ends: list[int]
-    """Where the ids of each slot begin, and where the last ones end."""
     table_splits: NDArray[np.int64]
-    bases: NDArray[np.int64]
-    """[n] the slot's number in each id, in its bits."""
 
 
 class IdBatchReader:
@@ -91,10 +88,13 @@ class IdBatchReader:
         self._slots = tuple(slots)
         names = [slot.table for slot in slots]
         self._first_slots = [names.index(table) for table in tables]
-        self._is_packed = [slots[first].number is not None for first in self._first_slots]
-        self._bases = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
+        self._numbers = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
+        """[F] in their bits."""
+        self._carried = np.where([slot.slot.id_layout == "v2" for slot in slots], self._numbers, 0)
+        """[F] what ids have to bring along in these bits."""
+        self._forbidden = np.where([slot.number is None for slot in slots], 0, np.int64(-1 << SIGNATURE_BITS_V2))
+        """[F] bits that ids must not have beside that."""
         self._last_frame: tuple[tuple[int, ...], _Frame] | None = None
-        self._carrying = [place for place, slot in enumerate(slots) if slot.slot.id_layout == "v2"]
 
     def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
         """Checks everything, then lays the ids end to end.
@@ -121,7 +121,10 @@ class IdBatchReader:
                 num_examples = count
             flat.append(values)
         frame = self._frame(num_examples, per_example, splits, flat)
-        ids = self._packed(torch.cat(flat).numpy(), frame)
+        arrays = [values.numpy() for values in flat]
+        ids, bad_slot = _core.pack_slot_ids(arrays, self._carried, self._numbers, self._forbidden)
+        if bad_slot >= 0:
+            self._refuse_ids(bad_slot, arrays[bad_slot])
         return IdBatch(ids=ids, table_splits=frame.table_splits, shape=frame.shape)
 
     def _frame(
@@ -145,8 +148,7 @@ class IdBatchReader:
         self._check_splits(shape)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         table_splits = ends[[*self._first_slots, len(self._slots)]]
-        bases = np.repeat(self._bases, sizes)
-        frame = _Frame(shape=shape, ends=ends.tolist(), table_splits=table_splits, bases=bases)
+        frame = _Frame(shape=shape, table_splits=table_splits)
         if not splits:
             self._last_frame = key, frame
         return frame
@@ -175,35 +177,18 @@ class IdBatchReader:
             f" got {row[0]} to {row[-1]}{falling}"
         )
 
-    def _packed(self, ids: NDArray[np.int64], frame: _Frame) -> NDArray[np.int64]:
-        """Writes the slots' numbers into ids that must have room for them; changes `ids`, a copy of the caller's."""
-        for place in self._carrying:
-            ids[frame.ends[place] : frame.ends[place + 1]] ^= self._bases[place]
-        for table, is_packed in enumerate(self._is_packed):
-            part = ids[frame.table_splits[table] : frame.table_splits[table + 1]]
-            # One bit above the signature in any id shows in the union of all.
-            if is_packed and part.size and int(np.bitwise_or.reduce(part)) >> SIGNATURE_BITS_V2:
-                self._refuse_ids(ids, frame.ends)
-        ids |= frame.bases
-        return ids
-
-    def _refuse_ids(self, ids: NDArray[np.int64], ends: Sequence[int]) -> NoReturn:
-        for place, slot in enumerate(self._slots):
-            part = ids[ends[place] : ends[place + 1]]
-            wide = part[(part >> SIGNATURE_BITS_V2) != 0]
-            if slot.number is None or not wide.size:
-                continue
-            bad = int(wide[0])
-            if slot.slot.id_layout == "v2":
-                raise InvalidArgumentError(
-                    f"slot {slot.name!r}: ids must carry the slot's number {slot.number} in bits 48..62,"
-                    f" got {bad ^ int(self._bases[place])}; write monolith.ids.pack_v2({slot.number}, signature)"
-                )
+    def _refuse_ids(self, place: int, ids: NDArray[np.int64]) -> NoReturn:
+        slot = self._slots[place]
+        bad = int(ids[((ids ^ self._carried[place]) & self._forbidden[place]) != 0][0])
+        if slot.slot.id_layout == "v2":
             raise InvalidArgumentError(
-                f"slot {slot.name!r}: ids must be in [0, 2^48), got {bad}; keep 48 bits of a hash (ids & (2**48 - 1)),"
-                " or give the slot a table of its own for any int64 with Slot(..., id_layout='any')"
+                f"slot {slot.name!r}: ids must carry the slot's number {slot.number} in bits 48..62,"
+                f" got {bad}; write monolith.ids.pack_v2({slot.number}, signature)"
             )
-        raise AssertionError("the union of ids had a bit that no id has")
+        raise InvalidArgumentError(
+            f"slot {slot.name!r}: ids must be in [0, 2^48), got {bad}; keep 48 bits of a hash (ids & (2**48 - 1)),"
+            " or give the slot a table of its own for any int64 with Slot(..., id_layout='any')"
+        )
 
 
 def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:
@@ -216,7 +201,7 @@ def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:
             f" {list(splits.shape)} on {splits.device}"
         )
     _require_ids(values, name)
-    return values, ids.num_rows
+    return values.contiguous(), ids.num_rows
 
 
 def _dense_ids(ids: object, name: str, batch: Mapping[str, SlotInput]) -> tuple[Tensor, int, int]:
@@ -225,7 +210,7 @@ def _dense_ids(ids: object, name: str, batch: Mapping[str, SlotInput]) -> tuple[
         ids = _as_tensor(ids, name, batch)
     _require_ids(ids, name)
     if ids.ndim == 1:
-        return ids, ids.shape[0], 1
+        return ids.contiguous(), ids.shape[0], 1
     if ids.ndim == 2:
         return ids.reshape(-1), ids.shape[0], ids.shape[1]
     raise InvalidArgumentError(

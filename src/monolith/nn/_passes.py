@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
-    from monolith.nn._pooling import PooledBatch
+    from monolith.nn._pooling import PooledBatch, RowGradients
     from monolith.tables.schema import Schema
     from monolith.tables.store import BatchStamp, Plan, Store
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class PlannedBatch:
     """The ids of a batch, ready to be looked up. Made by `Embeddings.plan`, in any thread."""
 
@@ -42,6 +42,8 @@ class PlannedBatch:
     """Unix seconds: one, or one per id; None: when the step is made."""
     is_replayable: bool
     """True iff the caller stamped it, so that the store may have seen it before."""
+    rows: Tensor | None = None
+    """What `Embeddings.read_ahead` has read for the forward pass to come."""
 
     @property
     def num_examples(self) -> int:
@@ -58,6 +60,10 @@ class BatchPass:
     """Where the store keeps rows and takes gradients."""
     gradient: Tensor | None = None
     """float32 [V], summed over all backward passes so far."""
+    is_finite: bool = True
+    """Of the gradient; False: not known."""
+    is_taken: bool = False
+    """Whether a step was made of it that is not applied yet."""
 
     @property
     def stamp(self) -> BatchStamp:
@@ -132,17 +138,32 @@ class Ledger:
         with self._lock:
             return self._passes.get(key)
 
-    def add_gradient(self, batch_pass: BatchPass, gradient: Tensor) -> None:
+    def add_gradient(self, batch_pass: BatchPass, gradient: RowGradients) -> None:
         """Adds to the pass, which takes part in the next step from now on."""
         with self._lock:
-            batch_pass.gradient = gradient if batch_pass.gradient is None else batch_pass.gradient + gradient
+            earlier = batch_pass.gradient
+            batch_pass.gradient = gradient.values if earlier is None else earlier + gradient.values
+            # A sum of finite gradients may be infinite.
+            batch_pass.is_finite = gradient.is_finite and earlier is None
 
     def ready(self) -> list[BatchPass]:
         """The passes of the next step, in the order of their batches."""
         self._discard_dropped()
         with self._lock:
-            ready = [each for each in self._passes.values() if each.gradient is not None]
+            ready = [each for each in self._passes.values() if each.gradient is not None and not each.is_taken]
         return sorted(ready, key=lambda each: each.stamp.seq)
+
+    def take(self, passes: Sequence[BatchPass]) -> None:
+        """These are no longer for the next step: one was made of them."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = True
+
+    def give_back(self, passes: Sequence[BatchPass]) -> None:
+        """The step was not applied: they are for the next one again."""
+        with self._lock:
+            for each in passes:
+                each.is_taken = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
         """Ends these, which the store has taken, and those that they overtook: stores take batches in order."""

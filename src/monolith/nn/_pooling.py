@@ -9,7 +9,7 @@ Flat order of slots is that of the ids in a plan: by table, then as in the model
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from monolith.tables.store import Plan
 
 
+class RowGradients(NamedTuple):
+    """What a batch asks of its rows."""
+
+    values: Tensor
+    """float32 [V]."""
+    is_finite: bool
+    """False: not known."""
+
+
 class PooledLayout:
     """Where the rows and outputs of a set of slots are. It never changes; any thread may call it."""
 
@@ -45,11 +54,13 @@ class PooledLayout:
         self.dims = tuple(dims)
         self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
         self._model_places = [self.model_slots.index(slot) for slot in slots]
+        owners = [(slot.table, slot.number) for slot in slots]
         self.kernel = _core.PooledLayout(
             tables=[tables.index(slot.table) for slot in slots],
             columns=[slot.column for slot in slots],
             places=[slot.combiner.max_seq_length for slot in slots],
             means=[isinstance(slot.combiner, ReduceMean) for slot in slots],
+            owners=[owners.index(owner) for owner in owners],
             dims=list(dims),
             width=self.width,
         )
@@ -62,33 +73,41 @@ class PooledLayout:
 class PooledBatch:
     """One batch of a layout: made once, used forward and backward."""
 
-    __slots__ = ("layout", "plan", "shape")
+    __slots__ = ("_arrays", "layout", "plan", "shape")
 
     def __init__(self, layout: PooledLayout, plan: Plan, shape: BatchShape) -> None:
         self.layout = layout
         self.plan = plan
         self.shape = shape
+        # Views of a tensor cost more than the kernel's call, so those of our own plans are not made.
+        own = plan.core if isinstance(plan, LocalPlan) else None
+        splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
+        self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
 
     def pool(self, values: Tensor) -> Tensor:
         """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device."""
         if not values.is_cpu:
             return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
         outputs = torch.from_numpy(new_rows((self.shape.num_examples, self.layout.width)))
-        self.layout.kernel.pool(*self._batch(), values.numpy(), outputs.view(-1).numpy())
+        self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
         return outputs
 
-    def sum_gradients(self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device) -> Tensor:
-        """The gradient of the rows, float32 [V], from those of the outputs, all on `device`.
+    def sum_gradients(
+        self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device
+    ) -> RowGradients:
+        """The gradient of the rows from those of the outputs, all on `device`.
 
         Those of the outputs as a whole [B, W] and of each slot's columns [B, width], in the order of the model, add up;
         None stands for zeros. The gradients of a row are added in a fixed order.
         """
         if device.type != "cpu":
-            return _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
+            summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
+            return RowGradients(summed, is_finite=False)
         sums = torch.from_numpy(new_rows((self._num_values,)))
         grouped = self.plan.core if isinstance(self.plan, LocalPlan) else None  # else the kernel groups ids by itself
-        self.layout.kernel.sum_gradients(*self._batch(), self._of_slots(whole, columns), sums.numpy(), grouped)
-        return sums
+        of_slots = self._of_slots(whole, columns)
+        is_finite = self.layout.kernel.sum_gradients(*self._arrays, of_slots, sums.numpy(), grouped)
+        return RowGradients(sums, is_finite)
 
     def _of_slots(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> list[NDArray[np.float32] | None]:
         """[B, width] of each slot, or None, in flat order."""
@@ -102,25 +121,13 @@ class PooledBatch:
             return [rows[:, slot.column : slot.column + slot.width] for slot in self.layout.slots]
         return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
 
-    def _batch(self) -> tuple[int, NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """What the kernel wants to know of the batch."""
-        shape, plan = self.shape, self.plan
-        return (
-            shape.num_examples,
-            shape.ids_per_example,
-            shape.row_splits.reshape(-1),
-            plan.splits.numpy(),
-            plan.inverse.numpy(),
-        )
-
     @property
     def _num_values(self) -> int:
         """V."""
-        dims = self.layout.dims
-        if len(dims) == 1:
-            return int(self.plan.splits[-1]) * dims[0]
-        per_table = self.plan.splits.diff().view(-1, len(dims)).sum(0)
-        return int((per_table * torch.tensor(dims)).sum())
+        if isinstance(self.plan, LocalPlan):
+            return self.plan.num_values
+        per_table = self.plan.splits.diff().view(-1, len(self.layout.dims)).sum(0)
+        return int((per_table * torch.tensor(self.layout.dims)).sum())
 
 
 def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:

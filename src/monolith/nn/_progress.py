@@ -28,9 +28,16 @@ class Progress:
             self._next_batch += 1
             return self._next_batch - 1
 
-    def count_update(self, rule: Update, applied: Applied) -> None:
-        """A step was made; the store does not number an update that it had seen before."""
+    @property
+    def num_batches(self) -> int:
+        """Batches numbered here or applied so far: every number from this one on is free."""
         with self._lock:
+            return self._next_batch
+
+    def count_update(self, rule: Update, applied: Applied, *, newest_batch: int) -> None:
+        """A step was made of batches up to this one; the store does not number an update that it had seen before."""
+        with self._lock:
+            self._next_batch = max(self._next_batch, newest_batch + 1)
             if not applied.duplicate:
                 self.last_update = max(self.last_update, rule.seq)
                 self.next_update = self.last_update + 1

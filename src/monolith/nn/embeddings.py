@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time as clock
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import _saved_state
+from monolith.nn._gradient_step import GradientStep
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
@@ -29,8 +31,11 @@ from monolith.nn._merge import merge_slots, place_slots
 from monolith.nn._passes import Ledger, PlannedBatch, gradient_norm, times_of
 from monolith.nn._pooling import PooledBatch, PooledLayout
 from monolith.nn._progress import Progress
+from monolith.nn._uncompiled import uncompiled
+from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
+from monolith.nn.table_defaults import current_table_defaults
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.local_store import LocalStore
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
@@ -38,10 +43,9 @@ from monolith.tables.store import BatchStamp, Update
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from monolith.nn._id_batch import BatchShape, SlotInput
-    from monolith.nn._passes import BatchPass
     from monolith.nn.slot import LearningRate
     from monolith.tables.filters import AdmissionFilter
     from monolith.tables.store import Applied, Store
@@ -70,7 +74,8 @@ class Embeddings(nn.Module):
         store: An engine (`LocalStore`: rows in this process) or a store that has these tables already.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
         nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
-        admission: How occurrences are counted where a slot has a `min_count`.
+        admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
+            (`use_table_defaults`), else a `SlidingHashFilter`.
 
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
     >>> x = emb({"user": torch.tensor([7, 8]), "item": torch.tensor([5, 5]), "tags": torch.tensor([[1, 2], [3, 3]])})
@@ -96,12 +101,7 @@ class Embeddings(nn.Module):
         _check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
         merged.sort(key=lambda table: table.name)
-        defaults = TableConfig(
-            [Segment(1)],
-            seed=seed,
-            nonfinite=nonfinite,
-            admission=SlidingHashFilter() if admission is None else admission,
-        )
+        defaults = _table_defaults(admission, seed=seed, nonfinite=nonfinite)
         configs = {table.name: table.config(defaults) for table in merged}
         self._placed = place_slots(slots, merged)
         self.store: Store = _store_of(store, configs)
@@ -143,9 +143,14 @@ class Embeddings(nn.Module):
         """Steps made so far: the number of the next one, which schedules are asked for."""
         return self._progress.global_step
 
+    @property
+    def next_batch(self) -> int:
+        """The number that a stamp must have at least: those of all batches applied so far are below it."""
+        return self._progress.num_batches
+
     # Looking up
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def forward(
         self,
         batch: Mapping[str, SlotInput] | PlannedBatch,
@@ -169,14 +174,16 @@ class Embeddings(nn.Module):
             InvalidArgumentError: names the slot whose ids are missing, malformed or of another number of examples.
         """
         if not isinstance(batch, PlannedBatch):
-            batch = self.plan(batch, time=time, stamp=stamp)
+            batch = self._planned(batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         if not (self.training and torch.is_grad_enabled()):
+            self.drop(batch)
             buffer = self._pool(batch, self._read(batch, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
         self._ledger.require_unused(batch)
-        values = self._read(batch, train=True)
+        values = self._read(batch, train=True) if batch.rows is None else batch.rows
+        batch.rows = None
         end = self._ledger.open(batch, values.device)  # from here on the batch ends, whatever happens
         whole, *outputs = look_up(self._anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
@@ -193,15 +200,27 @@ class Embeddings(nn.Module):
         A loader may call it in a thread of its own and hand the result to the module instead of the batch.
         """
         read = self._reader.read(batch)
-        number = self._progress.next_batch()
         plan = self.store.plan(
             torch.from_numpy(read.ids),
             torch.from_numpy(read.table_splits),
-            stamp=BatchStamp(worker=0, seq=number) if stamp is None else stamp,
+            stamp=BatchStamp(worker=0, seq=self._progress.next_batch()) if stamp is None else stamp,
         )
         times = _times_per_id(time, read.shape)
         pooled = PooledBatch(self._layout, plan, read.shape)
         return PlannedBatch(plan, read.shape, pooled, times, is_replayable=stamp is not None)
+
+    def read_ahead(self, batch: PlannedBatch) -> None:
+        """Reads the rows of a planned batch as they are now, for the forward pass in training that comes later.
+
+        That pass sees no update that was made in between. Every batch read ahead ends in a forward pass or in `drop`.
+        """
+        batch.rows = self._read(batch, train=True)
+
+    def drop(self, batch: PlannedBatch) -> None:
+        """Gives up rows that were read ahead."""
+        if batch.rows is not None:
+            batch.rows = None
+            self.store.discard(batch.plan)
 
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
@@ -234,12 +253,23 @@ class Embeddings(nn.Module):
             InvalidArgumentError: a gradient or the scale is not finite. No row changed; the gradients are kept until
                 the next `step` or `discard`.
         """
-        passes = self._ledger.ready()
-        if not passes:
+        taken = self.take_step(scale=scale, global_step=global_step)
+        if taken is None:
             raise FailedPreconditionError(
                 "step: there are no gradients since the last step; call backward() on a loss that was computed from the"
                 " outputs of this module in training mode"
             )
+        return taken.apply()
+
+    def take_step(self, *, scale: float | Tensor = 1.0, global_step: int | None = None) -> GradientStep | None:
+        """What `step` would apply, to be applied later and by any thread; None if there was no backward pass.
+
+        Meanwhile the module can look up the next batch, which does not see this step. Apply one before you take the
+        next.
+        """
+        passes = self._ledger.ready()
+        if not passes:
+            return None
         number = self._progress.global_step if global_step is None else global_step
         rule = Update(
             seq=self._progress.next_update,
@@ -247,13 +277,9 @@ class Embeddings(nn.Module):
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
+            known_finite=all(each.is_finite for each in passes),
         )
-        updates = [(each.batch.plan, each.gradient) for each in passes if each.gradient is not None]
-        applied = self.store.apply(updates, rule).result()
-        self._ledger.close_applied(passes)
-        self._progress.count_update(rule, applied)
-        _require_new(applied, passes)
-        return applied
+        return GradientStep(self.store, self._ledger, self._progress, passes, rule)
 
     def grad_norm(self) -> Tensor:
         """L2 norm of the gradients that the next `step` would apply, over all rows; 0 without a backward pass.
@@ -309,6 +335,15 @@ class Embeddings(nn.Module):
 
     # Inside
 
+    def _planned(
+        self, batch: Mapping[str, SlotInput], time: int | Tensor | None, stamp: BatchStamp | None
+    ) -> PlannedBatch:
+        """What the turn of this batch has of it; else a plan, with what the turn knows."""
+        turn = current_turn()
+        if turn is None or time is not None or stamp is not None:
+            return self.plan(batch, time=time, stamp=stamp)
+        return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)
+
     def _read(self, batch: PlannedBatch, *, train: bool) -> Tensor:
         return self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
 
@@ -338,6 +373,17 @@ def _check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate
         require_rate(learning_rate, "Embeddings")
 
 
+def _table_defaults(
+    admission: AdmissionFilter | None, *, seed: int, nonfinite: Literal["raise", "skip", "apply"]
+) -> TableConfig:
+    """What all tables of a module have in common: its own word, then that of the runner."""
+    given = current_table_defaults()
+    config = TableConfig(
+        [Segment(1)], seed=seed, nonfinite=nonfinite, admission=admission or given.admission or SlidingHashFilter()
+    )
+    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
+
+
 def _store_of(store: Store | StoreFactory, configs: Mapping[str, TableConfig]) -> Store:
     # A class of stores has the attributes of a store, so it is told apart first.
     is_factory = isinstance(store, type) or not hasattr(store, "plan")
@@ -353,15 +399,6 @@ def _finite(scale: float | Tensor) -> float:
     if not math.isfinite(factor):
         raise InvalidArgumentError(f"step: scale must be finite, got {factor}; is a gradient NaN or infinite?")
     return factor
-
-
-def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
-    """Refuses to go on with batch numbers that are not the store's: it would take every step for a repeated one."""
-    if applied.duplicate and not all(each.batch.is_replayable for each in passes):
-        raise FailedPreconditionError(
-            f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; its rows were restored"
-            " without this module's state_dict, which says how far it was"
-        )
 
 
 def _times_per_id(time: int | Tensor | None, shape: BatchShape) -> int | Tensor | None:

@@ -303,9 +303,11 @@ class LocalStore:
         if len(plans) > 1:
             update = merge_updates(self.native, plans, gradients, times)
         plan, gradient, times = update
-        return applied_from_core(
-            self.native.core.apply(plan, gradient, _PER_UNIQUE_ID, None, None, rates, rule.step, times, scale, None)
+        layout = (_PER_UNIQUE_ID, None, None)
+        applied = self.native.core.apply(
+            plan, gradient, *layout, rates, rule.step, times, scale, None, rule.known_finite and len(plans) == 1
         )
+        return applied_from_core(applied)
 
     def _open(self, plan: LocalPlan) -> None:
         if plan.status in {"applied", "discarded"}:

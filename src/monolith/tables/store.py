@@ -116,6 +116,8 @@ class Update:
     """Unix seconds: one number, or int64 [n] for the ids of all plans end to end."""
     scale: float = 1.0
     """Multiplies every gradient: the clip factor."""
+    known_finite: bool = False
+    """True: the caller saw that no gradient is NaN or infinite, and the store need not look for one."""
 
     def __post_init__(self) -> None:
         if self.seq < 0 or self.step < 0:

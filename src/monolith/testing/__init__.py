@@ -6,9 +6,21 @@ dictionaries, which says in plain Python what every engine has to do.
 
 from __future__ import annotations
 
+from monolith.testing.example_task import ExampleTask, NumberedBatches
 from monolith.testing.fake_clock import FakeClock
+from monolith.testing.profiling import profile_it
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
+from monolith.testing.temporary_folder import get_test_tmp_dir
 
-__all__ = ["FakeClock", "ReferenceStore", "StepLoop", "generate_test_hash_table_config"]
+__all__ = [
+    "ExampleTask",
+    "FakeClock",
+    "NumberedBatches",
+    "ReferenceStore",
+    "StepLoop",
+    "generate_test_hash_table_config",
+    "get_test_tmp_dir",
+    "profile_it",
+]

@@ -1,0 +1,193 @@
+"""The race: traffic in time order, every model judged before it learns, one `Window` of measurements after another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from monolith.cli._demo.contestants import Frozen, Hashed, Online
+from monolith.clock import SystemClock
+from monolith.data import ClickStream, ClickWorld
+from monolith.metrics import ExactAUC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from monolith.cli._demo.contestants import Contestant
+    from monolith.clock import Clock
+    from monolith.data import Batch
+
+WORLD: Final = ClickWorld(
+    num_users=10_000, num_items=3_000, num_tags=200, examples_per_day=40_000, visitors=0.5, zipf=1.0, drift_days=80.0
+)
+MEMORY_BYTES: Final = 6_000_000
+"""What the hashed model gets; the online one stays below, rows, keys, index and filter together."""
+FREEZE_AFTER: Final = 5 * WORLD.examples_per_day
+BATCH_SIZE: Final = 2_000
+MODELS: Final = ("online", "hashed", "frozen", "best")
+"""Whose AUC is measured; ``best`` is that of the planted probabilities, which no model can pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a race ends: after so many examples or seconds, whichever comes first; None: no limit."""
+
+    examples: int | None
+    seconds: float | None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise ValueError(f"--examples must be at least 1, got {self.examples}")
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            raise ValueError(f"--seconds must be above 0 and finite, got {self.seconds}")
+
+    @property
+    def window(self) -> int:
+        """Examples of a window: a day, or less where the whole race is short."""
+        day = WORLD.examples_per_day
+        if self.examples is None or self.examples >= 10 * day:
+            return day
+        return max(BATCH_SIZE, self.examples // 10 // BATCH_SIZE * BATCH_SIZE)
+
+    @property
+    def freeze_after(self) -> int:
+        """Examples that the frozen model learns from: a quarter of a short race."""
+        return FREEZE_AFTER if self.examples is None else min(FREEZE_AFTER, self.examples // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What was measured over some consecutive examples, and where things stood at their end."""
+
+    day: float
+    """Event time at the end, since the first example."""
+    examples: int
+    seconds: float
+    auc: dict[str, float]
+    """By the names in `MODELS`; NaN where there were no clicks, or nothing but clicks."""
+    rows: int
+    memory_bytes: int
+    inserted: int
+    """Rows that came into being in this window."""
+    expired: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a race stands."""
+
+    limits: Limits
+    seed: int
+    windows: list[Window] = field(default_factory=list)
+    examples: int = 0
+    seconds: float = 0.0
+    online_seconds: float = 0.0
+    """Of `seconds`: what the online model took, to predict and to learn."""
+    frozen_day: float | None = None
+    """When the frozen model stopped learning; None: not yet."""
+    hashed_rows: int = 0
+    kept_out: int = 0
+
+    @property
+    def day(self) -> float:
+        """Event time, since the first example."""
+        return self.examples / WORLD.examples_per_day
+
+    @property
+    def done(self) -> float:
+        """Share of the race that is over."""
+        shares = [0.0]
+        if self.limits.examples is not None:
+            shares.append(self.examples / self.limits.examples)
+        if self.limits.seconds is not None:
+            shares.append(self.seconds / self.limits.seconds)
+        return min(1.0, max(shares))
+
+    @property
+    def examples_per_second(self) -> float:
+        """Of the whole race: traffic made, three models, measurements."""
+        return self.examples / self.seconds if self.seconds else 0.0
+
+    def final_auc(self) -> dict[str, float]:
+        """Means over the last quarter of the windows."""
+        last = self.windows[-max(1, len(self.windows) // 4) :]
+        return {name: sum(window.auc[name] for window in last) / len(last) if last else math.nan for name in MODELS}
+
+
+class Race:
+    """Three models on one stream. Belongs to one thread."""
+
+    def __init__(self, limits: Limits, *, seed: int, clock: Clock | None = None) -> None:
+        self.progress = Progress(limits=limits, seed=seed)
+        self._clock = SystemClock() if clock is None else clock
+        self._online = Online(seed)
+        self._hashed = Hashed(MEMORY_BYTES, WORLD, seed)
+        self._frozen: Contestant | None = None
+        self._auc = {name: ExactAUC() for name in MODELS}
+        self._in_window = 0
+        self._counted = (0, 0)
+        self.progress.hashed_rows = self._hashed.num_rows
+
+    def run(self, after_batch: Callable[[Progress], bool]) -> Progress:
+        """Races until a limit, or until `after_batch` returns False."""
+        progress, limits = self.progress, self.progress.limits
+        start = self._clock.monotonic()
+        stream = ClickStream(limits.examples, batch_size=BATCH_SIZE, seed=progress.seed, world=WORLD, truth=True)
+        with stream.read() as reading:
+            for batch in reading:
+                self._step(batch)
+                progress.seconds = self._clock.monotonic() - start
+                if self._in_window >= limits.window:
+                    self._end_window()
+                is_late = limits.seconds is not None and progress.seconds >= limits.seconds
+                if not after_batch(progress) or is_late:
+                    break
+        if self._in_window and (2 * self._in_window >= limits.window or not progress.windows):
+            self._end_window()
+        return progress
+
+    def _step(self, batch: Batch) -> None:
+        progress = self.progress
+        if self._frozen is None and progress.examples >= progress.limits.freeze_after > 0:
+            self._frozen = Frozen(self._online, progress.seed)
+            progress.frozen_day = progress.day
+        started = self._clock.monotonic()
+        online = self._online.judge(batch)
+        progress.online_seconds += self._clock.monotonic() - started
+        scores = {
+            "online": online,
+            "hashed": self._hashed.judge(batch),
+            "frozen": online if self._frozen is None else self._frozen.judge(batch),
+            "best": cast("Tensor", batch["probability"]).view(-1),
+        }
+        clicks = cast("Tensor", batch["label"]).view(-1)
+        for name, score in scores.items():
+            self._auc[name].update(score, clicks)
+        progress.examples += batch.num_rows
+        progress.kept_out = self._online.kept_out
+        self._in_window += batch.num_rows
+
+    def _end_window(self) -> None:
+        progress, online = self.progress, self._online
+        online.expire()
+        stats = online.model.embeddings.store.stats()
+        inserted, expired = self._counted
+        self._counted = (online.inserted, online.expired)
+        progress.windows.append(
+            Window(
+                day=progress.day,
+                examples=progress.examples,
+                seconds=progress.seconds,
+                auc={name: metric.compute() for name, metric in self._auc.items()},
+                rows=stats.rows,
+                memory_bytes=stats.memory_bytes,
+                inserted=online.inserted - inserted,
+                expired=online.expired - expired,
+            )
+        )
+        for metric in self._auc.values():
+            metric.reset()
+        self._in_window = 0

@@ -1,0 +1,109 @@
+"""``monolith demo``: generated traffic that drifts, a model that learns from it online, and two that cannot keep up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.cli._demo import report
+from monolith.cli._demo.race import Limits, Race
+from monolith.cli._demo.view import View
+
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType
+
+    from monolith.cli._demo.race import Progress
+
+_EXAMPLES, _SECONDS = 1_200_000, 40.0
+_INTERRUPTED = 130
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith demo``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "demo",
+        help="train online on generated clicks and show what it is worth",
+        description="Generates clicks that drift, trains online in time order (predict, then learn), and compares with"
+        " a frozen model and with hashed ids of the same memory. Takes less than a minute, and writes a report with"
+        " plots.",
+        epilog="example: monolith demo --seconds 20 --out report.html",
+    )
+    parser.add_argument("--examples", type=int, help=f"stop after so many (default: {_EXAMPLES:,}, if no --seconds)")
+    parser.add_argument("--seconds", type=float, help=f"stop after so long (default: {_SECONDS:g}, if no --examples)")
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic and of all first weights (default: 0)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("monolith-demo.html"),
+        metavar="FILE",
+        help="where to write the report (default: monolith-demo.html)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the measurements as JSON and show no progress")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Race, show, write the report; 0, or 130 after Ctrl-C, which writes the report of what was seen."""
+    require_writable(args.out)
+    race = Race(limits_of(args), seed=args.seed)
+    view = None if args.json else View(sys.stderr)
+    with _CtrlC() as ctrl_c:
+
+        def after_batch(progress: Progress) -> bool:
+            if view is not None:
+                view.show(progress)
+            return not ctrl_c.was_pressed
+
+        try:
+            progress = race.run(after_batch)
+        finally:
+            if view is not None:
+                view.close(race.progress)
+    report.write_report(args.out, progress, is_complete=not ctrl_c.was_pressed)
+    where = args.out.resolve()
+    if args.json:
+        sys.stdout.write(json.dumps(report.summary_of(progress) | {"report": str(where)}) + "\n")
+    else:
+        sys.stdout.write(f"{report.conclusion_of(progress)}\nReport with plots: {where.as_uri()}\n")
+    return _INTERRUPTED if ctrl_c.was_pressed else 0
+
+
+def limits_of(args: argparse.Namespace) -> Limits:
+    """What was asked for; with neither limit given, both defaults."""
+    if args.examples is None and args.seconds is None:
+        return Limits(examples=_EXAMPLES, seconds=_SECONDS)
+    return Limits(examples=args.examples, seconds=args.seconds)
+
+
+def require_writable(path: Path) -> None:
+    """Refuses, before a minute is spent, a report that could not be written."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ValueError(f"--out: expected a file in an existing folder, got {path}; make the folder first")
+    if path.is_dir():
+        raise ValueError(f"--out: expected a file, got the folder {path}; add a file name")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"--out: {folder} cannot be written to; choose another place with --out")
+
+
+class _CtrlC:
+    """Takes the first Ctrl-C as a wish to end in good order; the second one ends at once, as usual."""
+
+    def __init__(self) -> None:
+        self.was_pressed = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _press(self, _signal: int, _frame: FrameType | None) -> None:
+        self.was_pressed = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)

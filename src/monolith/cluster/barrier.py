@@ -1,0 +1,287 @@
+"""The barrier at which workers wait while the chief saves, or while an operator has stopped training.
+
+The chief owns slot 0, worker i owns slot i. Slot 0 says that the barrier stands, another that its worker waits::
+
+    FREE --place--> CLOSING --every worker has come--> CLOSED --remove--> DRAINING --every worker has gone--> FREE
+
+`BarrierSlots` decides, without a lock or a clock. `BarrierOp` shares one among the threads of a process. `Barrier` is
+what hooks and the controller service need of it, so that another may live in another process.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.clock import SystemClock
+from monolith.errors import AlreadyExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monolith.clock import Clock
+
+__all__ = [
+    "Barrier",
+    "BarrierAlreadyPlacedError",
+    "BarrierOp",
+    "BarrierPhase",
+    "BarrierSlots",
+    "wait_until_all_blocked",
+    "wait_until_barrier_removed",
+]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+ARRIVAL_POLL_SECONDS = 0.1
+LOG_EVERY_SECONDS = 60.0
+
+
+class BarrierAlreadyPlacedError(AlreadyExistsError):
+    """The barrier stands already; whoever placed it removes it."""
+
+
+class BarrierPhase(enum.Enum):
+    """How far a barrier is."""
+
+    FREE = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+    DRAINING = enum.auto()
+
+
+class Barrier(Protocol):
+    """A barrier for the workers of a job; every method may be called from any thread."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of workers, the chief among them."""
+        ...
+
+    def place_barrier(self, action: str = "") -> None:
+        """Places it; `action` tells the workers what it is for.
+
+        Raises:
+            BarrierAlreadyPlacedError: It stands.
+        """
+        ...
+
+    def remove_barrier(self) -> None:
+        """Removes it, whether it stands or not."""
+        ...
+
+    def is_barrier_placed(self) -> bool:
+        """Whether it stands."""
+        ...
+
+    def run_callbacks(self, action: str) -> None:
+        """Does, in this process, what belongs to a moment at which nobody trains."""
+        ...
+
+    def enter(self, index: int) -> str:
+        """Notes that a worker waits, and returns what the barrier is for."""
+        ...
+
+    def leave(self, index: int) -> None:
+        """Notes that a worker goes on."""
+        ...
+
+    def get_blocked_indices(self) -> list[int]:
+        """Workers that wait; 0 while the barrier stands."""
+        ...
+
+    def get_unblocked_indices(self) -> list[int]:
+        """Workers that do not wait; 0 while the barrier does not stand."""
+        ...
+
+
+class BarrierSlots:
+    """The slots and the rules. Used by one thread at a time.
+
+    Args:
+        capacity: Number of workers, the chief among them.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        if capacity < 1:
+            raise ValueError(f"barrier: capacity counts the chief and must be >= 1, got {capacity}")
+        self._slots = [False] * capacity
+        self._action = ""
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots."""
+        return len(self._slots)
+
+    @property
+    def action(self) -> str:
+        """What the barrier was placed for last."""
+        return self._action
+
+    @property
+    def placed(self) -> bool:
+        """Whether the barrier stands."""
+        return self._slots[0]
+
+    @property
+    def phase(self) -> BarrierPhase:
+        """How far it is."""
+        if self.placed:
+            return BarrierPhase.CLOSED if all(self._slots) else BarrierPhase.CLOSING
+        return BarrierPhase.DRAINING if any(self._slots) else BarrierPhase.FREE
+
+    def place(self, action: str) -> None:
+        """FREE or DRAINING to CLOSING: a worker that has not gone on yet stays for the new one."""
+        if self.placed:
+            raise BarrierAlreadyPlacedError(
+                f"barrier: placed already (action {self._action!r}); remove it before placing another ({action!r})"
+            )
+        self._slots[0] = True
+        self._action = action
+
+    def remove(self) -> None:
+        """To DRAINING or FREE."""
+        self._slots[0] = False
+
+    def set_worker(self, index: int, waits: bool) -> None:
+        """Notes whether a worker waits."""
+        if not 1 <= index < self.capacity:
+            raise ValueError(f"barrier: index of a worker must be in [1, {self.capacity}), got {index}")
+        self._slots[index] = waits
+
+    def indices(self, blocked: bool) -> list[int]:
+        """The slots that are set, or those that are not."""
+        return [index for index, slot in enumerate(self._slots) if slot is blocked]
+
+
+class BarrierOp:
+    """A barrier for threads of this process. Any thread may call any method; one lock guards the slots.
+
+    Args:
+        capacity: Number of workers, the chief among them.
+        barrier_callbacks: Called with the action: on the chief when it places the barrier, on a worker when it has
+            come to it; for what belongs to a moment at which nobody trains.
+        clock: Measures how long workers wait.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        barrier_callbacks: Sequence[Callable[[str], None]] = (),
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._slots = BarrierSlots(capacity)
+        self._callbacks = list(barrier_callbacks)
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+
+    @property
+    def capacity(self) -> int:
+        """Number of workers, the chief among them."""
+        return self._slots.capacity
+
+    @property
+    def phase(self) -> BarrierPhase:
+        """How far it is."""
+        with self._lock:
+            return self._slots.phase
+
+    def place_barrier(self, action: str = "") -> None:
+        """Places it and runs the callbacks; it stands although a callback raises."""
+        with self._lock:
+            self._slots.place(action)
+        self.run_callbacks(action)
+
+    def remove_barrier(self) -> None:
+        """Removes it, whether it stands or not."""
+        with self._lock:
+            self._slots.remove()
+
+    def is_barrier_placed(self) -> bool:
+        """Whether it stands."""
+        with self._lock:
+            return self._slots.placed
+
+    def is_barrier_removed(self) -> bool:
+        """Whether it does not stand."""
+        return not self.is_barrier_placed()
+
+    def is_all_blocked(self) -> bool:
+        """Whether it stands and every worker waits."""
+        return self.phase is BarrierPhase.CLOSED
+
+    def is_none_blocked(self) -> bool:
+        """Whether it does not stand and no worker waits."""
+        return self.phase is BarrierPhase.FREE
+
+    def get_blocked_indices(self) -> list[int]:
+        """Workers that wait; 0 while the barrier stands."""
+        with self._lock:
+            return self._slots.indices(True)
+
+    def get_unblocked_indices(self) -> list[int]:
+        """Workers that do not wait; 0 while the barrier does not stand."""
+        with self._lock:
+            return self._slots.indices(False)
+
+    def enter(self, index: int) -> str:
+        """Notes that a worker waits, and returns what the barrier is for."""
+        with self._lock:
+            self._slots.set_worker(index, True)
+            return self._slots.action
+
+    def leave(self, index: int) -> None:
+        """Notes that a worker goes on."""
+        with self._lock:
+            self._slots.set_worker(index, False)
+
+    def run_callbacks(self, action: str) -> None:
+        """Calls every callback with the action."""
+        for callback in self._callbacks:
+            callback(action)
+
+    def wait_until_barrier_removed(self, index: int) -> None:
+        """Waits as worker `index` while the barrier stands."""
+        wait_until_barrier_removed(self, index, clock=self._clock)
+
+
+def wait_until_barrier_removed(
+    barrier: Barrier, index: int, *, clock: Clock | None = None, give_up: Callable[[], bool] = lambda: False
+) -> None:
+    """Waits as a worker while a barrier stands, looking every second.
+
+    Args:
+        barrier: Where to wait.
+        index: Which worker, from 1 on: the chief does not wait for itself.
+        clock: Measures the wait.
+        give_up: Asked at every look; True ends the wait.
+    """
+    clock = clock or SystemClock()
+    action = barrier.enter(index)
+    try:
+        barrier.run_callbacks(action)
+        next_line = clock.monotonic() + LOG_EVERY_SECONDS
+        while barrier.is_barrier_placed() and not give_up():
+            clock.sleep(POLL_SECONDS)
+            if clock.monotonic() >= next_line:
+                _log.info("worker %d still waits at the barrier (action %r)", index, action)
+                next_line += LOG_EVERY_SECONDS
+    finally:
+        barrier.leave(index)
+
+
+def wait_until_all_blocked(barrier: Barrier, timeout_seconds: float, *, clock: Clock | None = None) -> list[int]:
+    """Waits until every worker has come to a barrier, looking every tenth of a second.
+
+    Returns:
+        The workers that had not come when the time was over; none of them is no error here.
+    """
+    clock = clock or SystemClock()
+    deadline = clock.monotonic() + timeout_seconds
+    while (missing := barrier.get_unblocked_indices()) and clock.monotonic() < deadline:
+        clock.sleep(min(ARRIVAL_POLL_SECONDS, timeout_seconds))
+    return missing

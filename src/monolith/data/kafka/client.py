@@ -1,0 +1,297 @@
+"""The connection to the brokers: librdkafka's consumer, asked with patience, its errors under our names."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monolith.data.kafka.position import Partition
+from monolith.data.kafka.quiet_log import new_library_log
+from monolith.errors import (
+    CancelledError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+    UnknownError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from confluent_kafka import Consumer, KafkaError, Message
+
+    from monolith.data.kafka.config import KafkaConfig
+    from monolith.data.kafka.position import Offsets
+
+T = TypeVar("T")
+
+_CALL_SECONDS = 1.0
+"""One request waits this long: a stop is noticed between requests."""
+_LONGEST_PAUSE_SECONDS = 2.0
+
+
+def confluent_kafka() -> Any:
+    """The client library.
+
+    Raises:
+        UnimplementedError: it is not installed.
+    """
+    try:
+        import confluent_kafka as library  # noqa: PLC0415 - an optional dependency, needed for Kafka only
+    except ImportError as error:
+        raise UnimplementedError(
+            "Kafka needs the confluent-kafka package, which is not installed; run: pip install 'monolith[kafka]'"
+        ) from error
+    return library
+
+
+class Client:
+    """One consumer. Its calls are made again until they succeed or patience ends; `stop` makes them give up."""
+
+    def __init__(self, brokers: str, topics: Sequence[str], config: KafkaConfig) -> None:
+        self._library = confluent_kafka()
+        self.brokers = brokers
+        self.topics = tuple(topics)
+        self.mark = ""
+        """What commits of this run carry."""
+        self._patience = config.patience_seconds
+        self._stopped = threading.Event()
+        self._last_error = self._cause = ""
+        self._fatal: OpError | None = None
+        self._closed_after: list[Client] = []
+        self._contact = self._probed = time.monotonic()
+        settings: dict[str, Any] = {
+            "socket.timeout.ms": 10_000,
+            "reconnect.backoff.max.ms": int(_LONGEST_PAUSE_SECONDS * 1000),
+            # A full queue is looked at again this soon; the library's second would make back-pressure a stop.
+            "fetch.queue.backoff.ms": 50,
+            "queued.max.messages.kbytes": max(1, config.buffer_bytes >> 11),
+            **config.client,
+            "bootstrap.servers": brokers,
+            "group.id": config.group,
+            # Offsets are ours: in the position of the reading, not where the brokers think we are.
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "partition.assignment.strategy": "range,roundrobin",
+            "error_cb": self._note,
+        }
+        self.consumer: Consumer = self._library.Consumer(settings, logger=new_library_log(id(self)))
+
+    @property
+    def message_type(self) -> type[Message]:
+        """For calls of its methods on many messages at once."""
+        kind: type[Message] = self._library.Message
+        return kind
+
+    def stop(self) -> None:
+        """Lets calls that wait in another thread return with a CancelledError."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Leaves the group and closes the connections."""
+        self.stop()
+        self.consumer.close()
+        for follower in self._closed_after:
+            follower.close()
+
+    def close_after(self, other: Client) -> None:
+        """Closes this client when the other one is closed, which may still use it while it leaves its group."""
+        other._closed_after.append(self)
+
+    def raise_if_stopped(self) -> None:
+        """Raises what makes it useless to go on."""
+        if self._stopped.is_set():
+            raise CancelledError(f"reading from Kafka at {self.brokers}: the reading is closed")
+        if self._fatal is not None:
+            raise self._fatal
+
+    def seen(self) -> None:
+        """Something came from a broker."""
+        self._contact = time.monotonic()
+        self._cause = ""
+
+    def check_contact(self) -> None:
+        """To be called while nothing comes: asks the brokers about once a second whether they are there.
+
+        Raises:
+            UnavailableError: they have not answered for longer than patience lasts.
+        """
+        if time.monotonic() - max(self._contact, self._probed) >= min(_CALL_SECONDS, self._patience / 4):
+            self.answers()
+
+    def answers(self) -> bool:
+        """Whether the brokers answer now.
+
+        Raises:
+            UnavailableError: they have not for longer than patience lasts.
+        """
+        try:
+            self.consumer.list_topics(self.topics[0], timeout=_CALL_SECONDS)
+        except self._library.KafkaException as failure:
+            self._last_error = _text(failure.args[0])
+            self._probed = time.monotonic()
+            if self._probed - self._contact > self._patience:
+                raise self._unavailable("no broker answers") from failure
+            return False
+        self.seen()
+        return True
+
+    def call(self, what: str, request: Callable[[float], T]) -> T:
+        """The answer to a request, which gets its time limit; asked again while brokers are away.
+
+        Raises:
+            UnavailableError: there is none after all patience.
+        """
+        deadline = time.monotonic() + self._patience
+        pause = 0.05
+        while True:
+            try:
+                answer = request(min(_CALL_SECONDS, self._patience))
+            except self._library.KafkaException as failure:
+                error: KafkaError = failure.args[0]
+                self._last_error = _text(error)
+                if not self._may_pass(error):
+                    raise self.translate(error, what) from failure
+                if time.monotonic() + pause > deadline:
+                    raise self._unavailable(what) from failure
+                self._stopped.wait(pause)
+                self.raise_if_stopped()
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                self.seen()
+                return answer
+
+    def partitions(self) -> list[Partition]:
+        """Every partition of the topics, sorted.
+
+        Raises:
+            NotFoundError: there is no such topic.
+        """
+        found: list[Partition] = []
+        for topic in self.topics:
+            about = f"topic '{topic}' at {self.brokers}"
+            metadata = self.call(about, lambda limit, topic=topic: self._topic_metadata(topic, limit))  # type: ignore[misc]
+            found += [Partition(topic, number) for number in metadata.partitions]
+        return sorted(found)
+
+    def watermarks(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, int]]:
+        """The first offset that is there, and the one behind the last; two requests for all partitions.
+
+        One partition at a time would wait behind the fetches that are under way, half a second each.
+        """
+        low = self._list_offsets(partitions, self._library.OFFSET_BEGINNING)
+        high = self._list_offsets(partitions, self._library.OFFSET_END)
+        return {partition: (low[partition], high[partition]) for partition in partitions}
+
+    def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
+        """The first offset of a message at this time or later; the end where there is none."""
+        found = self._list_offsets(partitions, milliseconds)
+        ends = self._list_offsets(partitions, self._library.OFFSET_END)
+        return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
+
+    def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:
+        """Of a time in milliseconds, or of the ends, which have numbers below 0."""
+        if not partitions:
+            return {}
+        wanted = [self.at(partition, moment) for partition in partitions]
+        what = f"the offsets of {', '.join(sorted({partition.topic for partition in partitions}))}"
+        found = self.call(what, lambda limit: self.consumer.offsets_for_times(wanted, timeout=limit))
+        for each in found:
+            if each.error is not None:
+                raise self.translate(each.error, str(Partition(each.topic, each.partition)))
+        return {Partition(each.topic, each.partition): each.offset for each in found}
+
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, str]]:
+        """The offsets that the group has committed, with the marks of the runs that did; none where there is none."""
+        if not partitions:
+            return {}
+        wanted = [self.at(partition) for partition in partitions]
+        what = "the committed offsets of the group"
+        found = self.call(what, lambda limit: self.consumer.committed(wanted, timeout=limit))
+        return {
+            Partition(each.topic, each.partition): (each.offset, each.metadata or "")
+            for each in found
+            if each.offset >= 0
+        }
+
+    def commit(self, offsets: Offsets) -> None:
+        """Tells the brokers where the group goes on."""
+        if offsets:
+            places = [self.at(partition, offset) for partition, offset in offsets.items()]
+            self.call("commit of offsets", lambda _: self.consumer.commit(offsets=places, asynchronous=False))
+
+    def at(self, partition: Partition, offset: int | None = None) -> Any:
+        """A place as the library names it; with an offset, it carries the mark of this run."""
+        if offset is None:
+            return self._library.TopicPartition(partition.topic, partition.number)
+        return self._library.TopicPartition(partition.topic, partition.number, offset, self.mark)
+
+    def is_code(self, error: KafkaError, *names: str) -> bool:
+        """Whether an error is one of these, by the names of librdkafka."""
+        return error.code() in {getattr(self._library.KafkaError, name) for name in names}
+
+    def translate(self, error: KafkaError, what: str) -> OpError:
+        """The error under our names; `what` was asked for."""
+        text = f"{what}: {_text(error)}"
+        if self.is_code(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION"):
+            return NotFoundError(f"{what}: there is no such topic or partition{self._known_topics()}")
+        if self.is_code(
+            error, "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"
+        ):
+            return PermissionDeniedError(text)
+        if self.is_code(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
+            return UnauthenticatedError(text)
+        return UnavailableError(text) if self._may_pass(error) else UnknownError(text)
+
+    def _topic_metadata(self, topic: str, limit: float) -> Any:
+        metadata = self.consumer.list_topics(topic, timeout=limit).topics[topic]
+        if metadata.error is not None:
+            raise self._library.KafkaException(metadata.error)
+        return metadata
+
+    def _known_topics(self) -> str:
+        try:
+            known = sorted(self.consumer.list_topics(timeout=_CALL_SECONDS).topics)
+        except self._library.KafkaException:
+            return ""
+        shown = ", ".join(known[:10]) + (", ..." if len(known) > 10 else "")
+        return f"; the brokers have {shown or 'none'}"
+
+    def _unavailable(self, what: str) -> UnavailableError:
+        # Lets the library tell what it knows of the connections; that says more than "timed out".
+        self.consumer.poll(0)
+        return UnavailableError(
+            f"Kafka at {self.brokers}: {what}: no answer for {self._patience:g} seconds; "
+            f"the last error: {self._cause or self._last_error}"
+        )
+
+    def _may_pass(self, error: KafkaError) -> bool:
+        """Whether the same request may succeed later."""
+        return not error.fatal() and (
+            error.retriable()
+            or self.is_code(
+                error,
+                *("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_WAIT_COORD", "_TIMED_OUT_QUEUE"),
+                *("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "REQUEST_TIMED_OUT", "BROKER_NOT_AVAILABLE"),
+                *("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"),
+                *("REBALANCE_IN_PROGRESS", "NETWORK_EXCEPTION"),
+            )
+        )
+
+    def _note(self, error: KafkaError) -> None:
+        """Remembers an error of the connection, which librdkafka goes on trying to mend."""
+        # "all brokers are down" says less than why the last one is.
+        if not self.is_code(error, "_ALL_BROKERS_DOWN"):
+            self._cause = _text(error)
+        if error.fatal() or self.is_code(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
+            self._fatal = self.translate(error, f"Kafka at {self.brokers}")
+
+
+def _text(error: KafkaError) -> str:
+    return f"{error.str()} ({error.name()})"

@@ -1,0 +1,191 @@
+"""Topics as a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from monolith.data.bad_records import BadRecords
+from monolith.data.dataset import Dataset
+from monolith.data.framing import Framing
+from monolith.data.kafka.client import Client
+from monolith.data.kafka.config import KafkaConfig
+from monolith.data.kafka.fetching import Fetching
+from monolith.data.kafka.membership import Membership, run_mark
+from monolith.data.kafka.messages import Unwrapping
+from monolith.data.kafka.ordering import Arrival, FixedOrder
+from monolith.data.kafka.position import KafkaPosition
+from monolith.data.kafka.reading import KafkaReading
+from monolith.data.kafka.starting import (
+    Start,
+    Stop,
+    check_start,
+    check_stop,
+    check_topics,
+    milliseconds,
+    new_offsets,
+    offsets_behind,
+)
+from monolith.data.records import Records
+from monolith.data.sample_format import SampleFormat
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.data.kafka.ordering import Ordering
+    from monolith.data.kafka.position import Offsets, Partition
+
+
+class KafkaDataset(Dataset[Records]):
+    """The messages of some topics, as blocks of records. Offsets are in the position, nowhere else.
+
+    A position stands behind the last message that was handed out, so that reading on from it loses and doubles
+    nothing. Nothing is committed to the brokers, except by `KafkaReading.commit`, and when a group takes a partition
+    away from one reader to give it to another.
+
+    >>> dataset = KafkaDataset("clicks", "localhost:9092", stop="end")
+    >>> with dataset.read() as reading:  # doctest: +SKIP
+    ...     for records in reading:
+    ...         batch = parser.parse(records)
+    ...         saved = reading.position
+
+    Args:
+        topics: One or several, all of one format.
+        brokers: ``host:port``, several separated by commas.
+        start: Where a reading without a position begins.
+        stop: Where it ends. At ``"end"``, what is there when it begins; a reading that goes on from a position in the
+            middle of such a pass ends where that pass would have, one that goes on from its end begins a new pass.
+            With a time, each partition ends before its first message of that time or later, and with what it holds
+            when that time has passed.
+        config: Everything else.
+        bad: Counts messages that hold no records of their framing, and decides how many may be left out.
+    """
+
+    def __init__(
+        self,
+        topics: str | Sequence[str],
+        brokers: str,
+        *,
+        start: Start = "earliest",
+        stop: Stop = "never",
+        config: KafkaConfig | None = None,
+        bad: BadRecords | None = None,
+    ) -> None:
+        self.topics = tuple(sorted({topics} if isinstance(topics, str) else set(topics)))
+        if not self.topics or not all(self.topics):
+            raise ValueError(f"topics must be names of topics, got {topics!r}")
+        if not brokers:
+            raise ValueError("brokers must be host:port, several separated by commas, got nothing")
+        check_start(start)
+        check_stop(stop)
+        self.brokers = brokers
+        self.start = start
+        self.stop = stop
+        self.config = KafkaConfig() if config is None else config
+        self.bad = BadRecords() if bad is None else bad
+        if self.config.assignment == "group" and stop == "end":
+            raise ValueError(
+                'stop "end" needs assignment "worker": nobody in a group knows which part of the end is his'
+            )
+
+    def read(self, position: bytes | None = None) -> KafkaReading:
+        """Connects, and begins to read: where `start` says, or behind a position.
+
+        Raises:
+            NotFoundError: there is no such topic.
+            UnavailableError: no broker answers.
+            OutOfRangeError: the messages behind the position are not there any more.
+            InvalidArgumentError: the position is of other topics, or of another worker.
+        """
+        behind = None if position is None else KafkaPosition.from_bytes(position)
+        client = Client(self.brokers, self.topics, self.config)
+        try:
+            partitions = client.partitions()
+            if self.config.assignment == "group":
+                return self._read_in_group(client, partitions, position)
+            return self._read_own_share(client, partitions, behind)
+        except BaseException:
+            client.close()
+            raise
+
+    def _read_own_share(
+        self, client: Client, partitions: Sequence[Partition], behind: KafkaPosition | None
+    ) -> KafkaReading:
+        worker, num_workers = self.config.worker, self.config.num_workers
+        mine = partitions[worker::num_workers]
+        if not mine:
+            raise InvalidArgumentError(
+                f"worker {worker} of {num_workers} has nothing to read: {', '.join(self.topics)} "
+                f"at {self.brokers} have {len(partitions)} partitions; start fewer workers"
+            )
+        offsets = (
+            new_offsets(client, mine, self.start)
+            if behind is None
+            else offsets_behind(client, behind, partitions, mine)
+        )
+        fetching = self._fetching(client, self._ends(client, mine, behind))
+        fetching.own(offsets)
+        ordering: Ordering = Arrival(fetching)
+        if self.config.order == "fixed":
+            ordering = FixedOrder(
+                fetching,
+                mine,
+                block_messages=self.config.block_messages,
+                buffer_bytes=self.config.buffer_bytes // 2,
+            )
+            if behind is not None and behind.turn is not None and behind.turn in mine:
+                ordering.start_with(behind.turn)
+        return self._reading(client, fetching, ordering, dict(fetching.fetched), partitions)
+
+    def _read_in_group(self, client: Client, partitions: Sequence[Partition], position: bytes | None) -> KafkaReading:
+        following: Offsets = {}
+        if position is not None:
+            behind = KafkaPosition.from_bytes(position)
+            check_topics(client, behind, partitions)
+            following = dict(behind.next)
+        fetching = self._fetching(client, {})
+        handover = Client(self.brokers, self.topics, replace(self.config, group=f"{self.config.group}-handover"))
+        handover.close_after(client)
+        handover.mark = run_mark(position)
+        Membership(client, handover, fetching, following=following, start=self.start).join()
+        return self._reading(client, fetching, Arrival(fetching), following, partitions)
+
+    def _fetching(self, client: Client, ends: Offsets) -> Fetching:
+        stop_ms = milliseconds(self.stop) if isinstance(self.stop, datetime) else None
+        return Fetching(client, self.config, stop_ms=stop_ms, ends=ends)
+
+    def _ends(self, client: Client, mine: Sequence[Partition], behind: KafkaPosition | None) -> Offsets:
+        if self.stop == "never":
+            return {}
+        known = {} if behind is None else {each: behind.ends[each] for each in mine if each in behind.ends}
+        if self.stop == "end":
+            unknown = [each for each in mine if each not in known]
+            known |= {each: end for each, (_, end) in client.watermarks(unknown).items()}
+        return known
+
+    def _reading(
+        self,
+        client: Client,
+        fetching: Fetching,
+        ordering: Ordering,
+        following: Offsets,
+        partitions: Sequence[Partition],
+    ) -> KafkaReading:
+        unwrapping = Unwrapping(
+            framing=None if self.config.framing is None else Framing.of(self.config.framing),
+            sample=SampleFormat.of(self.config.sample),
+            max_record_bytes=self.config.max_record_bytes,
+            bad=self.bad,
+        )
+        counts = {topic: sum(each.topic == topic for each in partitions) for topic in self.topics}
+        return KafkaReading(
+            client,
+            fetching,
+            ordering,
+            unwrapping=unwrapping,
+            config=self.config,
+            following=following,
+            counts=counts,
+        )

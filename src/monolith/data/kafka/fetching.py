@@ -1,0 +1,208 @@
+"""Fetches messages of the partitions that are ours: each once, up to where the partition ends."""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.data.kafka.messages import Chunk
+from monolith.data.kafka.position import Partition
+from monolith.errors import OutOfRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+    from confluent_kafka import KafkaError, Message
+
+    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.config import KafkaConfig
+    from monolith.data.kafka.position import Offsets
+
+_LOG = logging.getLogger(__name__)
+
+
+def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
+    """Which messages come for the first time: not below `floor`, and above every one before.
+
+    >>> fresh(np.array([3, 4, 4, 2, 5]), 4).tolist()
+    [False, True, False, False, True]
+    """
+    if len(offsets) and offsets[0] >= floor and (offsets[1:] > offsets[:-1]).all():
+        return np.ones(len(offsets), np.bool_)
+    highest_before = np.maximum.accumulate(np.concatenate([[floor - 1], offsets[:-1]]))
+    return offsets > highest_before
+
+
+class Fetching:
+    """What was fetched of each partition, and where each one ends. Used by one thread at a time."""
+
+    def __init__(self, client: Client, config: KafkaConfig, *, stop_ms: int | None, ends: Offsets) -> None:
+        self._client = client
+        self._config = config
+        self._stop_ms = stop_ms
+        self.fetched: Offsets = {}
+        """The partitions that are ours; of each the offset behind the last message that was fetched."""
+        self.ends = ends
+        """Where partitions end, of those for which that is known."""
+        self.lost = 0
+        """Messages that the brokers had deleted before they could be read."""
+        self._seen_ends: Offsets = {}
+        self._paused: set[Partition] = set()
+
+    def own(self, offsets: Mapping[Partition, int]) -> None:
+        """Takes these partitions instead of those before; their first messages are fetched at these offsets."""
+        there = self._client.watermarks(list(offsets))
+        checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
+        self.fetched = dict(checked)
+        self._assign()
+
+    def disown(self, partitions: Iterable[Partition]) -> None:
+        """Forgets partitions: what still comes of them is left to their new owner."""
+        for partition in partitions:
+            self.fetched.pop(partition, None)
+            self._paused.discard(partition)
+
+    def is_complete(self, partition: Partition) -> bool:
+        """Whether everything up to the end of a partition was fetched."""
+        end = self.ends.get(partition)
+        if end is None:
+            return False
+        # The last offsets before an end may belong to no message: marks of transactions, deleted keys.
+        return max(self.fetched.get(partition, 0), self._seen_ends.get(partition, 0)) >= end
+
+    def fetch(self, limit: int) -> list[Chunk]:
+        """The next messages, at most `limit`; none when none came in time.
+
+        Raises:
+            OutOfRangeError: the next messages of a partition are not there, and that is to be raised.
+            OpError: what else makes it impossible to go on.
+        """
+        self._client.raise_if_stopped()
+        self._find_ends_by_time()
+        messages = self._client.consumer.consume(min(limit, self._left()), self._config.linger_seconds)
+        if not messages:
+            return []
+        if not any(map(self._client.message_type.error, messages)):
+            self._client.seen()
+            return list(self._chunks(messages))
+        told = [(message, message.error()) for message in messages]
+        messages = [message for message, error in told if error is None]
+        chunks = list(self._chunks(messages)) if messages else []
+        for event, error in told:
+            if error is not None:
+                self._handle(event, error)
+        return chunks
+
+    def _left(self) -> int:
+        """How many messages can still come at most; the library would wait for more than that in vain."""
+        if any(partition not in self.ends for partition in self.fetched):
+            return 1 << 16
+        return max(1, sum(max(0, self.ends[each] - offset) for each, offset in self.fetched.items()))
+
+    def pause(self, wanted: set[Partition]) -> None:
+        """Fetches no more of these partitions, and again of all others."""
+        begin, end = wanted - self._paused, self._paused - wanted
+        if begin:
+            self._client.consumer.pause([self._client.at(partition) for partition in begin])
+        if end:
+            self._client.consumer.resume([self._client.at(partition) for partition in end])
+        self._paused = set(wanted)
+
+    def _chunks(self, messages: Sequence[Message]) -> Iterator[Chunk]:
+        # A few calls for all messages: what Python does for each of them is what a fast stream costs.
+        kind = self._client.message_type
+        offsets = np.fromiter(map(kind.offset, messages), np.int64, len(messages))
+        values = list(map(kind.value, messages))
+        for begin, end in self._runs(messages):
+            partition = Partition(str(messages[begin].topic()), int(messages[begin].partition() or 0))
+            if partition in self.fetched:
+                if self._stop_ms is not None:
+                    self._end_by_time(partition, messages[begin:end], self._stop_ms)
+                chunk = self._fresh_part(Chunk(partition, values[begin:end], offsets[begin:end]))
+                if len(chunk):
+                    yield chunk
+
+    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+        """Begin and end of the messages that follow one another in the same partition."""
+        kind, count = self._client.message_type, len(messages)
+        numbers = list(map(kind.partition, messages))
+        changes: set[int] = set()
+        if numbers.count(numbers[0]) != count:
+            changes = {place for place, (one, next_) in enumerate(pairwise(numbers), 1) if one != next_}
+        if len(self._client.topics) > 1:
+            names = map(kind.topic, messages)
+            changes |= {place for place, (one, next_) in enumerate(pairwise(names), 1) if one != next_}
+        return pairwise([0, *sorted(changes), count])
+
+    def _fresh_part(self, chunk: Chunk) -> Chunk:
+        floor, end = self.fetched[chunk.partition], self.ends.get(chunk.partition)
+        kept = fresh(chunk.offsets, floor)
+        if end is not None:
+            if int(chunk.offsets[-1]) >= end:
+                self._seen_ends[chunk.partition] = end
+            kept &= chunk.offsets < end
+        if not kept.all():
+            places = np.flatnonzero(kept).tolist()
+            chunk = Chunk(chunk.partition, [chunk.values[place] for place in places], chunk.offsets[kept])
+        if len(chunk):
+            self.fetched[chunk.partition] = int(chunk.offsets[-1]) + 1
+        return chunk
+
+    def _end_by_time(self, partition: Partition, messages: Sequence[Message], stop_ms: int) -> None:
+        """A partition ends before its first message of the time at which reading is to stop."""
+        for message in messages:
+            if message.timestamp()[1] >= stop_ms:
+                end = int(message.offset() or 0)
+                self.ends[partition] = min(end, self.ends.get(partition, end))
+                return
+
+    def _find_ends_by_time(self) -> None:
+        """When the time to stop has come, partitions end with what they hold of before."""
+        if self._stop_ms is None or time.time() * 1000 < self._stop_ms:
+            return
+        if missing := [partition for partition in self.fetched if partition not in self.ends]:
+            self.ends |= self._client.offsets_at(missing, self._stop_ms)
+
+    def _handle(self, event: Message, error: KafkaError) -> None:
+        partition = Partition(str(event.topic()), int(event.partition() or 0))
+        if self._client.is_code(error, "_PARTITION_EOF"):
+            self._client.seen()
+            self._seen_ends[partition] = int(event.offset() or 0)
+        elif self._client.is_code(error, "_AUTO_OFFSET_RESET"):
+            if partition in self.fetched:
+                there = self._client.watermarks([partition])[partition]
+                offset = self._existing(partition, self.fetched[partition], there)
+                self.fetched[partition] = offset
+                # A partition in this state refuses to seek, so all of them are begun again where they are.
+                self._assign()
+        elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
+            _LOG.warning("%s; the group goes on without this reader until it asks for more", error.str())
+        else:
+            raise self._client.translate(error, str(partition))
+
+    def _assign(self) -> None:
+        self._seen_ends.clear()
+        self._paused.clear()
+        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in self.fetched.items()])
+
+    def _existing(self, partition: Partition, offset: int, there: tuple[int, int]) -> int:
+        """The offset if the brokers can go on there, or else what is to be done about it."""
+        low, high = there
+        if low <= offset <= high:
+            return offset
+        text = f"{partition}: offset {offset} is out of range: the brokers hold {low} to {high - 1}"
+        if self._config.out_of_range == "raise":
+            raise OutOfRangeError(
+                f"{text}; messages were deleted before they were read, or the topic was made anew; "
+                'out_of_range="earliest" or "latest" goes on without them'
+            )
+        chosen = low if self._config.out_of_range == "earliest" else high
+        lost = max(0, chosen - offset)
+        self.lost += lost
+        _LOG.warning("%s; going on at %d, %d messages are lost", text, chosen, lost)
+        return chosen

@@ -1,0 +1,152 @@
+"""In which order fetched messages become blocks: as they come, or the same in every run."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.data.kafka.fetching import Fetching
+    from monolith.data.kafka.messages import Chunk
+    from monolith.data.kafka.position import Partition
+
+
+class Ordering(Protocol):
+    """Makes blocks of messages."""
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Takes what was fetched."""
+        ...
+
+    def take(self) -> Sequence[Chunk]:
+        """The next block, if it is there."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether every partition was taken up to its end."""
+        ...
+
+    @property
+    def turn(self) -> Partition | None:
+        """Whose block comes next, if that matters."""
+        ...
+
+
+class Arrival:
+    """What was fetched together is a block."""
+
+    turn = None
+
+    def __init__(self, fetching: Fetching) -> None:
+        self._fetching = fetching
+        self._waiting: Sequence[Chunk] = ()
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Takes what was fetched."""
+        self._waiting = chunks
+
+    def take(self) -> Sequence[Chunk]:
+        """What was fetched last."""
+        block, self._waiting = self._waiting, ()
+        return block
+
+    def is_over(self) -> bool:
+        """Whether all partitions that are ours are at their end."""
+        owned = self._fetching.fetched
+        return bool(owned) and all(map(self._fetching.is_complete, owned))
+
+
+class FixedOrder:
+    """Blocks of the same number of messages, one partition after another.
+
+    Which messages make a block depends on the position and on what the partitions hold, never on when they came.
+    Partitions that run ahead are paused, so that what waits here stays within its budget.
+    """
+
+    def __init__(
+        self, fetching: Fetching, partitions: Sequence[Partition], *, block_messages: int, buffer_bytes: int
+    ) -> None:
+        self._fetching = fetching
+        self._block_messages = block_messages
+        self._budget = buffer_bytes // len(partitions)
+        self._queues = {partition: _Queue() for partition in sorted(partitions)}
+        self._turns = deque(self._queues)
+
+    @property
+    def turn(self) -> Partition:
+        """Whose block comes next."""
+        return self._turns[0]
+
+    def start_with(self, partition: Partition) -> None:
+        """Makes it this partition's turn."""
+        self._turns.rotate(-self._turns.index(partition))
+
+    def add(self, chunks: Sequence[Chunk]) -> None:
+        """Takes what was fetched."""
+        for chunk in chunks:
+            self._queues[chunk.partition].add(chunk)
+        self._pause_those_ahead()
+
+    def take(self) -> Sequence[Chunk]:
+        """A block of the partition whose turn it is; partitions that are done have none."""
+        for _ in range(len(self._turns)):
+            partition = self._turns[0]
+            queue = self._queues[partition]
+            is_complete = self._fetching.is_complete(partition)
+            if queue.messages >= self._block_messages or (is_complete and queue.messages):
+                self._turns.rotate(-1)
+                block = queue.take(self._block_messages)
+                self._pause_those_ahead()
+                return block
+            if not is_complete:
+                break
+            self._turns.rotate(-1)
+        return ()
+
+    def is_over(self) -> bool:
+        """Whether all partitions were taken up to their end."""
+        return all(
+            not queue.messages and self._fetching.is_complete(partition) for partition, queue in self._queues.items()
+        )
+
+    def _pause_those_ahead(self) -> None:
+        ahead = {
+            partition
+            for partition, queue in self._queues.items()
+            if queue.size_bytes > self._budget and queue.messages >= self._block_messages
+        }
+        self._fetching.pause(ahead | {each for each in self._queues if self._fetching.is_complete(each)})
+
+
+class _Queue:
+    """Messages of one partition that wait for its turn."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[Chunk] = deque()
+        self.messages = 0
+        self.size_bytes = 0
+
+    def add(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.messages += len(chunk)
+        self.size_bytes += _size_bytes(chunk)
+
+    def take(self, count: int) -> list[Chunk]:
+        taken: list[Chunk] = []
+        while count and self._chunks:
+            chunk = self._chunks.popleft()
+            if len(chunk) > count:
+                self._chunks.appendleft(chunk[count:])
+                chunk = chunk[:count]
+            taken.append(chunk)
+            count -= len(chunk)
+            self.messages -= len(chunk)
+            self.size_bytes -= _size_bytes(chunk)
+        return taken
+
+
+def _size_bytes(chunk: Chunk) -> int:
+    # What Python adds to each byte string counts, too: small messages are mostly that.
+    return sum(map(len, filter(None, chunk.values))) + 64 * len(chunk)

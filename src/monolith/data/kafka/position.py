@@ -1,0 +1,116 @@
+"""Where the reading of some topics stands: the offset that comes next in each partition."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_VERSION = 1
+
+
+class Partition(NamedTuple):
+    """One partition of a topic; sorts by topic, then number."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"topic '{self.topic}', partition {self.number}"
+
+
+Offsets = dict[Partition, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaPosition:
+    """What a position holds; as bytes it is JSON with sorted keys."""
+
+    next: Offsets
+    """The offset behind the last message that was handed out; of a partition that gave none, where it began."""
+    ends: Offsets = field(default_factory=dict)
+    """Where the partitions end, of a pass that is not over: reading on ends where reading through would have."""
+    turn: Partition | None = None
+    """Whose block comes next, in fixed order."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Number of partitions of each topic when reading began: those that were added later are read from their start."""
+
+    def to_bytes(self) -> bytes:
+        """Canonical: equal positions are equal bytes."""
+        values: dict[str, Any] = {"kafka": _VERSION, "next": _nested(self.next), "partitions": self.counts}
+        if self.ends:
+            values["ends"] = _nested(self.ends)
+        if self.turn is not None:
+            values["turn"] = list(self.turn)
+        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, position: bytes) -> Self:
+        """What :meth:`to_bytes` gave.
+
+        Raises:
+            InvalidArgumentError: it is no position in Kafka topics.
+        """
+        try:
+            values = json.loads(position)
+            if values["kafka"] != _VERSION:
+                raise InvalidArgumentError(
+                    f"position in Kafka topics: format {values['kafka']!r}, this release reads {_VERSION}"
+                )
+            turn = values.get("turn")
+            return cls(
+                next=_flat(values["next"]),
+                ends=_flat(values.get("ends", {})),
+                turn=None if turn is None else Partition(str(turn[0]), int(turn[1])),
+                counts={str(topic): int(count) for topic, count in values["partitions"].items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            if isinstance(error, InvalidArgumentError):
+                raise
+            raise InvalidArgumentError(f"not a position in Kafka topics: {bytes(position)[:80]!r}") from error
+
+
+def merge_positions(positions: Iterable[bytes]) -> bytes:
+    """The position of all workers together, from those that each of them saved at the same checkpoint.
+
+    Of a partition that several of them read, one after another, it is the furthest. Give it to every worker of a job
+    that goes on with another number of workers, or whose group hands out partitions anew.
+
+    >>> merge_positions([KafkaPosition(next={Partition("clicks", 0): 7}).to_bytes(),
+    ...                  KafkaPosition(next={Partition("clicks", 1): 3}).to_bytes()])
+    b'{"kafka":1,"next":{"clicks":{"0":7,"1":3}},"partitions":{}}'
+    """
+    merged: Offsets = {}
+    ends: Offsets = {}
+    counts: dict[str, int] = {}
+    for position in positions:
+        part = KafkaPosition.from_bytes(position)
+        for partition, offset in part.next.items():
+            merged[partition] = max(offset, merged.get(partition, 0))
+        # A worker that is done has dropped its ends: its partitions begin a new pass, the others finish theirs.
+        ends |= part.ends
+        for topic, count in part.counts.items():
+            counts[topic] = max(count, counts.get(topic, 0))
+    return KafkaPosition(next=merged, ends=ends, counts=counts).to_bytes()
+
+
+def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for partition, offset in offsets.items():
+        nested.setdefault(partition.topic, {})[str(partition.number)] = offset
+    return nested
+
+
+def _flat(nested: Any) -> Offsets:
+    offsets = {
+        Partition(topic, int(number)): offset for topic, numbers in nested.items() for number, offset in numbers.items()
+    }
+    for partition, offset in offsets.items():
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or partition.number < 0:
+            raise InvalidArgumentError(f"position in Kafka topics: {partition}: no offset: {offset!r}")
+    return offsets

@@ -1,0 +1,179 @@
+"""Ids moved to another slot, made from numbers and texts, or mapped to others.
+
+Signatures keep 48 bits and the slot stands above them. The original's operators on tensors masked 49 bits, by which the
+old slot's low bit leaked into the new slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from monolith.config import config
+from monolith.data.batch_rows import with_columns
+from monolith.data.operators.column_access import column_of, describe_column, texts_of
+from monolith.data.operators.conditions import Operator
+from monolith.data.operators.id_hashes import city_hash64
+from monolith.data.operators.packed_texts import PackedTexts
+from monolith.ids import NUM_SLOTS_V2, pack_v2, switch_slot_v2
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.data.batch import Batch
+
+__all__ = ["HashInts", "HashTexts", "MapIds", "SwitchSlot", "check_slot", "id_mask", "sequence_mask"]
+
+
+@config
+class SwitchSlot(Operator):
+    """Moves the ids of columns to other slots, with their signatures; in place, or as copies beside the columns.
+
+    >>> from monolith import ids
+    >>> from monolith.data import Batch
+    >>> batch = Batch({"user": Ragged.from_lists([[ids.pack_v2(7, 5)]])}, num_rows=1)
+    >>> moved = SwitchSlot({"user": 100}, copy_suffix="shared")(batch)
+    >>> list(moved), ids.slot_v2(moved["user_shared"].values)
+    (['user', 'user_shared'], tensor([100]))
+    """
+
+    slots: Mapping[str, int] = field(kw_only=False)
+    """Column to its new slot."""
+    copy_suffix: str = ""
+    """Where given, the columns stay and copies ``<column>_<suffix>`` have the new slots."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "slots", dict(self.slots))
+        for slot in self.slots.values():
+            check_slot(self, slot)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with ids of the new slots."""
+        columns = {}
+        for name, slot in self.slots.items():
+            values = column_of(batch, name, self)
+            if not isinstance(values, Ragged) or values.dtype != torch.int64:
+                got = describe_column(values)
+                raise TypeError(f"SwitchSlot: column {name!r} must be a Ragged of int64, got {got}")
+            target = f"{name}_{self.copy_suffix}" if self.copy_suffix else name
+            columns[target] = _with_flat(values, switch_slot_v2(values.flat_values, slot))
+        return with_columns(batch, columns)
+
+
+@config
+class HashInts(Operator):
+    """Makes ids of whole numbers: CityHash64 of the number's 8 bytes as signature, under a slot."""
+
+    column: str = field(kw_only=False)
+    """int64, [B], [B, W] or rows of them."""
+    slot: int
+    output: str = ""
+    """Column of the ids; empty: in place."""
+
+    def __post_init__(self) -> None:
+        check_slot(self, self.slot)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with the ids."""
+        values = column_of(batch, self.column, self)
+        if isinstance(values, Tensor) and values.dtype == torch.int64 and values.ndim in {1, 2}:
+            width = values.shape[1] if values.ndim == 2 else 1
+            lengths = torch.full((batch.num_rows,), width, device=values.device)
+            values = Ragged.from_lengths(values.reshape(-1), lengths, validate=False)
+        if not isinstance(values, Ragged) or values.dtype != torch.int64:
+            got = describe_column(values)
+            raise TypeError(f"HashInts: column {self.column!r} must be int64, a tensor or a Ragged, got {got}")
+        ids = _with_flat(values, pack_v2(self.slot, city_hash64(values.flat_values)))
+        return with_columns(batch, {self.output or self.column: ids})
+
+
+@config
+class HashTexts(Operator):
+    """Makes one id of each text, a hash of all its bytes as signature, under a slot; an empty text has no id.
+
+    The original hashed only the first 8 bytes, by which longer texts fell together; ids differ from its ids.
+    """
+
+    column: str = field(kw_only=False)
+    slot: int
+    output: str = ""
+
+    def __post_init__(self) -> None:
+        check_slot(self, self.slot)
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with the ids."""
+        texts = PackedTexts(texts_of(batch, self.column, self))
+        lengths = torch.from_numpy(texts.lengths)
+        # FNV's upper bits mix best, and the signature keeps the lower ones.
+        hashes = city_hash64(torch.from_numpy(texts.hashes()))[lengths > 0]
+        ids = Ragged.from_lengths(pack_v2(self.slot, hashes), (lengths > 0).to(torch.int64), validate=False)
+        return with_columns(batch, {self.output or self.column: ids})
+
+
+@config
+class MapIds(Operator):
+    """Replaces integers by those of a mapping, and the ones that are not in it by a default."""
+
+    column: str = field(kw_only=False)
+    mapping: Mapping[int, int]
+    default: int = 0
+    output: str = ""
+    _keys: Tensor = field(init=False, repr=False, compare=False)
+    _values: Tensor = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        mapping = {int(key): int(value) for key, value in self.mapping.items()}
+        object.__setattr__(self, "mapping", mapping)
+        keys = sorted(mapping)
+        object.__setattr__(self, "_keys", torch.tensor(keys, dtype=torch.int64))
+        object.__setattr__(self, "_values", torch.tensor([mapping[key] for key in keys], dtype=torch.int64))
+
+    def __call__(self, batch: Batch) -> Batch:
+        """The batch with the integers replaced."""
+        values = column_of(batch, self.column, self)
+        if isinstance(values, list) or values.dtype != torch.int64:
+            raise TypeError(f"MapIds: column {self.column!r} must be int64, got {describe_column(values)}")
+        flat = values.flat_values if isinstance(values, Ragged) else values
+        mapped = self._mapped(flat)
+        result = _with_flat(values, mapped) if isinstance(values, Ragged) else mapped
+        return with_columns(batch, {self.output or self.column: result})
+
+    def _mapped(self, flat: Tensor) -> Tensor:
+        if not self.mapping:
+            return torch.full_like(flat, self.default)
+        keys, values = self._keys.to(flat.device), self._values.to(flat.device)
+        places = torch.searchsorted(keys, flat.contiguous()).clamp_(max=len(keys) - 1)
+        return torch.where(keys[places] == flat, values[places], self.default)
+
+
+def id_mask(rows: Ragged, wanted: int) -> Tensor:
+    """1 for the rows that contain the id, 0 for the others; float32 [B].
+
+    >>> id_mask(Ragged.from_lists([[7, 3], [], [3]]), 3)
+    tensor([1., 0., 1.])
+    """
+    mask = torch.zeros(rows.num_rows, device=rows.device)
+    mask[rows.value_rowids()[rows.flat_values == wanted]] = 1.0
+    return mask
+
+
+def sequence_mask(rows: Ragged, length: int) -> Tensor:
+    """1 where a row has an element, 0 behind its end; float32 [B, length]."""
+    return rows.mask(length).to(torch.float32)
+
+
+def check_slot(owner: object, slot: object) -> None:
+    """Refuses what is no slot of the v2 layout."""
+    if isinstance(slot, bool) or not isinstance(slot, int) or not 0 <= slot < NUM_SLOTS_V2:
+        raise ValueError(f"{type(owner).__name__}: slot must be from 0 to {NUM_SLOTS_V2 - 1}, got {slot!r}")
+
+
+def _with_flat(rows: Ragged, flat: Tensor) -> Ragged:
+    """Other innermost values in the same rows."""
+    inner = rows.values
+    return rows.with_values(_with_flat(inner, flat) if isinstance(inner, Ragged) else flat)

@@ -1,0 +1,221 @@
+"""The items that were seen last, with their features, to make negatives of.
+
+Channels are pools of their own: a draw from the channel of a sample gives a hard negative, one from any channel an easy
+one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from monolith.config import Config, config, require_at_least
+from monolith.data.batch import Batch
+from monolith.data.batch_rows import take_rows
+from monolith.data.operators.item_channel import ItemChannel
+from monolith.data.operators.row_store import RowStore
+from monolith.errors import ResourceExhaustedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    Numbers: TypeAlias = npt.NDArray[np.int64]
+    Reals: TypeAlias = npt.NDArray[np.float64]
+
+__all__ = ["Draws", "ItemPool", "PoolLimits"]
+
+
+@config
+class PoolLimits(Config):
+    """How much a pool keeps, and from when on it is drawn from."""
+
+    max_items: int = 100_000
+    """Of a channel; the item that was pushed first goes first."""
+    start_items: int = 500
+    """A channel is drawn from once it has more items than this."""
+    max_channels: int = 1024
+    """More are an error: a channel column with as many values as items would keep everything."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "max_items", "max_channels")
+        require_at_least(self, 0, "start_items")
+        if self.start_items >= self.max_items:
+            got = f"{self.start_items} and {self.max_items}"
+            raise ValueError(f"PoolLimits: start_items must be below max_items, got {got}: nothing would be drawn")
+
+
+class Draws(NamedTuple):
+    """What was drawn: n items, and what is known about each."""
+
+    found: npt.NDArray[np.bool_]
+    """[d]: which of the draws that were asked for gave an item; the others have no rows below."""
+    ids: Numbers
+    features: Batch
+    draw_counts: Numbers
+    """How often the item has been drawn, this time included."""
+    ages: Reals
+    """(place in the queue + 1) / size of the queue: 1 for the newest."""
+    log_q: Reals
+    """Natural logarithm of the probability that this draw had for this sample."""
+
+
+class ItemPool:
+    """Channels of items, bounded, with counters. Belongs to one thread.
+
+    Args:
+        columns: The features that belong to an item; ragged (of one level), dense or texts.
+        limits: How much is kept.
+    """
+
+    def __init__(self, columns: Sequence[str], limits: PoolLimits | None = None) -> None:
+        self.columns = tuple(columns)
+        self.limits = PoolLimits() if limits is None else limits
+        self._channels: dict[int, ItemChannel] = {}
+        self._features = RowStore(self.columns)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._channels.values()))
+
+    def sizes(self) -> dict[int, int]:
+        """Channel to the number of its items."""
+        return {channel: len(items) for channel, items in self._channels.items()}
+
+    def channels(self) -> Iterator[tuple[int, ItemChannel, Batch]]:
+        """Each channel with its items and their features, oldest first."""
+        for channel, items in self._channels.items():
+            yield channel, items, self._features.take(items.rows)
+
+    def push(self, channels: Numbers, ids: Numbers, rows: Batch) -> None:
+        """Adds the items of some rows, first row first. An item that is there only counts up; it keeps its features.
+
+        Raises:
+            ResourceExhaustedError: more channels than the limits allow.
+        """
+        distinct, which = np.unique(channels, return_inverse=True)
+        unknown = [channel for channel in distinct.tolist() if channel not in self._channels]
+        if len(self._channels) + len(unknown) > self.limits.max_channels:
+            raise ResourceExhaustedError(
+                f"item pool: more than {self.limits.max_channels} channels, the next one is {unknown[0]}; "
+                "is the channel column one of few values? PoolLimits.max_channels sets the limit"
+            )
+        for number, channel in enumerate(distinct.tolist()):
+            items = self._channels.setdefault(channel, ItemChannel(self.limits.max_items))
+            own = np.flatnonzero(which == number)
+            # A batch that brings more new items than fit would push out its own: only the last ones enter.
+            first = items.count_known(ids[own])[-self.limits.max_items :]
+            new_ids = ids[own[first]]
+            kept = self._features.append(take_rows(rows, torch.from_numpy(own[first])))
+            items.push(new_ids, kept, _occurrences(new_ids, ids[own]))
+        self._forget_evicted()
+
+    def restore_channel(self, channel: int, ids: Numbers, counts: tuple[Numbers, Numbers], features: Batch) -> None:
+        """Puts a channel back as it was saved: ids and features oldest first, how often seen and how often drawn."""
+        items = ItemChannel(self.limits.max_items)
+        items.push(ids, self._features.append(features), counts[0], counts[1])
+        self._channels[channel] = items
+        self._forget_evicted()
+
+    def draw(self, channels: Numbers, own_ids: Numbers, uniforms: Reals, *, easy_share: float, alpha: float) -> Draws:
+        """Draws one item for each row of the arguments, never the row's own item.
+
+        Args:
+            channels: Of the sample that each draw is for.
+            own_ids: Its item.
+            uniforms: [d, 3] in [0, 1): decide whether the channel is redrawn, which it becomes, and the item.
+            easy_share: Share of draws whose channel is redrawn, in proportion to the sizes of those that are ready.
+            alpha: Items are drawn in proportion to the power `alpha` of how often they were seen; 0 is uniformly.
+        """
+        ready, sizes = self._ready()
+        chosen, chances = _choose_channels(channels, uniforms, (ready, sizes), easy_share)
+        count = len(channels)
+        found = np.zeros(count, dtype=bool)
+        ids, rows, draw_counts = (np.zeros(count, dtype=np.int64) for _ in range(3))
+        ages, log_q = np.zeros(count), np.zeros(count)
+        for channel in np.unique(chosen[chances > 0]).tolist():
+            items = self._channels[channel]
+            own = np.flatnonzero((chosen == channel) & (chances > 0))
+            places, item_chances = items.choose(uniforms[own, 2], items.places_of(own_ids[own]), alpha)
+            own, places, item_chances = own[places >= 0], places[places >= 0], item_chances[places >= 0]
+            found[own] = True
+            ids[own], rows[own] = items.ids[places], items.rows[places]
+            draw_counts[own] = items.count_draws(places)
+            ages[own] = (places + 1) / len(items)
+            log_q[own] = np.log(chances[own] * item_chances)
+        features = self._features.take(rows[found])
+        return Draws(found, ids[found], features, draw_counts[found], ages[found], log_q[found])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as tensors and plain values: what a checkpoint keeps."""
+        items = list(self._channels.values())
+        features = self._features.take(_joined([channel.rows for channel in items]))
+        return {
+            "channels": torch.tensor(list(self._channels), dtype=torch.int64),
+            "sizes": torch.tensor([len(channel) for channel in items], dtype=torch.int64),
+            "ids": torch.from_numpy(_joined([channel.ids for channel in items])),
+            "seen": torch.from_numpy(_joined([channel.seen for channel in items])),
+            "drawn": torch.from_numpy(_joined([channel.drawn for channel in items])),
+            "features": dict(features),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Becomes the pool that was saved; what does not fit the limits of this one is left out, oldest first."""
+        if state["features"] and set(state["features"]) != set(self.columns):
+            saved, here = ", ".join(sorted(state["features"])), ", ".join(sorted(self.columns))
+            raise ValueError(f"item pool: saved with the columns {saved}, this one has {here}")
+        self._channels, self._features = {}, RowStore(self.columns)
+        features = Batch(state["features"], num_rows=len(state["ids"]))
+        arrays = {name: state[name].numpy() for name in ("ids", "seen", "drawn")}
+        begin = 0
+        for channel, size in zip(state["channels"].tolist(), state["sizes"].tolist(), strict=True):
+            part = slice(begin, begin + size)
+            own = take_rows(features, torch.arange(begin, begin + size))
+            counts = (arrays["seen"][part], arrays["drawn"][part])
+            self.restore_channel(channel, arrays["ids"][part], counts, own)
+            begin += size
+
+    def _ready(self) -> tuple[Numbers, Numbers]:
+        """Channels that may be drawn from, sorted, and their sizes."""
+        sizes = {channel: size for channel, size in sorted(self.sizes().items()) if size > self.limits.start_items}
+        return np.array(list(sizes), dtype=np.int64), np.array(list(sizes.values()), dtype=np.int64)
+
+    def _forget_evicted(self) -> None:
+        """Makes room once more rows are kept for nothing than for items."""
+        if self._features.num_rows <= 2 * len(self) + 1024:
+            return
+        live = _joined([items.rows for items in self._channels.values()])
+        new_number = np.full(self._features.num_rows, -1, dtype=np.int64)
+        new_number[live] = np.arange(len(live))
+        self._features.keep_only(live)
+        for items in self._channels.values():
+            items.move_rows(new_number)
+
+
+def _choose_channels(
+    channels: Numbers, uniforms: Reals, ready: tuple[Numbers, Numbers], easy_share: float
+) -> tuple[Numbers, Reals]:
+    """The channel of each draw, and the probability with which a sample of that channel would draw from it."""
+    names, sizes = ready
+    if not len(names):
+        return channels, np.zeros(len(channels))
+    ends = np.cumsum(sizes)
+    places = np.minimum(np.searchsorted(ends, uniforms[:, 1] * ends[-1], side="right"), len(names) - 1)
+    chosen = np.where(uniforms[:, 0] < easy_share, names[places], channels)
+    at = np.minimum(np.searchsorted(names, chosen), len(names) - 1)
+    is_ready = names[at] == chosen
+    chances = easy_share * sizes[at] / ends[-1] + np.where(chosen == channels, 1 - easy_share, 0.0)
+    return chosen, np.where(is_ready, chances, 0.0)
+
+
+def _occurrences(wanted: Numbers, ids: Numbers) -> Numbers:
+    """How often each of the wanted ids stands in `ids`."""
+    distinct, counts = np.unique(ids, return_counts=True)
+    occurrences: Numbers = counts[np.searchsorted(distinct, wanted)]
+    return occurrences
+
+
+def _joined(arrays: list[Numbers]) -> Numbers:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])

@@ -1,0 +1,55 @@
+"""A reading of elements that can be fetched by their number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from monolith.data.position import SavedPosition, encode_position
+from monolith.data.reading import Reading
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+__all__ = ["IndexedReading"]
+
+
+class IndexedReading(Reading[T]):
+    """Fetches one element after another; its position is the number of those that were returned.
+
+    Args:
+        kind: Of the dataset, in positions and messages.
+        fetch: Called with the number of an element.
+        length: Number of elements; None for no end.
+        position: Where to go on.
+    """
+
+    def __init__(self, kind: str, fetch: Callable[[int], T], length: int | None, position: bytes | None) -> None:
+        self._kind = kind
+        self._fetch = fetch
+        self._length = length
+        self._index = 0 if position is None else SavedPosition(position, kind).number("index")
+        self._is_closed = False
+        if length is not None and self._index > length:
+            raise InvalidArgumentError(
+                f"position for a dataset of kind {kind!r}: it stands behind {self._index} elements, this dataset has "
+                f"{length}; build the dataset as the one that the position was saved from"
+            )
+
+    @property
+    def position(self) -> bytes:
+        """The kind, and the number of elements that were returned."""
+        return encode_position(self._kind, {"index": self._index})
+
+    def __next__(self) -> T:
+        if self._is_closed or self._index == self._length:
+            raise StopIteration
+        element = self._fetch(self._index)
+        self._index += 1
+        return element
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self._is_closed = True

@@ -1,0 +1,42 @@
+"""`Dataset.map`: a function over every element."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from monolith.data.pipeline.stage import Source, Stage, StageReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.data.reading import Reading
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+__all__ = ["Map"]
+
+
+class Map(Stage[S, T]):
+    """What a function makes of each element; None drops the element."""
+
+    def __init__(self, function: Callable[[S], T | None]) -> None:
+        if not callable(function):
+            raise TypeError(f"map: expected a function, got {function!r}")
+        self._function = function
+
+    def read(self, source: Source[S], position: bytes | None) -> Reading[T]:
+        """The position is that of the source."""
+        return _MapReading(source.read(position), self._function)
+
+
+class _MapReading(StageReading[S, T]):
+    def __init__(self, source: Reading[S], function: Callable[[S], T | None]) -> None:
+        super().__init__(source)
+        self._function = function
+
+    def __next__(self) -> T:
+        while True:
+            made = self._call(self._function, next(self._source))
+            if made is not None:
+                return made

@@ -1,0 +1,48 @@
+"""`Dataset.mark_last`: tells with each element whether it is the last one, by reading one element ahead.
+
+With it, workers that train in step can stop together: each gathers the others' marks, and all stop when one is set.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from monolith.data.pipeline.stage import Source, Stage, StageReading
+
+if TYPE_CHECKING:
+    from monolith.data.reading import Reading
+
+T = TypeVar("T")
+
+__all__ = ["MarkLast"]
+
+
+class MarkLast(Stage[T, tuple[T, bool]]):
+    """Pairs of an element and whether it is the last one."""
+
+    def read(self, source: Source[T], position: bytes | None) -> Reading[tuple[T, bool]]:
+        """The position is that of the source behind the element that was returned, not behind the one ahead."""
+        return _MarkLastReading(source.read(position))
+
+
+class _MarkLastReading(StageReading[T, "tuple[T, bool]"]):
+    def __init__(self, source: Reading[T]) -> None:
+        super().__init__(source)
+        self._returned_to = source.position
+        self._ahead: list[T] = []
+
+    @property
+    def position(self) -> bytes:
+        return self._returned_to
+
+    def __next__(self) -> tuple[T, bool]:
+        if not self._ahead:
+            self._ahead.append(next(self._source))
+        behind = self._source.position
+        try:
+            following = [next(self._source)]
+        except StopIteration:
+            following = []
+        (element,), self._ahead = self._ahead, following
+        self._returned_to = behind
+        return element, not following

@@ -1,0 +1,75 @@
+"""What every step of a pipeline is: a `Stage`, which turns the readings of a source into readings of its own.
+
+A stage knows no dataset: `Dataset` puts source and stage together. It is not changed once built, and any number of
+readings may use it at a time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from monolith.data.reading import Reading
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+S = TypeVar("S")
+T = TypeVar("T")
+S_co = TypeVar("S_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
+
+__all__ = ["Source", "Stage", "StageReading"]
+
+
+class Source(Protocol[S_co]):
+    """What a stage reads from: a `Dataset`."""
+
+    def read(self, position: bytes | None = None) -> Reading[S_co]:
+        """Begins to read, at the start or behind a position."""
+
+    def for_epoch(self, epoch: int) -> Source[S_co]:
+        """The same elements, in the order of this pass over the data."""
+
+
+class Stage(ABC, Generic[S, T_co]):
+    """Makes elements of type T out of those of a source."""
+
+    @abstractmethod
+    def read(self, source: Source[S], position: bytes | None) -> Reading[T_co]:
+        """Begins to read, at the start or behind a position that a reading of an equal stage had."""
+
+    def for_epoch(self, epoch: int) -> Stage[S, T_co]:  # noqa: ARG002 - for those whose order depends on it
+        """The stage as it is in this pass over the data."""
+        return self
+
+
+class StageReading(Reading[T_co], Generic[S, T_co]):
+    """A reading that reads another one, and closes it."""
+
+    def __init__(self, source: Reading[S]) -> None:
+        self._source = source
+        self._failed_call: str | None = None
+
+    @property
+    def position(self) -> bytes:
+        """That of the source, for stages that hold nothing back."""
+        if self._failed_call is not None:
+            raise FailedPreconditionError(
+                f"{self._failed_call} failed on an element that was read from the source and not returned; "
+                "go on from the position that was saved before it"
+            )
+        return self._source.position
+
+    def close(self) -> None:
+        """Closes the source."""
+        self._source.close()
+
+    def _call(self, function: Callable[[S], T], element: S) -> T:
+        """What the user's function makes of an element; if it fails, the source is one element ahead of the user."""
+        try:
+            return function(element)
+        except BaseException:
+            self._failed_call = getattr(function, "__name__", type(function).__name__)
+            raise

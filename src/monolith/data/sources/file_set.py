@@ -1,0 +1,112 @@
+"""Which files are read, by whom, and in which order."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import fsspec
+
+from monolith.data.pipeline.draws import permutation
+from monolith.data.sources.partitions import expand_ranges
+from monolith.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["FileSet"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class FileSet:
+    """Files by name or pattern: sorted, shuffled if a seed is given, and every `count`-th of them for a worker.
+
+    Patterns are looked up once, when the set is made. The order is the same on every worker, which then takes its
+    share of it, so no file is read twice and none is left out.
+
+    Args:
+        paths: Paths, globs (`*`, `?`, `[...]`, `**`), ranges (`{DATE(20240101,20240131)}`, `{INT(0,9)}`), and URLs that
+            fsspec knows; one or many.
+        shard: Number of this worker and how many there are.
+        seed: Shuffles the files, differently in each epoch; None keeps them sorted.
+        storage_options: For the file system of URLs, such as the address of an object store.
+
+    Raises:
+        NotFoundError: a name without a pattern in it does not exist (found when it is read), or nothing matches at all.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        shard: tuple[int, int] = (0, 1),
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        index, count = shard
+        if not 0 <= index < count:
+            raise ValueError(f"shard must be (number of this worker, number of workers), got {shard}")
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        self._shard = shard
+        self._seed = seed
+        self._options = dict(storage_options or {})
+        patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
+        self._files = sorted({file for pattern in patterns for file in self._find(pattern)})
+        if not self._files:
+            raise NotFoundError(f"no file matches {', '.join(map(repr, given)) or 'an empty list of paths'}")
+        if len(self._files) <= index:
+            _LOG.warning("worker %d of %d has nothing to read: there are %d files", index, count, len(self._files))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files, of all workers, sorted."""
+        return tuple(self._files)
+
+    def order(self, epoch: int = 0) -> list[str]:
+        """The files of this worker, as they are read in an epoch."""
+        index, count = self._shard
+        if self._seed is None:
+            return self._files[index::count]
+        return [self._files[place] for place in permutation(len(self._files), self._seed, epoch).tolist()][index::count]
+
+    def digest(self, epoch: int = 0) -> str:
+        """A short text that differs when the order does; positions carry it."""
+        names = "\n".join(self.order(epoch))
+        return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def open(self, path: str) -> BinaryIO:
+        """A file of the set, open to read from its start.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        try:
+            if "://" in path:
+                return cast("BinaryIO", fsspec.open(path, "rb", **self._options).open())
+            return Path(path).open("rb", buffering=0)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"file '{path}': there is no such file") from error
+
+    def _find(self, pattern: str) -> list[str]:
+        is_local = "://" not in pattern
+        # A name that exists is meant as it stands, whatever characters it has.
+        if not glob.has_magic(pattern) or (is_local and Path(pattern).is_file()):
+            return [pattern]
+        if not is_local:
+            system, place = fsspec.core.url_to_fs(pattern, **self._options)
+            entries = system.glob(place, detail=True)
+            found = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
+        else:
+            found = [
+                name
+                for name in glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
+                if not Path(name).is_dir()
+            ]
+        if not found:
+            _LOG.warning("no file matches %r", pattern)
+        return found

@@ -1,0 +1,173 @@
+"""Parquet files as a dataset of batches; needs `monolith[parquet]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.batch import Batch
+from monolith.data.pipeline.counts import whole_number
+from monolith.data.sources.arrow_columns import ColumnType, batch_column
+from monolith.data.sources.file_dataset import FileDataset
+from monolith.errors import DataLossError, InvalidArgumentError, UnimplementedError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+    from typing import BinaryIO
+
+    from monolith.data.sources.file_set import FileSet
+
+__all__ = ["ParquetDataset"]
+
+
+class ParquetDataset(FileDataset[Batch]):
+    """The columns of Parquet files in batches of at most `block_rows` rows; other columns are not read.
+
+    How the types of Parquet become those of a `Batch` is said in `arrow_columns`. A batch does not reach across row
+    groups: `batch` makes them of one size.
+
+    Args:
+        files: Which, or a `FileSet`.
+        columns: Names, or names with what each must hold: ``any``, ``int``, ``fid_v1`` (turned into v2), ``fid_v2``,
+            ``float`` or ``bytes``. None for all columns of each file.
+        block_rows: Rows of a batch.
+        cycle_length: Files that are read at a time, a block of each in turn.
+
+    Raises:
+        InvalidArgumentError: while reading: a column that is not there, or of another type; names file and column.
+        DataLossError: while reading: a file that is no Parquet, or is damaged.
+    """
+
+    def __init__(
+        self,
+        files: FileSet | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        columns: Iterable[str] | Mapping[str, ColumnType | str] | None = None,
+        *,
+        block_rows: int = 1 << 14,
+        cycle_length: int = 1,
+    ) -> None:
+        _pyarrow()
+        super().__init__(files, cycle_length=cycle_length)
+        self._block_rows = whole_number("block_rows", block_rows, at_least=1)
+        self._columns = None if columns is None else _typed(columns)
+
+    def open_file(self, path: str, place: Any) -> _OpenParquet:
+        """Begins to read a file; a place is a row group and how many of its rows were returned."""
+        try:
+            group, row = (0, 0) if place is None else (int(place["row_group"]), int(place["row"]))
+        except (TypeError, KeyError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"file '{path}': expected row_group and row to go on from, got {place!r}"
+            ) from error
+        file = self.files.open(path)
+        try:
+            return _OpenParquet(file, path, self._columns, self._block_rows, (group, row))
+        except BaseException:
+            file.close()
+            raise
+
+
+class _OpenParquet:
+    """One file. Row groups are decoded block by block, so that memory holds a block, not a row group."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        path: str,
+        columns: dict[str, ColumnType] | None,
+        block_rows: int,
+        start: tuple[int, int],
+    ) -> None:
+        self._file = file
+        self._path = path
+        self._block_rows = block_rows
+        self._row_group, self._row = start
+        with _named_errors(path):
+            self._parquet = _pyarrow().ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+        self._columns = self._checked(columns)
+        self._blocks: Iterator[Any] | None = None
+
+    @property
+    def place(self) -> Any:
+        return {"row": self._row, "row_group": self._row_group}
+
+    def __next__(self) -> Batch:
+        while self._row_group < self._parquet.num_row_groups:
+            if self._blocks is None:
+                self._blocks = self._begin_row_group()
+            try:
+                with _named_errors(self._path, f"row group {self._row_group}, row {self._row}: "):
+                    block = next(self._blocks, None)
+            except BaseException:
+                self._blocks = None  # what has raised is not at its end
+                raise
+            if block is not None:
+                return self._batch_of(block)
+            self._row_group, self._row, self._blocks = self._row_group + 1, 0, None
+        raise StopIteration
+
+    def close(self) -> None:
+        self._blocks = None
+        self._parquet.close()
+        self._file.close()
+
+    def _begin_row_group(self) -> Iterator[Any]:
+        """The blocks of the row group, without the rows that were returned before."""
+        to_skip = self._row
+        blocks = self._parquet.iter_batches(
+            batch_size=self._block_rows, row_groups=[self._row_group], columns=list(self._columns)
+        )
+        for block in blocks:
+            skipped = min(to_skip, block.num_rows)
+            to_skip -= skipped
+            if skipped < block.num_rows:
+                yield block.slice(skipped) if skipped else block
+
+    def _batch_of(self, block: Any) -> Batch:
+        arrays = dict(zip(block.schema.names, block.columns, strict=True))
+        columns = {
+            name: batch_column(arrays[name], wanted, f"file '{self._path}': column {name!r}")
+            for name, wanted in self._columns.items()
+        }
+        self._row += block.num_rows
+        return Batch(columns, num_rows=block.num_rows)
+
+    def _checked(self, columns: dict[str, ColumnType] | None) -> dict[str, ColumnType]:
+        there = self._parquet.schema_arrow.names
+        if columns is None:
+            return dict.fromkeys(there, ColumnType.ANY)
+        missing = [name for name in columns if name not in there]
+        if missing:
+            raise InvalidArgumentError(
+                f"file '{self._path}': there is no column {', '.join(map(repr, missing))}; it has {', '.join(there)}"
+            )
+        return columns
+
+
+@contextmanager
+def _named_errors(path: str, place: str = "") -> Iterator[None]:
+    """Tells which file the errors of pyarrow are about."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise DataLossError(f"file '{path}': {place}no Parquet that can be read: {error}") from error
+
+
+def _typed(columns: Iterable[str] | Mapping[str, ColumnType | str]) -> dict[str, ColumnType]:
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be names or a mapping of names to types, got the text {columns!r}")
+    if isinstance(columns, Mapping):
+        return {name: ColumnType.of(wanted) for name, wanted in columns.items()}
+    return dict.fromkeys(columns, ColumnType.ANY)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise UnimplementedError("Parquet files need pyarrow; install monolith[parquet]") from error
+    return pq

@@ -1,0 +1,22 @@
+"""Paths and copies, on this machine and on every file system that fsspec knows.
+
+Imports nothing above `monolith.errors`. Read `paths` first; `installation` finds the folder that this package lies in.
+"""
+
+from __future__ import annotations
+
+from monolith.files.copying import CopyFile, CopyRecursively
+from monolith.files.installation import find_main, get_libops_path
+from monolith.files.paths import basename, dirname, exists, isabs, join
+
+__all__ = [
+    "CopyFile",
+    "CopyRecursively",
+    "basename",
+    "dirname",
+    "exists",
+    "find_main",
+    "get_libops_path",
+    "isabs",
+    "join",
+]

@@ -1,0 +1,174 @@
+"""Copies of files and trees between any two file systems, with another try when one fails."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+
+from monolith.clock import SystemClock
+from monolith.errors import AlreadyExistsError, NotFoundError, UnavailableError
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+
+__all__ = ["CopyFile", "CopyRecursively"]
+
+_log = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS = 0.1
+LONGEST_WAIT_SECONDS = 5.0
+_CHUNK_BYTES = 8 << 20
+
+
+def CopyFile(  # noqa: N802 - the name that users know
+    src: str,
+    dst: str,
+    *,
+    overwrite: bool = True,
+    skip_nonexist: bool = True,
+    max_retries: int = 5,
+    clock: Clock | None = None,
+) -> None:
+    """Copies a file; a reader of `dst` sees the old file or the new one, never a part. Missing folders are made.
+
+    Args:
+        src: A path on any file system.
+        dst: Another one.
+        overwrite: Whether a file that is there is replaced.
+        skip_nonexist: Whether a source that is not there is passed over; files of a running job come and go.
+        max_retries: Attempts in all; they wait 0.1 s, 0.2 s, 0.4 s, ... for each other.
+        clock: Measures the wait.
+
+    Raises:
+        NotFoundError: There is no source.
+        AlreadyExistsError: There is a file at `dst`, which was not to be replaced.
+        UnavailableError: No attempt succeeded; its cause is the error of the last one.
+    """
+    _require_positive("max_retries", max_retries)
+    if not overwrite and _exists(dst):
+        raise AlreadyExistsError(f"CopyFile: {dst} is there and was not to be replaced by {src}")
+    clock = clock or SystemClock()
+    for attempt in range(1, max_retries + 1):
+        try:
+            _copy(src, dst)
+        except FileNotFoundError as error:
+            # Only the source's absence: a folder of the target that vanished is worth another try.
+            if not _exists(src):
+                if skip_nonexist:
+                    _log.info("CopyFile: passed over %s, which is not there", src)
+                    return
+                raise NotFoundError(f"CopyFile: there is no {src} to copy to {dst}") from error
+            failure: OSError = error
+        except OSError as error:
+            failure = error
+        else:
+            return
+        _log.warning("CopyFile: attempt %d of %d for %s failed: %s", attempt, max_retries, src, failure)
+        if attempt == max_retries:
+            raise UnavailableError(f"CopyFile: cannot copy {src} to {dst} in {max_retries} attempts") from failure
+        clock.sleep(min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), LONGEST_WAIT_SECONDS))
+
+
+def CopyRecursively(  # noqa: N802 - the name that users know
+    src: str,
+    dst: str,
+    *,
+    max_workers: int = 1,
+    skip_nonexist: bool = True,
+    max_retries: int = 5,
+    clock: Clock | None = None,
+) -> None:
+    """Copies a folder with all that is in it; what is at `dst` is removed first.
+
+    Args:
+        src: A folder on any file system.
+        dst: Where its copy goes.
+        max_workers: Threads that copy files.
+        skip_nonexist: Whether a source that is not there, or a file that vanishes meanwhile, is passed over.
+        max_retries: Attempts in all for each file.
+        clock: Measures the wait between them.
+
+    Raises:
+        ValueError: There is no source, it is no folder, or one of the two is inside the other.
+        OpError: As `CopyFile`, for a file.
+    """
+    _require_positive("max_workers", max_workers)
+    _require_positive("max_retries", max_retries)
+    source, source_root = _open(src)
+    target, target_root = _open(dst)
+    if not source.exists(source_root):
+        if skip_nonexist:
+            _log.info("CopyRecursively: passed over %s, which is not there", src)
+            return
+        raise ValueError(f"CopyRecursively: there is no {src} to copy to {dst}")
+    if not source.isdir(source_root):
+        raise ValueError(f"CopyRecursively: {src} is no folder; use CopyFile")
+    if source == target and _overlap(source_root, target_root):
+        # Removing the target would remove the source.
+        raise ValueError(f"CopyRecursively: {src} and {dst} lie inside each other; choose a folder apart")
+    if target.exists(target_root):
+        target.rm(target_root, recursive=True)
+    target.makedirs(target_root, exist_ok=True)
+
+    def copy(name: str) -> None:
+        path, copied = (files.unstrip_protocol(f"{root}/{name}") for files, root in roots)
+        CopyFile(path, copied, skip_nonexist=skip_nonexist, max_retries=max_retries, clock=clock)
+
+    roots = ((source, source_root), (target, target_root))
+    names = _make_folders(source, source_root, target, target_root)
+    with ThreadPoolExecutor(max_workers, thread_name_prefix="copy") as threads:
+        list(threads.map(copy, names))
+
+
+def _make_folders(source: Any, source_root: str, target: Any, target_root: str) -> list[str]:
+    """The names of all files under the source, whose folders are made in the target, the empty ones too."""
+    names = []
+    for folder, folders, files in source.walk(source_root):
+        inside = str(folder)[len(source_root) :].strip("/")
+        prefix = f"{inside}/" if inside else ""
+        for name in folders:
+            target.makedirs(f"{target_root}/{prefix}{name}", exist_ok=True)
+        names += [f"{prefix}{name}" for name in files]
+    return names
+
+
+def _copy(src: str, dst: str) -> None:
+    source, source_path = _open(src)
+    target, target_path = _open(dst)
+    parent, _, name = target_path.rpartition("/")
+    temporary = f"{parent}/{name}-tmp.{uuid.uuid4().hex}"
+    with source.open(source_path, "rb") as reader:
+        target.makedirs(parent or "/", exist_ok=True)
+        try:
+            with target.open(temporary, "wb") as writer:
+                shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
+            target.mv(temporary, target_path)
+        except BaseException:
+            if target.exists(temporary):
+                target.rm_file(temporary)
+            raise
+
+
+def _open(path: str) -> tuple[Any, str]:
+    files, name = fsspec.core.url_to_fs(path)
+    files.invalidate_cache(name)  # remote file systems remember listings, and others write there
+    return files, str(name).rstrip("/")
+
+
+def _exists(path: str) -> bool:
+    files, name = _open(path)
+    return bool(files.exists(name))
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"copy: {name} must be >= 1, got {value}")

@@ -1,0 +1,64 @@
+"""Paths as text: of this machine, or of a remote file system with its protocol in front, as ``s3://bucket/x``."""
+
+from __future__ import annotations
+
+import re
+
+import fsspec
+
+__all__ = ["basename", "dirname", "exists", "isabs", "join"]
+
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//?|$)")
+_ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
+
+
+def isabs(path: str) -> bool:
+    """Whether a path stands for itself: it begins with a slash or names a remote file system.
+
+    >>> isabs("/models"), isabs("hdfs:/models"), isabs("s3://bucket/models"), isabs("models"), isabs("a:b/c")
+    (True, True, True, False, False)
+    """
+    return path.startswith("/") or _PROTOCOL.match(path) is not None
+
+
+def join(path: str, *parts: str) -> str:
+    """A path with further parts; one that is absolute starts anew.
+
+    >>> join("s3://bucket/models/", "ranker", "checkpoint"), join("models", "/tmp/x"), join("", "x")
+    ('s3://bucket/models/ranker/checkpoint', '/tmp/x', 'x')
+    """
+    for part in parts:
+        starts_anew = not path or isabs(part)
+        path = part if starts_anew else f"{path.removesuffix('/')}/{part}"
+    return path
+
+
+def basename(path: str) -> str:
+    """What stands behind the last slash.
+
+    >>> basename("s3://bucket/models/ranker"), basename("ranker"), basename("models/")
+    ('ranker', 'ranker', '')
+    """
+    return path[len(_root(path)) :].rpartition("/")[2]
+
+
+def dirname(path: str) -> str:
+    """What stands before it, without slashes at its end unless it is a root.
+
+    >>> dirname("s3://bucket/models"), dirname("/x"), dirname("x"), dirname("memory://x")
+    ('s3://bucket', '/', '', 'memory://')
+    """
+    root = _root(path)
+    return root + path[len(root) :].rpartition("/")[0].rstrip("/")
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder; looked up anew, although remote file systems remember listings."""
+    files, name = fsspec.core.url_to_fs(path)
+    files.invalidate_cache(name)
+    return bool(files.exists(name))
+
+
+def _root(path: str) -> str:
+    found = _ROOT.match(path)
+    return found.group() if found is not None and isabs(path) else ""

@@ -1,0 +1,21 @@
+"""The controller service: an operator stops, resumes and saves a running training, and asks how far it is.
+
+`ServerHook` serves it from the chief's session, `ControllerClient` and ``monolith control`` call it. Needs grpcio,
+which is imported when a server or client is made. Read `service` first.
+"""
+
+from __future__ import annotations
+
+from monolith.hooks.server.client import ControllerClient, get_stub_from_model_dir
+from monolith.hooks.server.credentials import ClientCredentials, ServerCredentials
+from monolith.hooks.server.server_hook import ServerHook
+from monolith.hooks.server.step_gate import StepGate
+
+__all__ = [
+    "ClientCredentials",
+    "ControllerClient",
+    "ServerCredentials",
+    "ServerHook",
+    "StepGate",
+    "get_stub_from_model_dir",
+]

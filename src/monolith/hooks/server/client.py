@@ -1,0 +1,170 @@
+"""Calls the controller service of a running training, which is found through its model directory."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith import errors
+from monolith.cluster import text_files
+from monolith.hooks.server.credentials import ClientCredentials, load_grpc
+from monolith.hooks.server.protos import controller_service_pb2 as messages
+from monolith.hooks.server.server_hook import address_file
+from monolith.hooks.server.service import SERVICE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["ControllerClient", "ControllerStub", "find_controller", "get_stub_from_model_dir"]
+
+CALL_TIMEOUT_SECONDS = 10.0
+SAVE_TIMEOUT_SECONDS = 3600.0
+_CLASSES = {
+    found.error_code: found
+    for found in vars(errors).values()
+    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+}
+"""Status code to the error of that name."""
+
+
+def find_controller(model_dir: str) -> str:
+    """The address that the training of a model has published.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    path = address_file(model_dir)
+    address = (text_files.read_text(path) or "").strip()
+    if not address:
+        raise errors.NotFoundError(
+            f"controller: there is no address in {path}; a training with a controller writes it when it starts and "
+            f"removes it when it ends: is one running with this model_dir?"
+        )
+    return address
+
+
+class ControllerStub:
+    """The methods of the service by their names on the wire; they take and return messages, and raise gRPC's errors.
+
+    Args:
+        channel: A gRPC channel.
+        metadata: What goes with every call that does not bring its own.
+    """
+
+    StopTraining: Callable[..., Any]
+    ResumeTraining: Callable[..., Any]
+    GetBlockStatus: Callable[..., Any]
+    SaveCheckpoint: Callable[..., Any]
+    GetTrainingStatus: Callable[..., Any]
+
+    def __init__(self, channel: Any, metadata: Sequence[tuple[str, str]] = ()) -> None:
+        self._channel = channel
+        for method in SERVICE.methods:
+            call = channel.unary_unary(
+                f"/{SERVICE.full_name}/{method.name}",
+                request_serializer=getattr(messages, method.input_type.name).SerializeToString,
+                response_deserializer=getattr(messages, method.output_type.name).FromString,
+            )
+            setattr(self, method.name, functools.partial(call, metadata=metadata))
+
+    def close(self) -> None:
+        """Closes the channel."""
+        self._channel.close()
+
+
+class ControllerClient:
+    """Calls one controller. A context manager; any thread may call it.
+
+    Args:
+        address: ``host:port`` of the controller.
+        credentials: What to show it, and whom to trust.
+        timeout_seconds: How long a call may take; None gives a save an hour and others ten seconds.
+    """
+
+    def __init__(
+        self, address: str, *, credentials: ClientCredentials | None = None, timeout_seconds: float | None = None
+    ) -> None:
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise ValueError(f"controller: timeout_seconds must be > 0, got {timeout_seconds!r}")
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._stub = open_stub(address, credentials or ClientCredentials())
+
+    @classmethod
+    def of_model_dir(
+        cls, model_dir: str, *, credentials: ClientCredentials | None = None, timeout_seconds: float | None = None
+    ) -> Self:
+        """The client for the training that runs with a model directory."""
+        return cls(find_controller(model_dir), credentials=credentials, timeout_seconds=timeout_seconds)
+
+    def stop_training(self) -> None:
+        """Makes the job wait before its next step.
+
+        Raises:
+            AlreadyExistsError: It waits already.
+        """
+        self._call("StopTraining", messages.StopTrainingRequest())
+
+    def resume_training(self) -> None:
+        """Lets the job go on; one that trains is left alone."""
+        self._call("ResumeTraining", messages.ResumeTrainingRequest())
+
+    def get_block_status(self) -> tuple[list[int], list[int]]:
+        """Workers that wait and workers that do not."""
+        status = self._call("GetBlockStatus", messages.GetBlockStatusRequest())
+        return list(status.blocked_indices), list(status.unblocked_indices)
+
+    def save_checkpoint(self) -> None:
+        """Saves between two steps; returns when it is done."""
+        self._call("SaveCheckpoint", messages.SaveCheckpointRequest(), SAVE_TIMEOUT_SECONDS)
+
+    def get_global_step(self) -> int:
+        """Number of steps that were trained."""
+        return int(self._call("GetTrainingStatus", messages.GetTrainingStatusRequest()).global_step)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._stub.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, method: str, request: Any, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> Any:
+        grpc = load_grpc()
+        call = getattr(self._stub, method)
+        try:
+            return call(request, timeout=self._timeout_seconds or timeout_seconds)
+        except grpc.RpcError as error:
+            raise self._translate(error.code().value[0], str(error.details())) from error
+
+    def _translate(self, code: int, text: str) -> errors.OpError:
+        if code == errors.UnavailableError.error_code:
+            return errors.UnavailableError(
+                f"controller at {self._address} does not answer ({text}); has training ended, or does it run on "
+                f"another machine, or under TLS?"
+            )
+        if code == errors.DeadlineExceededError.error_code:
+            return errors.DeadlineExceededError(
+                f"controller at {self._address}: no answer in time; what was asked for may still happen"
+            )
+        return _CLASSES.get(code, errors.UnknownError)(text)
+
+
+def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
+    """The plain methods of the controller at an address."""
+    grpc = load_grpc()
+    options = [("grpc.enable_http_proxy", 0)]  # a proxy for the web cannot reach a training
+    secure = credentials.grpc_credentials()
+    if secure is None:
+        channel = grpc.insecure_channel(address, options)
+    else:
+        channel = grpc.secure_channel(address, secure, options)
+    return ControllerStub(channel, credentials.metadata())
+
+
+def get_stub_from_model_dir(model_dir: str, *, credentials: ClientCredentials | None = None) -> ControllerStub:
+    """The plain methods of the controller of the training that runs with a model directory."""
+    return open_stub(find_controller(model_dir), credentials or ClientCredentials())

@@ -1,0 +1,113 @@
+"""Who may call the controller service: an optional token, and optional TLS.
+
+A token travels as metadata, ``authorization: Bearer <token>``.
+"""
+
+from __future__ import annotations
+
+import hmac
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ClientCredentials", "ServerCredentials", "load_grpc"]
+
+_HEADER = "authorization"
+
+
+def load_grpc() -> Any:
+    """The gRPC package, imported on first use."""
+    try:
+        return importlib.import_module("grpc")
+    except ModuleNotFoundError as err:
+        message = "the controller service needs grpcio, which is not installed; run: pip install 'monolith[control]'"
+        raise ModuleNotFoundError(message, name=err.name) from err
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerCredentials:
+    """What a server asks of its callers, and shows them. Without any, everybody who reaches the port may call."""
+
+    token: str | None = field(default=None, repr=False)
+    """A secret that callers must know."""
+    tls_certificate: str | Path | None = None
+    """File with the server's certificate chain, PEM; given together with its key."""
+    tls_key: str | Path | None = field(default=None, repr=False)
+    """File with the private key of the certificate, PEM."""
+    tls_client_ca: str | Path | None = None
+    """File with the authorities whose certificates callers must show, PEM; None asks for none."""
+
+    def __post_init__(self) -> None:
+        _require_token(self.token)
+        _require_pair(self.tls_certificate, self.tls_key)
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("controller: tls_client_ca is for TLS; give tls_certificate and tls_key too")
+
+    def accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+        """Whether a call with this metadata knows the token; takes as long for a wrong one as for a right one."""
+        if self.token is None:
+            return True
+        shown = [value for name, value in metadata if name == _HEADER and isinstance(value, str)]
+        expected = _bearer(self.token).encode()
+        return len(shown) == 1 and hmac.compare_digest(shown[0].encode("utf-8", "surrogateescape"), expected)
+
+    def grpc_credentials(self) -> Any | None:
+        """What gRPC wants for TLS; None for plain text."""
+        if self.tls_certificate is None or self.tls_key is None:
+            return None
+        chain = [(_read(self.tls_key), _read(self.tls_certificate))]
+        authorities = None if self.tls_client_ca is None else _read(self.tls_client_ca)
+        return load_grpc().ssl_server_credentials(chain, authorities, require_client_auth=authorities is not None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientCredentials:
+    """What a caller shows, and whom it trusts."""
+
+    token: str | None = field(default=None, repr=False)
+    """The server's secret."""
+    tls_ca: str | Path | None = None
+    """File with the authorities that the server's certificate must come from, PEM; turns TLS on."""
+    tls_certificate: str | Path | None = None
+    """File with a certificate of our own, for servers that ask for one; given together with its key."""
+    tls_key: str | Path | None = field(default=None, repr=False)
+    """File with its private key."""
+
+    def __post_init__(self) -> None:
+        _require_token(self.token)
+        _require_pair(self.tls_certificate, self.tls_key)
+        if self.tls_certificate is not None and self.tls_ca is None:
+            raise ValueError("controller: tls_certificate of a caller needs tls_ca, which turns TLS on")
+
+    def metadata(self) -> list[tuple[str, str]]:
+        """What goes with every call."""
+        return [] if self.token is None else [(_HEADER, _bearer(self.token))]
+
+    def grpc_credentials(self) -> Any | None:
+        """What gRPC wants for TLS; None for plain text."""
+        if self.tls_ca is None:
+            return None
+        own = [None if path is None else _read(path) for path in (self.tls_key, self.tls_certificate)]
+        return load_grpc().ssl_channel_credentials(_read(self.tls_ca), *own)
+
+
+def _bearer(token: str) -> str:
+    return f"Bearer {token}"
+
+
+def _read(path: str | Path) -> bytes:
+    return Path(path).read_bytes()
+
+
+def _require_token(token: str | None) -> None:
+    if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
+        raise ValueError("controller: a token is printable ASCII without blanks around it, and not empty")
+
+
+def _require_pair(certificate: object, key: object) -> None:
+    if (certificate is None) != (key is None):
+        raise ValueError("controller: tls_certificate and tls_key are given together")

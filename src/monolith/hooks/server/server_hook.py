@@ -1,0 +1,134 @@
+"""Serves the controller service from the session that it controls."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from monolith import files
+from monolith.cluster import text_files
+from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
+from monolith.errors import UnavailableError
+from monolith.hook import Hook
+from monolith.hooks.server.credentials import ServerCredentials, load_grpc
+from monolith.hooks.server.service import ControllerService, make_handler
+from monolith.hooks.server.step_gate import StepGate
+
+if TYPE_CHECKING:
+    from monolith.cluster.barrier import Barrier
+    from monolith.hook import HookedSession, StepContext
+    from monolith.hooks.server.service import TriggersSave
+
+__all__ = ["ServerHook", "address_file"]
+
+_log = logging.getLogger(__name__)
+
+NUM_THREADS = 2
+GRACE_SECONDS = 20.0
+_LOOPBACK = ("127.", "::1", "localhost")
+_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+def address_file(model_dir: str) -> str:
+    """Where the address of a model's controller stands."""
+    return files.join(str(model_dir), "controller_server_addr.txt")
+
+
+class ServerHook(Hook):
+    """Serves while the session is open, and publishes the address in ``controller_server_addr.txt``. Chief only.
+
+    StopTraining places the barrier. Workers wait there, and so does this session, before its next step: a stop that let
+    the chief train on would not be one. SaveCheckpoint runs between two steps, in the thread that steps, and also while
+    training is stopped. A session that works on a step outside its hooks' calls, as one that reads ahead does, holds a
+    `step_lock` meanwhile; only while it is free is a save made by a thread of the server. Only this machine can call,
+    unless `host` says otherwise.
+
+    Args:
+        model_dir: Folder of the model, local or remote.
+        barrier: Where workers wait.
+        saver_hook: Who saves on demand.
+        host: Interface to listen on; ``0.0.0.0`` or ``::`` for all.
+        port: 0 takes a free one.
+        credentials: What callers must show.
+    """
+
+    def __init__(
+        self,
+        model_dir: str,
+        barrier: Barrier,
+        saver_hook: TriggersSave,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        credentials: ServerCredentials | None = None,
+    ) -> None:
+        load_grpc()  # what is missing is said when the hook is made, not hours later
+        self._model_dir = str(model_dir)
+        self._host, self._port = host, port
+        self._credentials = credentials or ServerCredentials()
+        self._gate = StepGate(barrier.is_barrier_placed)
+        self._service = ControllerService(barrier, saver_hook, self._gate)
+        self._server: Any = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where it serves, as ``host:port``; empty while it does not."""
+        return self._address
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Starts to serve; a rebuilt session goes on with the same server."""
+        self._service.session = session
+        self._gate.open(getattr(session, "step_lock", None))
+        if self._server is None:
+            session.on_close(self._stop)
+            self._start()
+
+    def before_run(self, context: StepContext) -> None:
+        """Makes saves that were asked for, and waits while training is stopped."""
+        self._gate.enter_step(lambda: context.stop_requested)
+
+    def after_run(self, context: StepContext) -> None:
+        """The same, at the end of the step."""
+        self._gate.leave_step(lambda: context.stop_requested)
+
+    def _start(self) -> None:
+        grpc = load_grpc()
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="controller")
+        # Without this, two servers may share one port on Linux, and calls reach either.
+        options = [("grpc.so_reuseport", 0)]
+        handler = make_handler(self._service, self._credentials)
+        self._server = grpc.server(self._threads, handlers=[handler], options=options)
+        self._address = self._bind()
+        self._server.start()
+        text_files.write_text(address_file(self._model_dir), self._address)
+        if self._credentials.token is None and not self._host.startswith(_LOOPBACK):
+            _log.warning("controller on %s asks for no token: whoever reaches it can stop training", self._address)
+        _log.info("controller serves on %s", self._address)
+
+    def _bind(self) -> str:
+        wanted = concat_ip_and_port(self._host, self._port)
+        secure = self._credentials.grpc_credentials()
+        try:
+            if secure is None:
+                port = self._server.add_insecure_port(wanted)
+            else:
+                port = self._server.add_secure_port(wanted, secure)
+        except RuntimeError as error:
+            raise UnavailableError(f"controller: cannot listen on {wanted}; is the port taken? ({error})") from error
+        host = get_local_ip() if self._host in _EVERY_INTERFACE else self._host
+        return concat_ip_and_port(host, port)
+
+    def _stop(self) -> None:
+        self._gate.close()
+        self._service.session = None
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop(GRACE_SECONDS).wait()
+        if self._threads is not None:
+            self._threads.shutdown()
+        if self._address and text_files.read_text(address_file(self._model_dir)) == self._address:
+            text_files.remove(address_file(self._model_dir))
+        self._address = ""

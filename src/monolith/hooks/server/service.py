@@ -1,0 +1,115 @@
+"""What the controller service does for each call; `server_hook` connects it to gRPC and to a session."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monolith.errors import FailedPreconditionError, OpError
+from monolith.hooks.server.credentials import load_grpc
+from monolith.hooks.server.protos import controller_service_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.cluster.barrier import Barrier
+    from monolith.hook import HookedSession
+    from monolith.hooks.server.credentials import ServerCredentials
+    from monolith.hooks.server.step_gate import StepGate
+
+__all__ = ["SERVICE", "ControllerService", "TriggersSave", "make_handler"]
+
+_log = logging.getLogger(__name__)
+
+SERVICE = messages.DESCRIPTOR.services_by_name["Controller"]
+STOP_ACTION = "Stop"
+
+
+class TriggersSave(Protocol):
+    """What saves on demand; the saving hook of a session."""
+
+    def trigger_save(self, session: Any) -> object:
+        """Saves now; raises what goes wrong."""
+        ...
+
+
+class ControllerService:
+    """The methods of the service, by their names on the wire. Called by the threads of the server.
+
+    Args:
+        barrier: Where workers wait while training is stopped.
+        saver: Who saves.
+        gate: Where saves wait for the end of a step.
+    """
+
+    def __init__(self, barrier: Barrier, saver: TriggersSave, gate: StepGate) -> None:
+        self._barrier = barrier
+        self._saver = saver
+        self._gate = gate
+        self.session: HookedSession | None = None
+        """The session that trains; None before it and after it."""
+
+    def StopTraining(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Places the barrier."""
+        self._running()
+        self._barrier.place_barrier()
+        self._gate.wake()
+        return messages.StopTrainingResponse()
+
+    def ResumeTraining(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Removes the barrier."""
+        self._running()
+        self._barrier.remove_barrier()
+        self._gate.wake()
+        return messages.ResumeTrainingResponse()
+
+    def GetBlockStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Who waits at the barrier."""
+        return messages.GetBlockStatusResponse(
+            blocked_indices=self._barrier.get_blocked_indices(),
+            unblocked_indices=self._barrier.get_unblocked_indices(),
+        )
+
+    def SaveCheckpoint(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """Saves between two steps."""
+        session = self._running()
+        self._gate.run_between_steps(lambda: self._saver.trigger_save(session), is_wanted)
+        return messages.SaveCheckpointResponse()
+
+    def GetTrainingStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
+        """How far training is."""
+        return messages.GetTrainingStatusResponse(global_step=self._running().global_step)
+
+    def _running(self) -> HookedSession:
+        if self.session is None:
+            raise FailedPreconditionError("controller: no session trains now; nothing was done")
+        return self.session
+
+
+def make_handler(service: ControllerService, credentials: ServerCredentials) -> Any:
+    """The service as gRPC wants it; whatever a method raises becomes the status of its call."""
+    grpc = load_grpc()
+    statuses = {status.value[0]: status for status in grpc.StatusCode}
+
+    def handle(method: Any) -> Any:
+        serve = getattr(service, method.name)
+
+        def answer(request: Any, context: Any) -> Any:
+            if not credentials.accepts(context.invocation_metadata()):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "controller: the token is wrong or missing")
+            try:
+                return serve(request, context.is_active)
+            except OpError as error:
+                status, text = statuses[error.error_code], error.message
+                _log.warning("controller: %s: %s", method.name, text)
+            except Exception as error:  # noqa: BLE001 - the caller gets it; training must not end by it
+                status, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+                _log.exception("controller: %s failed", method.name)
+            return context.abort(status, text or status.name)
+
+        request_class = getattr(messages, method.input_type.name)
+        answer_class = getattr(messages, method.output_type.name)
+        return grpc.unary_unary_rpc_method_handler(answer, request_class.FromString, answer_class.SerializeToString)
+
+    handlers = {method.name: handle(method) for method in SERVICE.methods}
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)

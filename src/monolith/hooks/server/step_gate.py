@@ -1,0 +1,191 @@
+"""The gate between two steps: what an operator asks for happens there, never while a step runs.
+
+The thread that steps does it, when it passes the gate: what a session owns is touched by no other thread. While it is
+elsewhere and certainly not at work on a step, the thread that asks does it itself, and steps wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.errors import CancelledError, FailedPreconditionError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["StepGate", "StepLock"]
+
+_LOOK_SECONDS = 0.2
+"""How often a waiting thread looks at what nobody tells it about: a cancelled call, a stop, a barrier elsewhere."""
+
+
+class StepLock(Protocol):
+    """What a session holds while it works on a step, hooks included; a `threading.RLock`."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
+        """Takes it."""
+        ...
+
+    def release(self) -> None:
+        """Gives it back."""
+        ...
+
+
+class _Request:
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action = action
+        self.begun = False
+        self.done = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.action()
+        except BaseException as error:
+            self.error = error  # for the thread that asked
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.done = True
+
+
+class StepGate:
+    """Serves requests between steps, and keeps steps back while `is_paused`.
+
+    The thread that steps calls `enter_step` and `leave_step`; any thread calls the rest. One condition guards the
+    state; requests run without it.
+
+    Args:
+        is_paused: Whether no step may begin now.
+    """
+
+    def __init__(self, is_paused: Callable[[], bool]) -> None:
+        self._is_paused = is_paused
+        self._changed = threading.Condition(threading.Lock())
+        # Guarded by the condition:
+        self._open = False
+        self._stepping = False
+        self._serving = False
+        self._requests: deque[_Request] = deque()
+        self._step_lock: StepLock | None = None
+
+    def open(self, step_lock: StepLock | None = None) -> None:
+        """Accepts requests: a session is there, between two steps.
+
+        Args:
+            step_lock: What the session holds while it works on a step. Without one it works only between `enter_step`
+                and `leave_step`.
+        """
+        with self._changed:
+            self._open = True
+            self._stepping = False
+            self._step_lock = step_lock
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Refuses requests, also those that wait; one that runs ends by itself."""
+        with self._changed:
+            self._open = False
+            self._requests.clear()
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Has waiting threads look again at once."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def enter_step(self, stop_requested: Callable[[], bool]) -> None:
+        """Serves what waits, and returns when a step may run."""
+        self._pass(stop_requested, stepping=True)
+
+    def leave_step(self, stop_requested: Callable[[], bool]) -> None:
+        """The step is over: serves what waits, and stays here in a pause."""
+        self._pass(stop_requested, stepping=False)
+
+    def run_between_steps(self, action: Callable[[], object], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Has `action` run between two steps, and returns when it is done.
+
+        Args:
+            action: What it raises is raised here.
+            is_wanted: Asked while waiting; False gives up.
+
+        Raises:
+            FailedPreconditionError: No session is there, or it ended before the turn of this request.
+            CancelledError: It is not wanted any more.
+        """
+        request = _Request(action)
+        with self._changed:
+            self._requests.append(request)
+            self._changed.notify_all()
+        while not request.done:
+            if not self._serve_if_idle():
+                self._wait_for(request, is_wanted)
+        if request.error is not None:
+            raise request.error
+
+    def _pass(self, stop_requested: Callable[[], bool], *, stepping: bool) -> None:
+        """Serves until nothing waits and steps may run; a requested stop ends a pause, so that the session can end."""
+        while True:
+            with self._changed:
+                self._stepping = False
+                waits = self._serving or (self._open and bool(self._requests))
+                if not waits and (not self._is_paused() or stop_requested()):
+                    self._stepping = stepping
+                    return
+                request = self._take()
+                if request is None:
+                    self._changed.wait(_LOOK_SECONDS)
+            if request is not None:
+                self._serve(request)
+
+    def _serve_if_idle(self) -> bool:
+        """Does what waits next in this thread if the one that steps is elsewhere; whether it did."""
+        with self._changed:
+            lock = self._step_lock
+        if lock is not None and not lock.acquire(blocking=False):
+            return False
+        try:
+            with self._changed:
+                request = None if self._stepping else self._take()
+            if request is not None:
+                self._serve(request)
+            return request is not None
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _take(self) -> _Request | None:
+        """The request whose turn it is now. REQUIRES: the condition is held."""
+        if self._serving or not self._requests or not self._open:
+            return None
+        self._serving = True
+        request = self._requests.popleft()
+        request.begun = True
+        return request
+
+    def _serve(self, request: _Request) -> None:
+        try:
+            request.run()
+        finally:
+            with self._changed:
+                self._serving = False
+                self._changed.notify_all()
+
+    def _wait_for(self, request: _Request, is_wanted: Callable[[], bool]) -> None:
+        with self._changed:
+            if request.begun:
+                if not request.done:
+                    self._changed.wait(_LOOK_SECONDS)
+                return
+            refusal: OpError | None = None
+            if not self._open:
+                refusal = FailedPreconditionError("controller: no session trains now; nothing was done")
+            elif not is_wanted():
+                refusal = CancelledError("controller: the caller went away before its turn came; nothing was done")
+            if refusal is not None:
+                if request in self._requests:
+                    self._requests.remove(request)
+                raise refusal
+            self._changed.wait(_LOOK_SECONDS)

@@ -1,0 +1,130 @@
+"""Emitted metrics of a running job: a heartbeat, and how many steps it makes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from monolith.clock import SystemClock
+from monolith.hook import Hook
+from monolith.observe import MetricClient
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+    from monolith.hook import HookedSession, StepContext
+
+__all__ = ["HeartbeatHook", "ThroughputMetricHook"]
+
+HEARTBEAT_SECONDS = 30.0
+THROUGHPUT_SECONDS = 30.0
+
+
+class HeartbeatHook(Hook):
+    """Emits ``training_heart_beat`` with the time: ``type=running`` every 30 s, ``type=stopped`` at the end.
+
+    A thread does it, so that a job that waits for data is not taken for dead. Chief only.
+
+    Args:
+        metrics: Where it goes.
+        every_secs: Seconds from one beat to the next.
+        clock: What time it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        metrics: MetricClient | None = None,
+        every_secs: float = HEARTBEAT_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        if not every_secs > 0:
+            raise ValueError(f"HeartbeatHook: every_secs must be > 0, got {every_secs}")
+        self._metrics = metrics or MetricClient()
+        self._every_secs = every_secs
+        self._clock = clock or SystemClock()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Beats once, and again until the session closes."""
+        session.on_close(self._stop)
+        self.beat()
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._run, name="training_heart_beat", daemon=True)
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Says that training runs."""
+        self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "running"})
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_secs):
+            self.beat()
+
+    def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        self._stopped.set()
+        if thread is not None:
+            thread.join()
+        self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "stopped"})
+
+
+class ThroughputMetricHook(Hook):
+    """Emits how long the job took to start, and at most every 30 s how many steps it made and how long they took.
+
+    Metrics, all tagged with model name and cluster type: timer ``run_start_elapsed_time.all`` (seconds), counter
+    ``run_steps.all``, timer ``run_steps_elapsed_time.all`` (seconds a step). Chief only: steps are those of the job.
+
+    Args:
+        model_name: A tag.
+        cluster_type: A tag: stable, tide, k8s.
+        start_time_secs: Unix time at which the job was submitted; None leaves the first metric out.
+        every_secs: Least seconds from one emission to the next.
+        metrics: Where they go.
+        clock: Measures them.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        *,
+        cluster_type: str = "stable",
+        start_time_secs: float | None = None,
+        every_secs: float = THROUGHPUT_SECONDS,
+        metrics: MetricClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._tags = {"model_name": model_name, "cluster_type": cluster_type}
+        self._start_time_secs = start_time_secs
+        self._every_secs = every_secs
+        self._metrics = metrics or MetricClient()
+        self._clock = clock or SystemClock()
+        self._last: tuple[float, int] | None = None
+
+    def before_run(self, context: StepContext) -> None:
+        """Takes the time of the first step."""
+        if self._last is not None:
+            return
+        self._last = (self._clock.monotonic(), context.global_step)
+        if self._start_time_secs is not None:
+            elapsed = max(self._clock.now() - self._start_time_secs, 0.0)
+            self._metrics.emit_timer("run_start_elapsed_time.all", elapsed, self._tags)
+            self._start_time_secs = None
+
+    def after_run(self, context: StepContext) -> None:
+        """Emits when it is time and a step was made."""
+        self._emit(context.global_step, at_least_seconds=self._every_secs)
+
+    def end(self, session: HookedSession) -> None:
+        """Emits what is left."""
+        self._emit(session.global_step, at_least_seconds=0.0)
+
+    def _emit(self, step: int, *, at_least_seconds: float) -> None:
+        if self._last is None:
+            return
+        (last_time, last_step), now = self._last, self._clock.monotonic()
+        if step <= last_step or now - last_time < at_least_seconds:
+            return
+        self._last = (now, step)
+        self._metrics.emit_counter("run_steps.all", step - last_step, self._tags)
+        self._metrics.emit_timer("run_steps_elapsed_time.all", (now - last_time) / (step - last_step), self._tags)

@@ -1,0 +1,225 @@
+"""How the chief and the workers begin and end together.
+
+They share one flag each. The chief's says that the model is restored, so that workers may train; a worker's says that
+it is alive, so that the chief does not end, and save for the last time, before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.clock import SystemClock
+from monolith.hook import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.clock import Clock
+    from monolith.hook import HookedSession
+
+__all__ = ["ChiefSyncHook", "InProcessFlags", "SharedFlags", "SyncHelper", "TrainingHooksHelper", "WorkerSyncHook"]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+LOG_EVERY_SECONDS = 60.0
+CHIEF_TIMEOUT_SECONDS = 1800.0
+
+
+class SharedFlags(Protocol):
+    """A flag per worker that all of them see; any thread, later any process, may call it."""
+
+    def __len__(self) -> int: ...
+
+    def set(self, index: int, value: bool) -> None:
+        """Changes one flag."""
+        ...
+
+    def read(self) -> Sequence[bool]:
+        """All of them at one moment."""
+        ...
+
+
+class InProcessFlags:
+    """Flags for workers that are threads of this process; one lock guards them.
+
+    Args:
+        size: How many there are; all begin as False.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        self._flags = [False] * size
+
+    def __len__(self) -> int:
+        return len(self._flags)
+
+    def set(self, index: int, value: bool) -> None:
+        """Changes one flag."""
+        with self._lock:
+            self._flags[index] = value
+
+    def read(self) -> list[bool]:
+        """All of them at one moment."""
+        with self._lock:
+            return list(self._flags)
+
+
+class SyncHelper:
+    """What the flags mean: 0 that the model is restored, i that worker i is alive.
+
+    Args:
+        num_workers: Workers of the job, the chief among them.
+        flags: Where the flags live; by default in this process, and then all workers share this helper.
+    """
+
+    def __init__(self, num_workers: int, *, flags: SharedFlags | None = None) -> None:
+        if num_workers < 1:
+            raise ValueError(f"SyncHelper: num_workers counts the chief and must be >= 1, got {num_workers}")
+        self._flags = InProcessFlags(num_workers) if flags is None else flags
+        if len(self._flags) != num_workers:
+            raise ValueError(f"SyncHelper: expected a flag for each of {num_workers} workers, got {len(self._flags)}")
+
+    def mark_restore_done(self) -> None:
+        """The chief has restored: workers may train."""
+        self._flags.set(0, True)
+
+    def get_restore_status(self) -> bool:
+        """Whether it has."""
+        return self._flags.read()[0]
+
+    def start_worker(self, worker_index: int) -> None:
+        """A worker is alive."""
+        self._flags.set(self._checked(worker_index), True)
+
+    def finish_worker(self, worker_index: int) -> None:
+        """A worker will do nothing any more."""
+        self._flags.set(self._checked(worker_index), False)
+
+    def get_alive_workers(self) -> list[int]:
+        """The indices of the workers that are alive, without the chief."""
+        return [index for index, alive in enumerate(self._flags.read()) if alive and index > 0]
+
+    def get_num_alive_workers(self) -> int:
+        """How many they are."""
+        return len(self.get_alive_workers())
+
+    def _checked(self, worker_index: int) -> int:
+        if not 1 <= worker_index < len(self._flags):
+            raise ValueError(f"SyncHelper: index of a worker must be in [1, {len(self._flags)}), got {worker_index}")
+        return worker_index
+
+
+class ChiefSyncHook(Hook):
+    """Lets workers begin once the chief's session is ready, and waits for them at its end.
+
+    Args:
+        sync_helper: The flags.
+        timeout_seconds: How long to wait; workers that are alive then are logged and left alone.
+        clock: Measures that.
+    """
+
+    def __init__(
+        self,
+        sync_helper: SyncHelper,
+        *,
+        timeout_seconds: float = CHIEF_TIMEOUT_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._helper = sync_helper
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock or SystemClock()
+
+    def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """The hook that restores stands before this one: the model is there."""
+        self._helper.mark_restore_done()
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """Waits until no worker is alive, looking every second."""
+        deadline = self._clock.monotonic() + self._timeout_seconds
+        next_line = self._clock.monotonic()
+        while alive := self._helper.get_alive_workers():
+            now = self._clock.monotonic()
+            if now >= deadline:
+                _log.warning("ending without workers %s, alive after %g s", alive, self._timeout_seconds)
+                return
+            if now >= next_line:
+                _log.info("waiting for workers %s to end", alive)
+                next_line = now + LOG_EVERY_SECONDS
+            self._clock.sleep(min(POLL_SECONDS, deadline - now))
+
+
+class WorkerSyncHook(Hook):
+    """Says that a worker is alive while its session is, and makes it wait until the chief has restored.
+
+    Args:
+        worker_index: Which worker, from 1 on.
+        sync_helper: The flags.
+        clock: Measures the wait.
+    """
+
+    def __init__(self, worker_index: int, sync_helper: SyncHelper, *, clock: Clock | None = None) -> None:
+        self._index = sync_helper._checked(worker_index)  # noqa: SLF001 - refused here, not when training begins
+        self._helper = sync_helper
+        self._clock = clock or SystemClock()
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Waits for the chief, looking every second; a stop of the session ends the wait."""
+        # Also when the session fails: the chief would wait half an hour for a worker that is gone.
+        session.on_close(lambda: self._helper.finish_worker(self._index))
+        self._helper.start_worker(self._index)
+        next_line = self._clock.monotonic()
+        while not self._helper.get_restore_status() and not session.stop_requested:
+            if self._clock.monotonic() >= next_line:
+                _log.info("worker %d waits until the chief has restored the model", self._index)
+                next_line = self._clock.monotonic() + LOG_EVERY_SECONDS
+            self._clock.sleep(POLL_SECONDS)
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """Lets the chief end."""
+        self._helper.finish_worker(self._index)
+
+
+class TrainingHooksHelper:
+    """The hooks of one worker of a job; none where it trains alone.
+
+    Args:
+        enable_sync: Whether workers begin and end together at all.
+        num_workers: Workers of the job, the chief among them.
+        worker_idx: Which one this is; 0 is the chief.
+        chief_timeout_seconds: How long the chief waits for the others at the end.
+        flags: Where the flags live, shared by the helpers of all workers; None makes some for this one alone.
+    """
+
+    def __init__(
+        self,
+        enable_sync: bool,
+        num_workers: int,
+        *,
+        worker_idx: int = 0,
+        chief_timeout_seconds: float = CHIEF_TIMEOUT_SECONDS,
+        flags: SharedFlags | None = None,
+    ) -> None:
+        if not 0 <= worker_idx < num_workers:
+            raise ValueError(f"TrainingHooksHelper: worker_idx must be in [0, {num_workers}), got {worker_idx}")
+        self._hooks: tuple[Hook, ...] = ()
+        self._chief_hooks: tuple[Hook, ...] = ()
+        if not enable_sync or num_workers == 1:
+            return
+        helper = SyncHelper(num_workers, flags=flags)
+        if worker_idx == 0:
+            self._chief_hooks = (ChiefSyncHook(helper, timeout_seconds=chief_timeout_seconds),)
+        else:
+            self._hooks = (WorkerSyncHook(worker_idx, helper),)
+
+    @property
+    def training_hooks(self) -> tuple[Hook, ...]:
+        """For the session of a worker."""
+        return self._hooks
+
+    @property
+    def training_chief_hooks(self) -> tuple[Hook, ...]:
+        """For the session of the chief."""
+        return self._chief_hooks

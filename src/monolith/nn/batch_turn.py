@@ -1,0 +1,90 @@
+"""What is known about the batch whose turn it is, for embeddings that are called with its features.
+
+A loop that plans batches ahead, or that knows where a batch came from, opens a turn around the model's call; the model
+passes the features on as it got them, and `Embeddings` finds what was done about them already::
+
+    turn = BatchTurn(features, time=1_700_000_000)
+    turn.plan(emb)                   # checks ids, finds the distinct ones; in any thread
+    with turn:
+        loss = model(features)       # inside: emb(features)
+
+A model that looks up other ids than those of the features is not hindered: they are planned when it asks, with the
+time and the stamp of the turn.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextvars import Token
+    from types import TracebackType
+
+    from monolith.nn._passes import PlannedBatch
+    from monolith.nn.embeddings import Embeddings
+    from monolith.tables.store import BatchStamp
+
+__all__ = ["BatchTurn", "current_turn"]
+
+_TURN: ContextVar[BatchTurn | None] = ContextVar("monolith_batch_turn", default=None)
+
+
+class BatchTurn:
+    """One batch on its way through a model. Belongs to one thread at a time.
+
+    Args:
+        features: What the model is called with.
+        time: When its examples were seen, Unix seconds; None: when the step is made.
+        stamp: Which batch it is; None: batches are counted.
+    """
+
+    __slots__ = ("_planned", "_token", "features", "stamp", "time")
+
+    def __init__(
+        self, features: Mapping[str, Any], *, time: int | None = None, stamp: BatchStamp | None = None
+    ) -> None:
+        self.features = features
+        self.time = time
+        self.stamp = stamp
+        self._planned: dict[Embeddings, PlannedBatch] = {}
+        self._token: Token[BatchTurn | None] | None = None
+
+    def plan(self, embeddings: Embeddings) -> None:
+        """Plans the features for one module, if they have ids for all of its slots."""
+        if all(name in self.features for name in embeddings.slots):
+            planned = embeddings.plan(self.features, time=self.time, stamp=self.stamp)
+            self._planned[embeddings] = planned
+
+    def read_ahead(self) -> None:
+        """Reads the rows of everything planned, as they are now; again, if they were read before."""
+        for embeddings, planned in self._planned.items():
+            embeddings.read_ahead(planned)
+
+    def take(self, embeddings: Embeddings, features: object) -> PlannedBatch | None:
+        """The plan for these features, once: a second pass over them needs one of its own."""
+        return self._planned.pop(embeddings, None) if features is self.features else None
+
+    def drop(self) -> None:
+        """Gives up what was planned and not taken, so that no plan stays open at a store."""
+        for embeddings, planned in self._planned.items():
+            embeddings.drop(planned)
+        self._planned.clear()
+
+    def __enter__(self) -> Self:
+        self._token = _TURN.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._token is not None:
+            _TURN.reset(self._token)
+            self._token = None
+        self.drop()
+
+
+def current_turn() -> BatchTurn | None:
+    """The turn that this context is in."""
+    return _TURN.get()

@@ -1,0 +1,46 @@
+"""What a runner says about tables that a model leaves open: how occurrences are counted, and how large tables begin.
+
+A model that is built inside `use_table_defaults` takes them wherever its own `Embeddings` names nothing else.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.tables.filters import AdmissionFilter
+
+__all__ = ["TableDefaults", "current_table_defaults", "use_table_defaults"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefaults:
+    """For tables that are made from now on."""
+
+    admission: AdmissionFilter | None = None
+    """How occurrences are counted where a slot has a `min_count`; None: a `SlidingHashFilter`."""
+    initial_capacity: int | None = None
+    """Rows that a table has room for at once; None: it begins small."""
+
+
+_DEFAULTS: ContextVar[TableDefaults] = ContextVar("monolith_table_defaults", default=TableDefaults())  # noqa: B039
+
+
+@contextmanager
+def use_table_defaults(defaults: TableDefaults) -> Iterator[None]:
+    """Inside, new `Embeddings` take these; it nests."""
+    token = _DEFAULTS.set(defaults)
+    try:
+        yield
+    finally:
+        _DEFAULTS.reset(token)
+
+
+def current_table_defaults() -> TableDefaults:
+    """The innermost ones."""
+    return _DEFAULTS.get()

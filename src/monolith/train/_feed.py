@@ -1,0 +1,123 @@
+"""Batches of an input, each with the position behind it; made ahead by a thread if asked."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith.data.dataset import Dataset, Reading
+from monolith.data.prefetch import BoundedQueue
+from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from monolith.nn import BatchTurn
+
+__all__ = ["BatchFeed", "FedBatch"]
+
+_log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 10.0
+"""How long a thread may take to come back from its source; a live stream without traffic may not come back at all."""
+
+
+class FedBatch(NamedTuple):
+    """One batch whose turn comes."""
+
+    turn: BatchTurn
+    position: bytes | None
+    """Where reading goes on behind it; None if the input has no positions."""
+
+
+class BatchFeed:
+    """The batches of one input in order. The thread that trains owns it.
+
+    Args:
+        source: A `Dataset`, or anything that can be iterated.
+        position: Where to go on; None: from the beginning.
+        make_turn: Called with each batch and its position, in the thread that reads.
+        ahead: Batches that are made while others are trained; 0: none, and no thread.
+    """
+
+    def __init__(
+        self,
+        source: Dataset[Any] | Iterable[Any],
+        *,
+        position: bytes | None,
+        make_turn: Callable[[Any, bytes | None], BatchTurn],
+        ahead: int = 0,
+    ) -> None:
+        self._make_turn = make_turn
+        self._reading: Reading[Any] | None = None
+        if isinstance(source, Dataset):
+            self._reading = source.read(position)
+            self._batches: Iterator[Any] = self._reading
+        else:
+            self._batches = iter(source)
+        self._queue: BoundedQueue[FedBatch] | None = None
+        self._thread: threading.Thread | None = None
+        if ahead > 0:
+            self._start(ahead)
+
+    def take(self) -> FedBatch:
+        """The next batch.
+
+        Raises:
+            OutOfRangeError: there are no more.
+            BaseException: what the input raised, in its place.
+        """
+        return self._make() if self._queue is None else self._queue.get()
+
+    def take_if_there(self) -> FedBatch | None:
+        """The next batch if it was made already, else None. Raises as `take` does."""
+        if self._queue is None:
+            return None
+        try:
+            return self._queue.get(timeout_seconds=0)
+        except DeadlineExceededError:
+            return None
+
+    def close(self) -> None:
+        """Ends the thread and gives the input back. Further calls do nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._queue is not None:
+            self._queue.close(cancel_pending_enqueues=True)
+            self._queue.clear()
+            thread.join(_JOIN_SECONDS)
+            if thread.is_alive():
+                _log.warning(
+                    "input: its thread has not come back from the source within %g s and is left", _JOIN_SECONDS
+                )
+                return
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.close()
+
+    def _make(self) -> FedBatch:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            raise OutOfRangeError("the input has no more batches") from None
+        position = None if self._reading is None else self._reading.position
+        return FedBatch(self._make_turn(batch, position), position)
+
+    def _start(self, ahead: int) -> None:
+        queue: BoundedQueue[FedBatch] = BoundedQueue(ahead, name="session/input")
+        run = contextvars.copy_context().run
+        self._queue = queue
+        self._thread = threading.Thread(target=lambda: run(self._fill, queue), name="session/input", daemon=True)
+        self._thread.start()
+
+    def _fill(self, queue: BoundedQueue[FedBatch]) -> None:
+        try:
+            while not queue.closed:
+                queue.put(self._make())
+        except OutOfRangeError:
+            queue.close()
+        except CancelledError:
+            pass  # closed by the owner
+        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that trains, which raises it
+            queue.fail(error)

@@ -1,0 +1,105 @@
+"""Calls hooks around a step, in the order that `monolith.hook` describes, and runs beside it what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monolith.hook import StepContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from monolith.hook import Call, Hook, HookedSession
+
+__all__ = ["HookCalls"]
+
+T = TypeVar("T")
+
+
+class HookCalls:
+    """The hooks of one session. The thread that steps owns it."""
+
+    def __init__(self, hooks: Sequence[Hook]) -> None:
+        self._hooks = list(hooks)
+        self._pushing: list[Hook] = []
+        self._executor: ThreadPoolExecutor | None = None
+
+    def begin(self) -> None:
+        """Before anything exists."""
+        for hook in self._hooks:
+            hook.begin()
+
+    def after_create_session(self, session: HookedSession, pushing: Sequence[Hook] = ()) -> None:
+        """When it is ready.
+
+        Args:
+            session: What was created.
+            pushing: Those of the functions that its task has made asynchronous; they belong to this creation.
+        """
+        self._pushing = list(pushing)
+        for hook in self._pushing:
+            hook.begin()
+        for hook in (*self._hooks, *self._pushing):
+            hook.after_create_session(session)
+
+    def finish_pushes(self, session: HookedSession) -> None:
+        """Runs what steps have left to be run beside the next one."""
+        for hook in self._pushing:
+            hook.end(session)
+
+    def end(self, session: HookedSession) -> None:
+        """When training ended without an error, and nothing is left to be pushed."""
+        for hook in self._hooks:
+            hook.end(session)
+
+    def around(self, step: Callable[[], T], session: HookedSession) -> T:
+        """Runs one step, beside it the calls that hooks return, and waits for all of them."""
+        hooks = [*self._hooks, *self._pushing] if self._pushing else self._hooks
+        contexts = [StepContext(session) for _ in hooks]
+        running: list[Future[Any]] = []
+        try:
+            for hook, context in zip(hooks, contexts, strict=True):
+                calls = hook.before_run(context)
+                if calls is not None:
+                    context.results = self._start(calls, running)
+            result = step()
+        finally:
+            if running:
+                wait(running)
+        if running:
+            for context in contexts:
+                context.results = _each(context.results, lambda future: future.result())
+        for hook, context in zip(hooks, contexts, strict=True):
+            hook.after_run(context)
+        return result
+
+    def close(self) -> None:
+        """Ends its threads."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown()
+
+    def _start(self, calls: Any, running: list[Future[Any]]) -> Any:
+        executor = self._executor
+        if executor is None:
+            executor = self._executor = ThreadPoolExecutor(thread_name_prefix="session/beside")
+
+        def start(call: Call) -> Future[Any]:
+            running.append(executor.submit(call))
+            return running[-1]
+
+        return _each(calls, start)
+
+
+def _each(calls: Any, action: Callable[[Any], Any]) -> Any:
+    """`action` of each of what a hook gave, in the same list or dict."""
+    if calls is None:
+        return None
+    if isinstance(calls, Mapping):
+        return {name: action(call) for name, call in calls.items()}
+    if isinstance(calls, Sequence):
+        return [action(call) for call in calls]
+    return action(calls)

@@ -1,0 +1,130 @@
+"""One step of a task: forward, and in training backward and the updates of weights and rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import FailedPreconditionError
+from monolith.optim import global_norm, linear_warmup
+from monolith.optim.clipping import clip_factor
+from monolith.train.step_result import StepResult
+from monolith.train.task import Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from monolith.checkpoint import TrainState
+    from monolith.nn import BatchTurn, Embeddings
+    from monolith.train._table_pipeline import TablePipeline
+    from monolith.train.task import Mode, Task
+
+__all__ = ["ModelStep"]
+
+
+class ModelStep:
+    """Runs a task on batches. The thread that trains owns it."""
+
+    def __init__(self, task: Task, state: TrainState, pipeline: TablePipeline) -> None:
+        self._task = task
+        self._state = state
+        self._pipeline = pipeline
+        self._optimizers = list(state.optimizers.values())
+        self._embeddings: Sequence[Embeddings] = list(state.embeddings.values())
+        self._clip = _clipping(task)
+        self._decay = float(task.p.dense_weight_decay)
+        self.is_whole = True
+        """Whether the state is that of a whole number of steps; False from the first update of a step to its last."""
+
+    def train(self, turn: BatchTurn) -> StepResult:
+        """Learns from one batch."""
+        with turn:
+            spec = self._spec(turn, "train")
+            self.is_whole = False
+            if spec.train_op is not None:
+                self._pipeline.wait_for_push()
+                spec.train_op()
+            else:
+                self._learn(spec)
+            self.is_whole = True
+        return StepResult.of(spec, turn.features)
+
+    @torch.no_grad()
+    def look(self, turn: BatchTurn, mode: Mode) -> StepResult:
+        """Evaluates or predicts one batch, and changes nothing."""
+        with turn:
+            spec = self._spec(turn, mode)
+        return StepResult.of(spec, turn.features)
+
+    def _spec(self, turn: BatchTurn, mode: Mode) -> Spec:
+        spec = self._task.model_fn(turn.features, mode)
+        if not isinstance(spec, Spec):
+            raise TypeError(
+                f"{type(self._task).__name__}.model_fn: expected Spec(loss, predictions, label), got"
+                f" {type(spec).__name__}"
+            )
+        return spec
+
+    def _learn(self, spec: Spec) -> None:
+        if spec.loss is None:
+            raise FailedPreconditionError(
+                f"{type(self._task).__name__}.model_fn: training needs Spec(loss=...) or Spec(train_op=...), got"
+                " neither"
+            )
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        if spec.loss.requires_grad:
+            spec.loss.backward()  # type: ignore[no-untyped-call]
+        # What the last step postponed is applied by now, or waited for: updates are numbered in their order.
+        self._pipeline.wait_for_push()
+        row_scale = self._prepare_dense()
+        for optimizer in self._optimizers:
+            optimizer.step()
+        step = self._state.global_step
+        taken = [each.take_step(scale=row_scale, global_step=step) for each in self._embeddings]
+        self._pipeline.push([each for each in taken if each is not None])
+        for schedule in self._state.schedules.values():
+            schedule.step()  # type: ignore[attr-defined]  # a schedule has one
+        self._state.global_step = step + 1
+
+    def _prepare_dense(self) -> float:
+        """Clips and decays the dense gradients; returns the factor of the rows' gradients."""
+        if self._clip is None and not self._decay:
+            return 1.0
+        parameters = [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
+        parameters = [p for p in parameters if p.grad is not None]
+        scale = 1.0
+        if self._clip is not None:
+            norm = global_norm([*(p.grad for p in parameters), *(each.grad_norm() for each in self._embeddings)])
+            dense_limit, row_limit = self._clip(self._state.global_step)
+            factor = clip_factor(norm, dense_limit)
+            for parameter in parameters:
+                parameter.grad.mul_(factor)
+            scale = float(_row_factor(norm, row_limit))
+        if self._decay:
+            for parameter in parameters:
+                parameter.grad.add_(parameter.detach(), alpha=self._decay)
+        return scale
+
+
+def _row_factor(norm: Tensor, limit: float) -> Tensor:
+    """A limit of 0, as a warm-up begins with, lets nothing through."""
+    return torch.zeros(()) if limit == 0 else clip_factor(norm, limit)
+
+
+def _clipping(task: Task) -> Callable[[int], tuple[float, float]] | None:
+    """Step -> the limits of the common norm for dense gradients and for those of rows."""
+    limit, warmup_steps = task.p.clip_norm, task.p.sparse_norm_warmup_steps
+    if limit is None:
+        if warmup_steps is not None:
+            raise ValueError("task: sparse_norm_warmup_steps needs clip_norm, which is None; set both or neither")
+        return None
+    if not float(limit) > 0:
+        raise ValueError(f"task: clip_norm must be > 0 or None, got {limit!r}")
+    if warmup_steps is None:
+        return lambda _: (float(limit), float(limit))
+    ramp = linear_warmup(float(limit), int(warmup_steps))
+    return lambda step: (float(limit), ramp(step))

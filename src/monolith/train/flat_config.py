@@ -1,0 +1,243 @@
+"""Configs with flat names that stay open until a run starts, and know where each value came from.
+
+A value is taken from the first of these that says something: code, flag, environment, file, default.
+`FlatConfig.origin` tells which one it was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import json
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+
+from monolith import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["ENVIRONMENT_PREFIX", "FlatConfig", "Origin", "flat_config", "read_config_file"]
+
+ENVIRONMENT_PREFIX = "MONOLITH_"
+"""Option ``model_dir`` is the variable ``MONOLITH_MODEL_DIR``."""
+
+
+class Origin(enum.IntEnum):
+    """Where a value came from; the greater one wins."""
+
+    DEFAULT = 0
+    FILE = 1
+    ENVIRONMENT = 2
+    FLAG = 3
+    CODE = 4
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass_transform(kw_only_default=True)
+def flat_config(cls: type[Any]) -> type[Any]:
+    """Makes a class a `FlatConfig` with keyword-only options; what is given to the constructor was said in code."""
+    made = dataclasses.dataclass(kw_only=True, repr=False, eq=True)(cls)
+    made.__hash__ = None  # type: ignore[assignment]  # values change
+    assign_fields = made.__init__
+
+    def checked_init(self: FlatConfig, **options: Any) -> None:
+        object.__setattr__(self, "_origins", {})
+        object.__setattr__(self, "_is_frozen", False)
+        for name, value in options.items():
+            self.require_option(name)
+            _require_type(type(self), name, value)
+        assign_fields(self, **options)
+        object.__setattr__(self, "_origins", dict.fromkeys(options, Origin.CODE))
+        self.check()
+
+    made.__init__ = checked_init
+    return made
+
+
+class FlatConfig:
+    """What these configs share. A subclass is decorated with `flat_config`."""
+
+    _origins: dict[str, Origin]
+    _is_frozen: bool
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def check(self) -> None:
+        """Refuses values that contradict each other; for those who override it."""
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """All options, those of the base first."""
+        return [field.name for field in dataclasses.fields(cls)]
+
+    @classmethod
+    def default_of(cls, name: str) -> Any:
+        """What an option is when nobody says anything."""
+        return cls.__dataclass_fields__[name].default
+
+    @classmethod
+    def require_option(cls, name: str) -> None:
+        """Refuses names that are no options.
+
+        Raises:
+            TypeError: with the option that was probably meant.
+        """
+        if name not in cls.__dataclass_fields__:
+            close = difflib.get_close_matches(name, cls.__dataclass_fields__, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{cls.__name__}: unknown option {name!r}{hint}")
+
+    def origin(self, name: str) -> Origin:
+        """Where the value of an option came from."""
+        self.require_option(name)
+        return self._origins.get(name, Origin.DEFAULT)
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody said something about an option."""
+        return self.origin(name) is not Origin.DEFAULT
+
+    def update(self, values: Mapping[str, Any], origin: Origin) -> Self:
+        """Takes values over where nobody with a better right has said something; texts become what the option is.
+
+        Raises:
+            TypeError: an unknown option.
+            ValueError: a text that is none of its values.
+        """
+        for name, value in values.items():
+            self.require_option(name)
+            if origin >= self._origins.get(name, Origin.DEFAULT):
+                parsed = parse_value(type(self), name, value)
+                _require_type(type(self), name, parsed)
+                object.__setattr__(self, name, parsed)
+                self._origins[name] = origin
+        self.check()
+        return self
+
+    def update_from_environment(self) -> Self:
+        """Takes over the variables ``MONOLITH_<OPTION>`` that are set."""
+        found = {name: environment.get(f"{ENVIRONMENT_PREFIX}{name.upper()}") for name in self.option_names()}
+        return self.update({name: value for name, value in found.items() if value is not None}, Origin.ENVIRONMENT)
+
+    def update_from_file(self, path: str) -> Self:
+        """Takes over the options of a TOML or JSON file."""
+        return self.update(read_config_file(path), Origin.FILE)
+
+    def freeze(self) -> Self:
+        """Ends the time of changes: the run has started."""
+        object.__setattr__(self, "_is_frozen", True)
+        return self
+
+    def describe(self, names: Iterable[str] | None = None) -> list[tuple[str, Any, Origin]]:
+        """Name, value and origin of options, all of them by default."""
+        return [(name, getattr(self, name), self.origin(name)) for name in names or self.option_names()]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.require_option(name)
+        if self._is_frozen:
+            raise dataclasses.FrozenInstanceError(
+                f"{type(self).__name__}: {name} cannot change to {value!r}: the run has started"
+            )
+        _require_type(type(self), name, value)
+        object.__setattr__(self, name, value)
+        self._origins[name] = Origin.CODE
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={value!r}" for name, value, origin in self.describe() if origin is not Origin.DEFAULT]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def read_config_file(path: str) -> dict[str, Any]:
+    """The options of a TOML file, or of a JSON file if it ends so.
+
+    Raises:
+        ValueError: it cannot be read; says where.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"config file '{path}': {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"config file '{path}': expected options by name, got {type(found).__name__}")  # noqa: TRY004
+    return found
+
+
+def parse_value(cls: type[FlatConfig], name: str, value: Any) -> Any:
+    """A value as the option wants it; texts of flags, variables and files are read as its type."""
+    kinds = _kinds_of(cls, name)
+    if value is None or not isinstance(value, str):
+        return value
+    if type(None) in kinds and value.lower() == "none":
+        return None
+    for kind in kinds:
+        if kind is not type(None):
+            return _parsed(cls, name, value, kind)
+    return value
+
+
+def is_parsable(cls: type[FlatConfig], name: str) -> bool:
+    """Whether an option can be written as a text."""
+    return all(kind in _PARSABLE or _is_enum(kind) for kind in _kinds_of(cls, name))
+
+
+_PARSABLE = (bool, int, float, str, dict, type(None))
+_TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+
+
+@functools.cache
+def _kinds_by_name(cls: type[FlatConfig]) -> dict[str, tuple[Any, ...]]:
+    found = {}
+    for name, hint in typing.get_type_hints(cls).items():
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        found[name] = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    return found
+
+
+def _kinds_of(cls: type[FlatConfig], name: str) -> tuple[Any, ...]:
+    return _kinds_by_name(cls)[name]  # type: ignore[arg-type]  # a class can be hashed, its objects cannot
+
+
+def _require_type(cls: type[FlatConfig], name: str, value: Any) -> None:
+    """Refuses plain values of another kind: True is no number, and 1 is not True."""
+    kinds = _kinds_of(cls, name)
+    if not all(kind in _PARSABLE or _is_enum(kind) for kind in kinds):
+        return
+    accepted = (*kinds, int) if float in kinds else kinds
+    if isinstance(value, bool) and bool not in kinds:
+        accepted = ()
+    if not isinstance(value, accepted):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise TypeError(f"{cls.__name__}: {name} must be {wanted}, got {value!r}")
+
+
+def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
+    subject = f"{cls.__name__}: {name}"
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise ValueError(f"{subject} must be true or false, got {text!r}")
+    if _is_enum(kind):
+        try:
+            return kind[text.upper()]
+        except KeyError:
+            members = ", ".join(member.name.lower() for member in kind)
+            raise ValueError(f"{subject} must be one of {members}, got {text!r}") from None
+    try:
+        return json.loads(text) if kind is dict else kind(text)
+    except ValueError:
+        wanted = {int: "a whole number", float: "a number", dict: "JSON"}[kind]
+        raise ValueError(f"{subject} must be {wanted}, got {text!r}") from None

@@ -1,0 +1,23 @@
+"""Errors after which a session starts over in place: another process went away, and nothing is wrong with this one."""
+
+from __future__ import annotations
+
+from monolith.errors import AbortedError, OpError, UnavailableError
+
+__all__ = ["enable_monkey_patch", "preemption_errors"]
+
+_errors: tuple[type[OpError], ...] = (AbortedError, UnavailableError)
+
+
+def preemption_errors() -> tuple[type[OpError], ...]:
+    """The classes that count as such, also found as ``monolith.train.PREEMPTION_ERRORS``."""
+    return _errors
+
+
+def enable_monkey_patch() -> None:
+    """Narrows them to `AbortedError`: a server that is unavailable then ends the session, and the runner decides.
+
+    The original patched TensorFlow for this; here it is a setting of this process.
+    """
+    global _errors  # noqa: PLW0603 - the setting
+    _errors = (AbortedError,)

@@ -1,0 +1,132 @@
+"""Tasks by name, so that a command line can name one."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monolith.train.task import Task
+
+if TYPE_CHECKING:
+    from monolith.train.params import Params
+
+__all__ = ["SingleTaskModelParams", "TaskRegistry", "find_task", "register_single_task_model", "task_registry"]
+
+M = TypeVar("M", bound="type[SingleTaskModelParams]")
+
+
+class SingleTaskModelParams(ABC):
+    """A named configuration: one method, which returns the parameters of a task."""
+
+    @abstractmethod
+    def task(self) -> Params:
+        """The parameters, ready to be instantiated."""
+
+
+class TaskRegistry:
+    """Model parameters by their full name and by a shorter one.
+
+    Args:
+        prefix: Of modules whose tasks are also found without it.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._classes: dict[str, type[SingleTaskModelParams]] = {}
+
+    def register(self, cls: M) -> M:
+        """Class decorator.
+
+        Raises:
+            TypeError: it is no `SingleTaskModelParams`.
+            ValueError: one of its names is taken.
+        """
+        if not issubclass(cls, SingleTaskModelParams):
+            raise TypeError(f"register: expected a class under SingleTaskModelParams, got {cls!r}")
+        keys = dict.fromkeys(self._keys_of(cls))
+        for key in keys:
+            if key in self._classes:
+                raise ValueError(f"register: {key!r} is registered already, by {self._classes[key]!r}")
+        self._classes |= dict.fromkeys(keys, cls)
+        return cls
+
+    def get_params(self, key: str) -> Params:
+        """The parameters of a registered name; its module is imported if need be.
+
+        Raises:
+            ValueError: there is no dot in the name.
+            LookupError: nothing of this name is registered.
+        """
+        if key not in self._classes:
+            self._import_module_of(key)
+        if key not in self._classes:
+            close = difflib.get_close_matches(key, self._classes, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise LookupError(f"task {key!r} is not registered{hint}")
+        return self._classes[key]().task()
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._classes)
+
+    def _keys_of(self, cls: type) -> list[str]:
+        full = f"{cls.__module__}.{cls.__name__}"
+        shortcut = full.removeprefix(self._prefix).removeprefix(".").replace("params.", "")
+        return [full, shortcut]
+
+    def _import_module_of(self, key: str) -> None:
+        module, dot, _ = key.rpartition(".")
+        if not dot:
+            raise ValueError(f"task {key!r}: expected module.Class, got no dot")
+        for name in dict.fromkeys([module, f"{self._prefix}.{module}" if self._prefix else module]):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                    raise  # the module is there, and something that it needs is not
+
+
+task_registry = TaskRegistry()
+"""The one that `register_single_task_model` fills."""
+
+
+def register_single_task_model(cls: M) -> M:
+    """Class decorator: makes a `SingleTaskModelParams` known by its name."""
+    return task_registry.register(cls)
+
+
+def find_task(text: str) -> Params:
+    """The parameters of the task that ``module:Class`` or a registered name stands for.
+
+    Raises:
+        ValueError: it is not of that form, or there is no such module or class; says what there is instead.
+    """
+    module_name, colon, class_name = text.partition(":")
+    if not colon:
+        try:
+            return task_registry.get_params(text)
+        except LookupError as error:
+            raise ValueError(f"{error.args[0]}; write module:Class, such as my_module:MyTask") from error
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ValueError(f"task {text!r}: there is no module {error.name!r} where Python looks for modules") from None
+    found = getattr(module, class_name, None)
+    if isinstance(found, type) and issubclass(found, Task):
+        return found.params()
+    if isinstance(found, type) and issubclass(found, SingleTaskModelParams):
+        return found().task()
+    raise ValueError(f"task {text!r}: {_what_is_there(module, class_name, found)}")
+
+
+def _what_is_there(module: Any, class_name: str, found: object) -> str:
+    tasks = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Task)]
+    tasks = [name for name in tasks if name != "Task"]
+    there = f"its tasks are {', '.join(tasks)}" if tasks else "it has no task"
+    if found is None:
+        return f"module {module.__name__!r} has no {class_name!r}; {there}"
+    return f"{class_name!r} is no Task but {found!r}; {there}"

@@ -1,0 +1,298 @@
+"""`Session`: a task that runs, with its model, its state and its hooks."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from monolith.checkpoint import TrainState
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.nn import BatchTurn, Embeddings
+from monolith.optim.global_step import global_step_from
+from monolith.tables.store import BatchStamp
+from monolith.train._feed import BatchFeed
+from monolith.train._hook_calls import HookCalls
+from monolith.train._model_step import ModelStep
+from monolith.train._table_pipeline import PipelineConfig, TablePipeline
+from monolith.train.batch_time import time_of
+from monolith.train.collections import Collections
+from monolith.train.context import TaskContext
+from monolith.train.current_session import close_session, open_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import TracebackType
+
+    from monolith.hook import Call, Hook
+    from monolith.train.step_result import StepResult
+    from monolith.train.task import Mode, Task
+
+__all__ = ["Session", "SessionState"]
+
+_log = logging.getLogger(__name__)
+
+READER = "train"
+"""Under which name the position of the input is saved."""
+
+
+class SessionState(TrainState):
+    """The state of a session: a cut of it first waits for what is under way."""
+
+    session: Session | None = None
+    """The one that it is open in."""
+
+    def settle(self) -> None:
+        """Applies what was postponed, and forgets rows that were read ahead."""
+        if self.session is not None:
+            self.session.settle()
+
+
+class Session:
+    """Runs a task step by step, with hooks around each step. One thread steps; any thread may ask it to stop.
+
+    Args:
+        task: What is run.
+        mode: ``train`` changes weights and rows; ``eval`` and ``predict`` change nothing.
+        hooks: Called in this order.
+        model_dir: Where hooks find and leave files.
+        restore: Called with the new state before hooks see the session, such as ``Saver.restore``.
+        state: A state to go on with, instead of one that is built from the task.
+        pipeline: How far tables and model may be apart.
+        worker_index: Which worker this is.
+        deterministic: Takes time from the data alone and begins with a fixed seed, so that runs can be repeated.
+
+    >>> from monolith.testing import ExampleTask
+    >>> task = ExampleTask()
+    >>> with Session(task) as session:
+    ...     for batch in task.input_fn("train"):
+    ...         result = session.run(batch)
+    >>> session.global_step, result.num_examples
+    (20, 32)
+    """
+
+    def __init__(  # noqa: PLR0913 - a session is where everything meets; all by name
+        self,
+        task: Task,
+        *,
+        mode: Mode = "train",
+        hooks: Sequence[Hook] = (),
+        model_dir: str | None = None,
+        restore: Callable[[TrainState], Any] | None = None,
+        state: SessionState | None = None,
+        pipeline: PipelineConfig | None = None,
+        worker_index: int = 0,
+        deterministic: bool = False,
+    ) -> None:
+        if mode not in {"train", "eval", "predict"}:
+            raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
+        self.task = task
+        self.mode: Mode = mode
+        self.model_dir = model_dir
+        self.collections = Collections()
+        """What parts of the model leave for others."""
+        self.last: StepResult | None = None
+        """The step that ran last."""
+        self._calls = HookCalls(hooks)
+        self._restore = restore
+        self._given_state = state
+        self._settings = PipelineConfig() if pipeline is None or mode != "train" else pipeline
+        self._worker_index = worker_index
+        self._deterministic = deterministic
+        self._stop_requested = False
+        self._state: SessionState | None = None
+        self._closing = contextlib.ExitStack()
+        self._context = contextlib.ExitStack()
+        self.step_lock = threading.RLock()
+        """Held while the session works on a step, hooks included; who holds it may read or save the state."""
+
+    # What hooks rely on
+
+    @property
+    def state(self) -> SessionState:
+        """Model, optimizers, step and positions: what a checkpoint holds."""
+        if self._state is None:
+            raise FailedPreconditionError("session: it has no state before it is entered; write `with Session(...)`")
+        return self._state
+
+    @property
+    def global_step(self) -> int:
+        """Number of steps that were trained."""
+        return 0 if self._state is None else self._state.global_step
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the step that runs now is the last one."""
+        return self._stop_requested
+
+    def request_stop(self) -> None:
+        """Ends the run after the step that runs now."""
+        self._stop_requested = True
+
+    def on_close(self, close: Call) -> None:
+        """Has `close` called when the session closes or is rebuilt; the last one given comes first."""
+        self._closing.callback(close)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its state is that of a whole number of steps, and so worth saving."""
+        return self._state is not None and self._step.is_whole
+
+    # Steps
+
+    def run(self, batch: Any, position: bytes | None = None) -> StepResult:
+        """One step with all hooks.
+
+        Args:
+            batch: What the task's `model_fn` is called with.
+            position: Where the input goes on behind this batch; saved with the next checkpoint.
+        """
+        with self.step_lock:
+            turn = self._make_turn(batch, position)
+            if self.mode == "train":
+                self._pipeline.begin_step()
+            return self._calls.around(lambda: self._run(turn, position), self)
+
+    def run_next(self, feed: BatchFeed) -> StepResult:
+        """One step on the next batch of a feed that `feed` made.
+
+        Raises:
+            OutOfRangeError: there are no more.
+        """
+        with self.step_lock:
+            batch = self._pipeline.next_batch(feed)
+            return self._calls.around(lambda: self._run(*batch), self)
+
+    @contextlib.contextmanager
+    def feed(self, source: Any) -> Iterator[BatchFeed]:
+        """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
+        made = BatchFeed(
+            source,
+            position=self.state.positions.get(READER) if self.mode == "train" else None,
+            make_turn=self._make_planned_turn if self._is_ahead else self._make_turn,
+            ahead=self._settings.prefetch,
+        )
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def settle(self) -> None:
+        """Brings every update that is under way into the state, as before a cut; between two steps."""
+        if self.mode == "train":
+            self._calls.finish_pushes(self)
+            self._pipeline.settle()
+
+    # Life
+
+    def __enter__(self) -> Self:
+        if self._state is not None:
+            raise FailedPreconditionError("session: it is open already")
+        with contextlib.ExitStack() as undone:
+            open_session(self)
+            undone.callback(close_session, self)
+            undone.enter_context(global_step_from(lambda: self.global_step))
+            undone.callback(self._calls.close)
+            self._calls.begin()
+            undone.callback(self._discard)
+            self._create()
+            self._context = undone.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self.step_lock, self._context:
+            if kind is None:
+                self.settle()
+                self._calls.end(self)
+
+    def rebuild(self) -> None:
+        """Starts over in place, as after a failure of another process: new modules, restored, and hooks told so."""
+        if self._given_state is not None:
+            raise FailedPreconditionError("session: one that was given its state cannot make it again")
+        with self.step_lock:
+            self._discard()
+            self._create()
+
+    # Inside
+
+    @property
+    def _is_ahead(self) -> bool:
+        return self.mode == "train" and bool(self._settings.prefetch or self._settings.postpush)
+
+    def _create(self) -> None:
+        self._closing = contextlib.ExitStack()
+        self.collections = Collections()
+        self._pipeline = TablePipeline(self._settings)
+        self._closing.callback(self._pipeline.close)
+        self._state = self._build() if self._given_state is None else self._given_state
+        self._state.session = self
+        if self._restore is not None:
+            self._restore(self._state)
+        if self._state.model is not None:
+            self._state.model.train(self.mode == "train")
+        self._step = ModelStep(self.task, self._state, self._pipeline)
+        self._embeddings = _embeddings_of(self._state)
+        self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
+        self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
+
+    def _discard(self) -> None:
+        """Gives back what belongs to this incarnation."""
+        closing, self._closing = self._closing, contextlib.ExitStack()
+        closing.close()
+        if self._state is not None:
+            self._state.session = None
+
+    def _build(self) -> SessionState:
+        if self._deterministic:
+            torch.manual_seed(0)
+        self.task.ctx = TaskContext(self.task.ctx.input)  # functions that build() makes asynchronous belong to this one
+        model = self.task.make_model()
+        made = self.task.optimizers(model)
+        optimizers: Mapping[str, torch.optim.Optimizer] = {}
+        if isinstance(made, torch.optim.Optimizer):
+            optimizers = {"dense": made}
+        elif made is not None:
+            optimizers = dict(made)
+        return SessionState(model=model, optimizers=optimizers, schedules=self.task.schedules(optimizers))
+
+    def _run(self, turn: BatchTurn, position: bytes | None) -> StepResult:
+        if self.mode == "train":
+            self.last = self._step.train(turn)
+            if position is not None:
+                self.state.positions[READER] = position
+        else:
+            self.last = self._step.look(turn, self.mode)
+        return self.last
+
+    def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
+        time = time_of(batch)
+        if time is None and self._deterministic:
+            time = 0
+        if self._next_batch is None:
+            self._next_batch = max((each.next_batch for each in self._embeddings), default=0)
+        stamp = BatchStamp(
+            worker=self._worker_index, seq=self._next_batch, position=position or b"", event_time=time or 0
+        )
+        self._next_batch += self.mode == "train"
+        return BatchTurn(batch, time=time, stamp=stamp)
+
+    def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
+        turn = self._make_turn(batch, position)
+        for embeddings in self._embeddings:
+            turn.plan(embeddings)
+        return turn
+
+
+def _embeddings_of(state: TrainState) -> list[Embeddings]:
+    found = list(state.embeddings.values())
+    if len({id(each.store) for each in found}) != len(found):
+        raise InvalidArgumentError(
+            "session: two Embeddings of the model share one store, so that a batch would be applied by the first only;"
+            " put all slots of a store into one Embeddings"
+        )
+    return found

@@ -1,0 +1,326 @@
+"""`Trainer`: trains, evaluates, predicts and exports a task; a `Session` in a loop, with saving and recovery."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint import RestoreOptions, Saver, copy_checkpoint_state, get_checkpoint_state
+from monolith.clock import SystemClock
+from monolith.errors import NotFoundError, OutOfRangeError
+from monolith.hooks.current_session import SetCurrentSessionHook
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.train._chief_hooks import chief_hooks, report_hooks
+from monolith.train._evaluation import Evaluation
+from monolith.train.context import Context, TaskContext, use_context
+from monolith.train.preemption import preemption_errors
+from monolith.train.session import READER, Session, SessionState
+from monolith.train.stop_at_step import StopAtStep
+from monolith.train.task import Task
+from monolith.train.trainer_config import TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.checkpoint import TrainState
+    from monolith.clock import Clock
+    from monolith.hook import Hook
+    from monolith.train.params import Params
+    from monolith.train.task import Mode
+    from monolith.train.trainer_config import PipelineConfig
+
+__all__ = ["Trainer"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_WAIT_SECONDS = 30.0
+
+
+class Trainer:
+    """Runs a task from its input to its checkpoints. One thread uses it.
+
+    Training goes on where the model directory says; a run that was killed is continued by the same call. What
+    `hooks` does around each step, it does in the order of ``docs/how-to/train.md``.
+
+    Args:
+        task: What is run: a task, its class, or its parameters.
+        config: How.
+        hooks: Attached to each training session.
+        clock: Measures waits.
+
+    >>> from monolith.testing import ExampleTask
+    >>> trainer = Trainer(ExampleTask())
+    >>> trainer.train(steps=5).global_step, trainer.train(steps=5).global_step
+    (5, 10)
+    >>> sorted(trainer.evaluate(steps=2))
+    ['auc', 'examples', 'global_step', 'loss']
+    """
+
+    def __init__(
+        self,
+        task: Task | type[Task] | Params,
+        config: TrainerConfig | None = None,
+        *,
+        hooks: Sequence[Hook] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self.task = _task_of(task)
+        self.config = TrainerConfig() if config is None else config
+        self.task.ctx = TaskContext(self.config.input)
+        self._hooks = tuple(hooks)
+        self._clock = SystemClock() if clock is None else clock
+        self._state: SessionState | None = None
+
+    @property
+    def state(self) -> SessionState | None:
+        """What it trained last, or has restored; None before that."""
+        return self._state
+
+    # What it does
+
+    def train(
+        self, *, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()
+    ) -> TrainState:
+        """Trains to the end of the data, or of `steps` more steps, or until the global step is `max_steps`.
+
+        Args:
+            steps: How many more; None: as the task's parameters say.
+            max_steps: The last global step; None: as the task's parameters say.
+            hooks: Attached behind those of the trainer.
+
+        Returns:
+            What was trained.
+
+        Raises:
+            BaseException: what ended training. The state of the last whole step was saved before.
+        """
+        stop = StopAtStep(
+            steps=self.task.p.train.steps if steps is None else steps,
+            max_steps=self.task.p.train.max_steps if max_steps is None else max_steps,
+        )
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._surroundings())
+            saver = self._saver()
+            if saver is not None:
+                stack.callback(saver.close)
+                self._state = None  # the checkpoint has it; two copies of the tables would not fit
+            session = Session(
+                self.task,
+                hooks=self._training_hooks(saver, (*hooks, stop)),
+                model_dir=self.config.model_dir,
+                restore=None if saver is None else lambda state: self._restore(saver, state),
+                state=self._state,
+                pipeline=self._pipeline,
+                worker_index=self.config.worker_index,
+                deterministic=self.config.deterministic,
+            )
+            with session:
+                self._train(session, saver)
+            self._state = session.state
+            return session.state
+
+    def evaluate(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
+        """Means over the evaluation input: loss, AUC where labels are 0 and 1, examples. Inserts and saves nothing.
+
+        Args:
+            steps: Batches at most; None: as the task's parameters say, else all.
+            hooks: Attached to the session.
+
+        Returns:
+            Name -> value, with the global step of what was evaluated.
+        """
+        limit = self.task.p.eval.steps if steps is None else steps
+        evaluation = Evaluation()
+        with self._looking("eval", hooks) as session:
+            for _ in _batches(session, self.task.input_fn("eval"), limit):
+                evaluation.add(session.last)
+            return evaluation.means() | {"global_step": session.global_step}
+
+    def predict(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]:
+        """The predictions of each batch of the input, as the task makes them."""
+        with self._looking("predict", hooks) as session:
+            for _ in _batches(session, self.task.input_fn("predict"), steps):
+                yield None if session.last is None else session.last.predictions
+
+    def export(self, path: str) -> str:
+        """Writes weights and tables to a folder of their own; a trainer with that ``model_dir`` predicts from it.
+
+        Returns:
+            The prefix that was written.
+        """
+        with self._looking("predict", ()) as session, Saver(path, max_to_keep=1) as saver:
+            return saver.save(session.state, background=False).path
+
+    # Training
+
+    def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
+        chief: list[Hook] = []
+        if self.config.worker_index == 0:
+            chief += chief_hooks(self.config, saver, model_name=self._model_name)
+            chief += self.task.training_chief_hooks()
+        user = [*self._hooks, *hooks, *report_hooks(self.config)]
+        return [*chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
+
+    def _train(self, session: Session, saver: Saver | None) -> None:
+        failures_in_a_row, failed_at = 0, -1
+        while not session.stop_requested:
+            try:
+                self._run_steps(session)
+            except OutOfRangeError:
+                return
+            except preemption_errors() as error:
+                failures_in_a_row = failures_in_a_row + 1 if session.global_step == failed_at else 0
+                failed_at = session.global_step
+                _log.warning("session: step %d failed (%s); starting over in place", failed_at, error)
+                self._rebuild(session, failures_in_a_row)
+            except BaseException as error:
+                self._save_after(error, session, saver)
+                raise
+
+    def _run_steps(self, session: Session) -> None:
+        with session.feed(self.task.input_fn("train")) as feed:
+            while not session.stop_requested:
+                session.run_next(feed)
+
+    def _rebuild(self, session: Session, failures_in_a_row: int) -> None:
+        while True:
+            if failures_in_a_row:
+                self._clock.sleep(min(2.0 ** (failures_in_a_row - 1), _MAX_WAIT_SECONDS))
+            try:
+                session.rebuild()
+            except preemption_errors() as error:
+                failures_in_a_row += 1
+                _log.warning("session: could not be made again (%s); trying once more", error)
+            else:
+                return
+
+    def _save_after(self, error: BaseException, session: Session, saver: Saver | None) -> None:
+        """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""
+        if saver is None or self.config.worker_index != 0:
+            return
+        step = session.global_step
+        if not session.is_whole or not _is_finite(session.state):
+            _log.warning("session: step %d is not saved after %r: its state is not that of a good step", step, error)
+            return
+        try:
+            session.settle()
+            saver.save(session.state, background=False)
+        except Exception:  # noqa: BLE001 - the first error is the one to tell
+            _log.exception("session: step %d could not be saved after %r", step, error)
+
+    # State
+
+    @property
+    def _pipeline(self) -> PipelineConfig:
+        pipeline = self.config.pipeline
+        return dataclasses.replace(pipeline, wait_for_batches=True) if self.config.deterministic else pipeline
+
+    @property
+    def _model_name(self) -> str:
+        return self.config.model_name or str(self.task.p.name)
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """What the task and its modules find around them."""
+        config = self.config
+        context = Context(
+            num_workers=config.num_workers,
+            worker_index=config.worker_index,
+            model_name=self._model_name,
+            server_type="worker",
+        )
+        tables = TableDefaults(admission=config.tables.admission, initial_capacity=config.tables.initial_capacity)
+        with use_context(context), use_table_defaults(tables):
+            yield
+
+    def _saver(self) -> Saver | None:
+        if self.config.model_dir is None:
+            return None
+        saving, restoring = self.config.saving, self.config.restoring
+        options = RestoreOptions(
+            alias_map=restoring.alias_map,
+            auto_alias=restoring.auto_alias,
+            clear_nn=restoring.clear_nn,
+            continue_training=restoring.continue_training,
+        )
+        return Saver(
+            self.config.model_dir,
+            max_to_keep=saving.max_to_keep,
+            background=saving.background,
+            restoring=options,
+        )
+
+    def _restore(self, saver: Saver, state: TrainState) -> None:
+        restoring = self.config.restoring
+        if restoring.from_dir is not None:
+            copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
+        path = None
+        if restoring.checkpoint is not None:
+            chosen = get_checkpoint_state(saver.model_dir, restore_ckpt=restoring.checkpoint)
+            # It was applied once; from then on the newest that is whole is meant, as without it.
+            if chosen is not None and chosen.model_checkpoint_path.endswith(f"/{restoring.checkpoint}"):
+                path = chosen.model_checkpoint_path
+        restored = saver.restore(state, path)
+        if restored is None:
+            return
+        _log.info("session: goes on from %s", restored.path)
+        if READER not in state.positions:
+            _log.warning(
+                "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
+                " where it was",
+                restored.path,
+            )
+
+    @contextlib.contextmanager
+    def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
+        """A session that changes nothing, on what this trainer has, else on the newest checkpoint."""
+        with self._surroundings():
+            session = Session(
+                self.task,
+                mode=mode,
+                hooks=hooks,
+                model_dir=self.config.model_dir,
+                state=self._state,
+                restore=self._require_checkpoint if self._state is None else None,
+            )
+            with session:
+                self._state = session.state
+                yield session
+
+    def _require_checkpoint(self, state: TrainState) -> None:
+        if self.config.model_dir is None:
+            raise NotFoundError(
+                f"{self.task.p.name}: there is nothing trained yet, and no model_dir to restore from; train first"
+            )
+        with Saver(self.config.model_dir) as saver:
+            if saver.restore(state) is None:
+                raise NotFoundError(f"'{self.config.model_dir}' has no checkpoint; train first")
+
+
+def _task_of(task: Task | type[Task] | Params) -> Task:
+    made = task() if isinstance(task, type) else task.instantiate() if not isinstance(task, Task) else task
+    if not isinstance(made, Task):
+        raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
+    return made
+
+
+def _batches(session: Session, source: Any, limit: int | None) -> Iterator[None]:
+    """Runs a step for each batch, at most `limit`."""
+    done = 0
+    with session.feed(source) as feed:
+        while not session.stop_requested and (limit is None or done < limit):
+            try:
+                session.run_next(feed)
+            except OutOfRangeError:
+                return
+            done += 1
+            yield
+
+
+def _is_finite(state: TrainState) -> bool:
+    parameters = [] if state.model is None else list(state.model.parameters())
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)

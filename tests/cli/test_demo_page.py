@@ -1,0 +1,163 @@
+"""What a race looks like: charts, lines, screens and pages, also of races that were cut short."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monolith.cli._demo.charts import Axes, Series, line_chart, ticks
+from monolith.cli._demo.race import MODELS, Limits, Progress, Window
+from monolith.cli._demo.report import conclusion_of, html_of, summary_of, write_report
+from monolith.cli._demo.view import View, line_of, screen_of, sparkline
+from monolith.testing import FakeClock
+
+AXES = Axes(title="a <b> & c", x_label="day", y_label="rows", y_text=lambda value: f"{value:.1f}", mark=(1.0, "here"))
+
+
+def window(day: int, **auc: float) -> Window:
+    values = {"online": 0.75, "hashed": 0.73, "frozen": 0.6, "best": 0.8} | auc
+    return Window(
+        day=float(day),
+        examples=40_000 * day,
+        seconds=float(day),
+        auc=values,
+        rows=1000 * day,
+        memory_bytes=100_000 * day,
+        inserted=1100,
+        expired=100,
+    )
+
+
+def race(num_windows: int, **auc: float) -> Progress:
+    progress = Progress(limits=Limits(examples=400_000, seconds=None), seed=7, examples=40_000 * num_windows)
+    progress.windows = [window(day, **auc) for day in range(1, num_windows + 1)]
+    progress.seconds = float(num_windows)
+    progress.frozen_day = 2.5
+    return progress
+
+
+@given(low=st.floats(-1e6, 1e6), span=st.floats(0, 1e6), count=st.integers(2, 12))
+def test_ticks_cover_the_range_evenly_and_are_few(low: float, span: float, count: int) -> None:
+    marks = ticks(low, low + span, count)
+    steps = [after - before for before, after in pairwise(marks)]
+    assert 2 <= len(marks) <= 2 * count + 3
+    assert max(steps) - min(steps) <= 1e-6 * max(steps) + 1e-9 * max(map(abs, marks))
+    slack = 1e-6 * max(1.0, abs(low), span)
+    assert marks[0] <= low + slack
+    assert marks[-1] >= low + span - slack
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [],
+        [(1.0, math.nan)],
+        [(1.0, 5.0)],
+        [(1.0, 5.0), (2.0, 5.0)],
+        [(1.0, 5.0), (2.0, math.nan), (3.0, 6.0)],
+        [(0.001, 0.0), (0.002, 1e-9)],
+        [(1.0, 1e9), (2.0, 2e9)],
+    ],
+)
+def test_a_chart_is_drawn_of_whatever_was_measured(points: list[tuple[float, float]]) -> None:
+    drawing = line_chart([Series("online", "one <1>", points), Series("best", "two", points, is_dashed=True)], AXES)
+    root = ET.fromstring(drawing)  # noqa: S314 - ours
+    assert root.attrib["aria-label"] == "a <b> & c"
+    assert "nan" not in re.sub(r"<title>.*?</title>", "", drawing)
+    drawn = [each for each in root if each.tag in {"polyline", "circle"}]
+    assert len(drawn) == (2 if any(math.isfinite(y) for _, y in points) else 0)
+    numbers = [float(number) for each in drawn for number in re.findall(r"-?[\d.]+", each.attrib.get("points", ""))]
+    assert all(0 <= number <= 760 for number in numbers)
+
+
+def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
+    series = [Series("online", f"line {number}", [(0.0, 0.0), (1.0, 1.0 + number / 1000)]) for number in range(6)]
+    root = ET.fromstring(line_chart(series, AXES))  # noqa: S314 - ours
+    places = sorted(float(text.attrib["y"]) for text in root if text.attrib.get("class") == "end")
+    assert len(places) == 6
+    assert all(after - before >= 15.9 for before, after in pairwise(places))
+    assert places[0] > 0
+
+
+def test_a_screen_fits_the_terminal_and_shows_every_model() -> None:
+    for num_windows in (0, 1, 30):
+        for width in (20, 80, 200):
+            lines = screen_of(race(num_windows), width=width)
+            assert all(len(line) < width for line in lines)
+            assert len(lines) <= 14
+    text = "\n".join(screen_of(race(10), width=120))
+    for part in ("online", "hashed ids, same memory", "frozen on day 2.5", "best possible", "0.7500", "-100 expired"):
+        assert part in text
+    assert "\n".join(screen_of(race(10), width=120, is_unicode=False)).isascii()
+
+
+def test_lines_are_told_once_where_there_is_no_terminal() -> None:
+    file = io.StringIO()
+    view = View(file, clock=FakeClock())
+    progress = race(2)
+    view.show(progress)
+    view.show(progress)
+    progress.windows.append(window(3))
+    view.close(progress)
+    assert file.getvalue().splitlines() == [line_of(window(day)) for day in (1, 2, 3)]
+    assert "\x1b" not in file.getvalue()
+    assert line_of(window(1)) == (
+        "day 1.0: 40,000 examples, 40,000/s; AUC online 0.750, hashed 0.730, frozen 0.600, best 0.800;"
+        " 1,000 rows in 0.1 MB, 1,100 new, 100 expired"
+    )
+
+
+def test_sparks_stay_inside_their_range() -> None:
+    assert sparkline([-1.0, 0.0, 1.0, 2.0], low=0.0, high=1.0) == "▁▁██"
+    assert sparkline([0.5], low=0.5, high=0.5) == "▁"
+
+
+def test_the_conclusion_says_which_model_is_above() -> None:
+    assert "0.020 above the same model with hashed ids" in conclusion_of(race(8))
+    assert "0.150 above a copy that stopped learning on day 2.5" in conclusion_of(race(8))
+    assert "0.050 below the same model with hashed ids" in conclusion_of(race(8, hashed=0.8))
+    never = race(8)
+    never.frozen_day = None
+    assert "stopped" not in conclusion_of(never)
+    assert conclusion_of(race(0)) == "The run was too short to compare the models."
+    assert conclusion_of(race(1, online=math.nan)) == "The run was too short to compare the models."
+
+
+@pytest.mark.parametrize("num_windows", [0, 1, 30])
+def test_a_page_is_made_of_any_race(num_windows: int) -> None:
+    page = html_of(race(num_windows, frozen=math.nan), is_complete=True)
+    assert "{{" not in page
+    assert "interrupted" not in page
+    assert page.count("<svg") == page.count("</svg>") == 4
+    assert len(summary_of(race(num_windows))["windows"]) == num_windows
+
+
+def test_a_page_says_so_when_the_online_model_took_more_memory() -> None:
+    progress = race(70)
+    assert "more than the hashed model was given" in html_of(progress, is_complete=True)
+    assert "more than the hashed model was given" not in html_of(race(10), is_complete=True)
+
+
+def test_what_was_not_measured_is_null_in_json() -> None:
+    assert summary_of(race(1, online=math.nan))["auc"]["online"] is None
+    assert set(summary_of(race(0))["auc"]) == set(MODELS)
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "report.html"
+    write_report(target, race(3), is_complete=False)
+    before = target.read_text(encoding="utf-8")
+    assert "The run was interrupted" in before
+    monkeypatch.setattr("monolith.cli._demo.report.html_of", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_report(target, race(3), is_complete=True)
+    assert target.read_text(encoding="utf-8") == before
+    assert list(tmp_path.iterdir()) == [target]

@@ -1,0 +1,114 @@
+"""What is inside a message: records of every framing, nothing, or something that should not be there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.framed_files import framed, samples
+from monolith.data import BadRecords, Framing, Ids, Parser, SampleFormat
+from monolith.data.kafka import Partition
+from monolith.data.kafka.messages import Chunk, Unwrapping
+from monolith.errors import DataLossError
+
+ONE, OTHER = Partition("clicks", 1), Partition("views", 0)
+
+
+def unwrapping(
+    framing: Framing | None,
+    *,
+    sample: SampleFormat = SampleFormat.PLAINTEXT,
+    limit: int = 0,
+    max_record_bytes: int = 1 << 20,
+) -> Unwrapping:
+    return Unwrapping(framing=framing, sample=sample, max_record_bytes=max_record_bytes, bad=BadRecords(limit))
+
+
+def chunk(values: list[bytes | None], *, first: int = 0, partition: Partition = ONE) -> Chunk:
+    return Chunk(partition, values, np.arange(first, first + len(values)))
+
+
+MESSAGES = st.lists(st.none() | st.lists(st.binary(max_size=20), max_size=4), max_size=8)
+
+
+@given(st.sampled_from(list(Framing)), MESSAGES, st.integers(0, 8))
+def test_records_of_every_framing_come_out_with_their_place(
+    framing: Framing, messages: list[list[bytes] | None], cut: int
+) -> None:
+    values = [None if records is None else framed(framing, records) for records in messages]
+    chunks = [chunk(values[:cut], first=100), chunk(values[cut:], first=7, partition=OTHER)]
+    found = unwrapping(framing).records(chunks, "Kafka")
+    assert list(found) == [record for records in messages for record in records or []]
+    places = [f"{ONE}, offset {100 + i}" for i in range(len(values[:cut]))]
+    places += [f"{OTHER}, offset {7 + i}" for i in range(len(values[cut:]))]
+    expected = [place for place, records in zip(places, messages, strict=True) for _ in records or []]
+    assert [found.place_of(i) for i in range(len(found))] == expected
+    assert [found[1::2].place_of(i) for i in range(len(expected[1::2]))] == expected[1::2]
+    assert list(found[1::2]) == list(found)[1::2]
+
+
+@given(st.lists(st.none() | st.binary(max_size=20), min_size=1, max_size=8))
+def test_without_framing_a_message_is_a_record_and_an_absent_value_is_none(values: list[bytes | None]) -> None:
+    found = unwrapping(None).records([chunk(values, first=5)], "Kafka")
+    assert list(found) == [value for value in values if value is not None]
+    expected = [f"{ONE}, offset {5 + i}" for i, value in enumerate(values) if value is not None]
+    assert [found.place_of(i) for i in range(len(found))] == expected
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+def test_a_bad_message_is_left_out_as_a_whole_and_named(framing: Framing) -> None:
+    good, cut = framed(framing, [b"one", b"two"]), framed(framing, [b"three", b"four"])[:-1]
+    values: list[bytes | None] = [good, cut, None, good]
+    with pytest.raises(DataLossError, match=r"topic 'clicks', partition 1, offset 31"):
+        unwrapping(framing).records([chunk(values, first=30)], "Kafka")
+    lenient = unwrapping(framing, limit=1)
+    found = lenient.records([chunk(values, first=30)], "Kafka")
+    assert list(found) == [b"one", b"two"] * 2
+    assert [found.place_of(i)[-2:] for i in range(4)] == ["30", "30", "33", "33"]
+    assert lenient.bad.count == 1
+
+
+def test_a_message_cut_short_is_not_completed_by_the_next_one() -> None:
+    whole = framed(Framing.PLAIN, [b"payload"])
+    lenient = unwrapping(Framing.PLAIN, limit=2)
+    assert list(lenient.records([chunk([whole[:10], whole[10:]])], "Kafka")) == []
+    assert lenient.bad.count == 2
+
+
+@pytest.mark.parametrize("framing", [None, Framing.PLAIN, Framing.TFRECORD])
+def test_a_record_over_the_limit_is_bad(framing: Framing | None) -> None:
+    records = [b"x" * 10, b"y" * 11, b"z"]
+    values: list[bytes | None] = [each if framing is None else framed(framing, [each]) for each in records]
+    lenient = unwrapping(framing, limit=1, max_record_bytes=10)
+    found = lenient.records([chunk(values)], "Kafka")
+    assert list(found) == [records[0], records[2]]
+    assert found.place_of(1).endswith("offset 2")
+    (text,) = lenient.bad.first
+    assert "offset 1" in text
+    assert "11" in text
+
+
+@pytest.mark.parametrize("framing", list(Framing))
+def test_a_framing_that_was_not_expected_is_named(framing: Framing) -> None:
+    value = framed(framing, samples(6), word=3)
+    said = unwrapping(None, sample=SampleFormat.EXAMPLE)
+    with pytest.raises(
+        DataLossError, match=rf"offset 4: not EXAMPLE records without.*framing=.*'{framing.name.lower()}'"
+    ):
+        said.check_first(chunk([value], first=4))
+    assert unwrapping(framing, sample=SampleFormat.EXAMPLE).check_first(chunk([value]))
+
+
+def test_a_message_without_framing_is_not_mistaken() -> None:
+    said = unwrapping(None, sample=SampleFormat.EXAMPLE)
+    assert all(said.check_first(chunk([value])) for value in samples(6))
+    assert not said.check_first(chunk([None]))
+    assert unwrapping(None).check_first(chunk([framed(Framing.PLAIN, samples(1))]))
+
+
+def test_a_parser_names_the_message_of_a_bad_sample() -> None:
+    found = unwrapping(None).records([chunk([samples(1)[0], b"\xff\xff"], first=9)], "Kafka")
+    with pytest.raises(DataLossError, match=r"topic 'clicks', partition 1, offset 10"):
+        Parser("example", [Ids("user")]).parse(found)

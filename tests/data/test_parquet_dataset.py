@@ -1,0 +1,214 @@
+"""Parquet files as batches, written by pyarrow and by duckdb, against the values that were written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.pipelines import plain, read_all
+from monolith import ids
+from monolith.data import FileSet, ParquetDataset
+from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.tensors import Ragged
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def only_batch(path: Path, *args: Any, **options: Any) -> Any:
+    (batch,) = ParquetDataset(path, *args, **options)
+    return batch
+
+
+def test_each_type_becomes_its_kind_of_column(tmp_path: Path) -> None:
+    day = dt.date(2024, 1, 2)
+    path = write(
+        tmp_path / "x.parquet",
+        {
+            "ids": pa.array([[1, 2], [], None, [2**63 - 1]], pa.list_(pa.int64())),
+            "small": pa.array([[1], [2], [3], []], pa.large_list(pa.int8())),
+            "unsigned": pa.array([[2**64 - 1], [], [], [0]], pa.list_(pa.uint64())),
+            "floats": pa.array([[0.5], [], [1.5, 2.5], []], pa.list_(pa.float64())),
+            "nested": pa.array([[[1], []], [], [[2, 3]], []], pa.list_(pa.list_(pa.int64()))),
+            "dense": pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.float32(), 2)),
+            "int": pa.array([1, -2, 3, 4], pa.int32()),
+            "float": pa.array([0.1, 0.2, 0.3, 0.4], pa.float64()),
+            "flag": pa.array([True, False, True, True]),
+            "text": pa.array(["a", None, "ü", ""]),
+            "raw": pa.array([b"\xff", b"", b"b", b"c"], pa.large_binary()),
+            "word": pa.array(["x", "y", "x", "x"]).dictionary_encode(),
+            "day": pa.array([day] * 4),
+        },
+    )
+    batch = only_batch(path)
+    assert batch["ids"].to_lists() == [[1, 2], [], [], [2**63 - 1]]
+    assert batch["small"].to_lists() == [[1], [2], [3], []]
+    assert batch["unsigned"].to_lists() == [[-1], [], [], [0]]
+    assert batch["floats"].to_lists() == [[0.5], [], [1.5, 2.5], []]
+    assert batch["floats"].dtype == batch["float"].dtype == batch["dense"].dtype == torch.float32
+    assert batch["nested"].to_lists() == [[[1], []], [], [[2, 3]], []]
+    assert batch["dense"].tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert (batch["int"].tolist(), batch["int"].dtype) == ([1, -2, 3, 4], torch.int64)
+    torch.testing.assert_close(batch["float"], torch.tensor([0.1, 0.2, 0.3, 0.4]))
+    assert batch["flag"].tolist() == [1, 0, 1, 1]
+    assert batch["text"] == [b"a", b"", "ü".encode(), b""]
+    assert batch["raw"] == [b"\xff", b"", b"b", b"c"]
+    assert batch["word"] == [b"x", b"y", b"x", b"x"]
+    assert batch["day"].tolist() == [(day - dt.date(1970, 1, 1)).days] * 4
+
+
+@given(st.lists(st.one_of(st.none(), st.lists(INT64, max_size=5)), max_size=30), st.integers(1, 9), st.integers(1, 7))
+@settings(max_examples=60, deadline=None)
+def test_any_lists_come_back(tmp_path_factory: pytest.TempPathFactory, lists: Any, group: int, block: int) -> None:
+    path = tmp_path_factory.mktemp("lists") / "x.parquet"
+    write(path, {"ids": pa.array(lists, pa.list_(pa.int64()))}, row_group_size=group)
+    batches = list(ParquetDataset(path, block_rows=block))
+    assert [row for batch in batches for row in plain(batch["ids"])] == [row or [] for row in lists]
+    for batch in batches:  # splits and values fit, also where Arrow's list began in the middle of its values
+        column = batch["ids"]
+        assert isinstance(column, Ragged)
+        Ragged(column.values, column.row_splits, validate=True)
+
+
+def test_only_the_columns_asked_for_are_there_in_that_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {"a": [1], "b": [2], "c": [[3]]})
+    assert list(only_batch(path, ["c", "a"])) == ["c", "a"]
+
+
+def test_types_asked_for_are_made_or_refused(tmp_path: Path) -> None:
+    v1 = ids.pack_v1(3, np.array([12345, 7]))
+    path = write(
+        tmp_path / "x.parquet",
+        {
+            "v1": pa.array([[int(v1[0])], [int(v1[1])]], pa.list_(pa.int64())),
+            "n": pa.array([1, 2]),
+            "x": [0.5, 1],
+            "t": ["a", "b"],
+            "deep": pa.array([[[1]], []], pa.list_(pa.list_(pa.int64()))),
+        },
+    )
+    batch = only_batch(path, {"v1": "fid_v1", "n": "float", "x": "float", "t": "BYTES", "deep": "float"})
+    assert batch["v1"].flat_values.tolist() == [844424930144313, 844424930131975]
+    assert (batch["n"].tolist(), batch["n"].dtype) == ([1.0, 2.0], torch.float32)
+    assert (batch["deep"].to_lists(), batch["deep"].dtype) == ([[[1.0]], []], torch.float32)
+    for column, wanted in (("x", "int"), ("x", "fid_v2"), ("t", "float"), ("v1", "bytes"), ("x", "bytes")):
+        with pytest.raises(InvalidArgumentError, match=rf"x.parquet': column '{column}': expected {wanted}, got"):
+            only_batch(path, {column: wanted})
+    with pytest.raises(ValueError, match=r"column type must be one of any, int, .*got 'double'"):
+        ParquetDataset(path, {"x": "double"})
+    with pytest.raises(TypeError, match="got the text 'label'"):
+        ParquetDataset(path, "label")
+
+
+def test_what_has_no_place_in_a_batch_is_named(tmp_path: Path) -> None:
+    columns = {
+        "struct": pa.array([{"a": 1}]),
+        "texts": pa.array([["a"]]),
+        "decimal": pa.array([Decimal(1)], pa.decimal128(5, 2)),
+        "fixed": pa.array([["a", "b"]], pa.list_(pa.string(), 2)),
+    }
+    for name, array in columns.items():
+        path = write(tmp_path / f"{name}.parquet", {name: array})
+        with pytest.raises(
+            InvalidArgumentError, match=f"{name}.parquet': column '{name}': a .* has no place in a batch"
+        ):
+            only_batch(path)
+
+
+def test_nulls_where_a_number_must_stand_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {"label": pa.array([1.0, None, 2.0])})
+    with pytest.raises(DataLossError, match=r"x.parquet': column 'label': 1 nulls, the first in row 1"):
+        only_batch(path)
+    path = write(tmp_path / "y.parquet", {"ids": pa.array([[1, None]], pa.list_(pa.int64()))})
+    with pytest.raises(DataLossError, match="column 'ids': 1 nulls"):
+        only_batch(path)
+
+
+def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+    write(tmp_path / "1.parquet", {"a": [1], "b": [2]})
+    write(tmp_path / "2.parquet", {"a": [1]})
+    with ParquetDataset(tmp_path / "*.parquet", ["a", "b"]).read() as reading:
+        next(reading)
+        for _ in range(2):
+            with pytest.raises(InvalidArgumentError, match=r"2.parquet': there is no column 'b'; it has a"):
+                next(reading)
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_damage_is_named_and_is_not_the_end(tmp_path: Path) -> None:
+    layout = {"row_group_size": 1000, "compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    path = write(tmp_path / "x.parquet", {"a": list(range(5000))}, **layout)
+    data = path.read_bytes()
+    for damaged in (b"", b"PAR1", data[:-5], data[: len(data) // 2], b"x" * 1000):
+        path.write_bytes(damaged)
+        with pytest.raises(DataLossError, match=r"x.parquet': no Parquet that can be read"):
+            list(ParquetDataset(path))
+    start = 2500 * 8
+    path.write_bytes(data[:start] + b"\xff" * 3000 + data[start + 3000 :])
+    with ParquetDataset(path, block_rows=500).read() as reading:
+        next(reading)
+        with pytest.raises(DataLossError, match=r"x.parquet': row group \d, row \d+: no Parquet") as first:
+            list(reading)
+        with pytest.raises(DataLossError) as second:
+            next(reading)
+    assert str(first.value) == str(second.value)
+
+
+def test_any_block_is_a_place_to_go_on_from(tmp_path: Path) -> None:
+    for file in range(3):
+        first = 100 * file
+        columns = {"n": list(range(first, first + 50)), "ids": [[n] * (n % 4) for n in range(first, first + 50)]}
+        write(tmp_path / f"{file}.parquet", columns, row_group_size=20)
+    dataset = ParquetDataset(FileSet(tmp_path / "*", seed=1), block_rows=7, cycle_length=2)
+    for pipeline in (dataset, dataset.batch(11), dataset.shuffle(30, seed=2).batch(8).prefetch(2)):
+        whole = read_all(pipeline)
+        assert sorted(n for batch in whole for n in batch["n"]) == [n + 100 * f for f in range(3) for n in range(50)]
+        with pipeline.read() as reading:
+            positions = [reading.position] + [reading.position for _ in reading]
+        for number, position in enumerate(positions):
+            assert read_all(pipeline, position) == whole[number:]
+
+
+def test_a_file_without_rows_has_no_batches(tmp_path: Path) -> None:
+    assert list(ParquetDataset(write(tmp_path / "x.parquet", {"a": pa.array([], pa.int64())}))) == []
+
+
+def test_files_of_duckdb_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "duck.parquet"
+    query = """
+        SELECT i AS user_id, [i, i * 2, 9007199254740993]::BIGINT[] AS items, i / 4.0 AS price, 'name ' || i AS name,
+               CASE WHEN i % 2 = 0 THEN []::BIGINT[] END AS maybe, i % 2 = 0 AS clicked
+        FROM range(3000) AS numbers(i)
+    """
+    duckdb.sql(f"COPY ({query}) TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 2048, COMPRESSION zstd)")
+    batches = list(ParquetDataset(path, ["user_id", "items", "price", "name", "maybe", "clicked"]).batch(1000))
+    assert [batch.num_rows for batch in batches] == [1000] * 3
+    rows = [plain(batch) for batch in batches]
+    assert [n for batch in rows for n in batch["user_id"]] == list(range(3000))
+    assert rows[2]["items"][-1] == [2999, 5998, 9007199254740993]
+    assert rows[0]["price"][3] == 0.75
+    assert rows[1]["name"][1] == b"name 1001"
+    assert rows[0]["maybe"] == [[]] * 1000
+    assert rows[0]["clicked"][:3] == [1, 0, 1]
+
+
+def test_memory_of_arrow_outlives_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {"n": list(range(1000)), "ids": [[n] for n in range(1000)]})
+    batch = only_batch(path)
+    pa.default_memory_pool().release_unused()
+    assert batch["n"].sum().item() == batch["ids"].flat_values.sum().item() == 499500

@@ -1,0 +1,41 @@
+"""Sizes of tables in the log."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import monolith as ml
+from hooks.sessions import FakeSession
+from monolith.hooks import SyncTrainingInfoHook
+from monolith.testing import FakeClock
+
+
+def test_every_ten_minutes_the_rows_of_each_table(caplog: pytest.LogCaptureFixture) -> None:
+    embeddings = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=8)})
+    output = embeddings({"user": torch.arange(7), "item": torch.arange(7) % 3})
+    torch.autograd.backward(torch.cat([output["user"], output["item"]], 1).sum())
+    embeddings.step()
+    session, clock = FakeSession(global_step=3), FakeClock()
+    session.state = SimpleNamespace(embeddings={"emb": embeddings})  # type: ignore[attr-defined]
+    hook = SyncTrainingInfoHook(clock=clock)
+    hook.after_create_session(session)
+    with caplog.at_level(logging.INFO):
+        for _ in range(12):
+            hook.after_run(session.context())
+            clock.advance(100)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert lines[0].startswith("tables at step 3: 10 rows in ")
+    sizes = sorted(int(part.split()[-1]) for part in lines[0].split(": ")[2].split(", "))
+    assert sizes == [3, 7]
+
+
+def test_a_session_without_tables_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    hook = SyncTrainingInfoHook(clock=FakeClock())
+    with caplog.at_level(logging.INFO):
+        hook.after_run(FakeSession().context())
+    assert "0 rows in 0.0 MiB: no table" in caplog.text

@@ -1,0 +1,146 @@
+"""Chief and workers begin and end together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from hooks.sessions import FakeSession, SleepCalls
+from monolith.hook import Hook, HookedSession
+from monolith.hooks import ChiefSyncHook, InProcessFlags, SyncHelper, TrainingHooksHelper, WorkerSyncHook
+from monolith.testing import FakeClock, StepLoop
+
+
+class CountHook(Hook):
+    """Counts what was reached; stands behind the hook under test, so it is reached when that one has returned."""
+
+    def __init__(self) -> None:
+        self.created = threading.Event()
+        self.ended = threading.Event()
+
+    def after_create_session(self, session: HookedSession) -> None:
+        self.created.set()
+
+    def end(self, session: HookedSession) -> None:
+        self.ended.set()
+
+
+def test_sync_process() -> None:
+    """The original's case: the worker waits for the restore of the chief, the chief for the end of the worker."""
+    helper = SyncHelper(2)
+    worker_clock, chief_clock = FakeClock(blocking=True), FakeClock(blocking=True)
+    chief_count, worker_count = CountHook(), CountHook()
+    may_end = threading.Event()
+
+    def work() -> None:
+        with StepLoop([WorkerSyncHook(1, helper, clock=worker_clock), worker_count]):
+            assert may_end.wait(30)
+
+    def lead() -> None:
+        with StepLoop([ChiefSyncHook(helper, clock=chief_clock), chief_count]):
+            pass
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker_clock.wait_for_sleepers(1)
+    assert helper.get_alive_workers() == [1]
+    assert not worker_count.created.is_set()
+
+    chief = threading.Thread(target=lead)
+    chief.start()
+    chief_clock.wait_for_sleepers(1)
+    assert chief_count.created.is_set()
+    assert not chief_count.ended.is_set()
+    worker_clock.advance(1)
+    assert worker_count.created.wait(30)
+
+    may_end.set()
+    worker.join(30)
+    assert worker_count.ended.is_set()
+    assert helper.get_num_alive_workers() == 0
+    chief_clock.advance(1)
+    chief.join(30)
+    assert chief_count.ended.is_set()
+
+
+def test_hook_helper() -> None:
+    """The original's case: nothing when disabled, a hook for the chief or the worker when enabled."""
+    off = TrainingHooksHelper(False, 2)
+    assert (off.training_hooks, off.training_chief_hooks) == ((), ())
+    alone = TrainingHooksHelper(True, 1)
+    assert (alone.training_hooks, alone.training_chief_hooks) == ((), ())
+    chief, worker = (TrainingHooksHelper(True, 2, worker_idx=index) for index in (0, 1))
+    assert [type(hook) for hook in (*chief.training_hooks, *chief.training_chief_hooks)] == [ChiefSyncHook]
+    assert [type(hook) for hook in (*worker.training_hooks, *worker.training_chief_hooks)] == [WorkerSyncHook]
+    with pytest.raises(ValueError, match=r"worker_idx must be in \[0, 2\), got 2"):
+        TrainingHooksHelper(True, 2, worker_idx=2)
+
+
+def test_helpers_of_several_workers_share_flags() -> None:
+    flags = InProcessFlags(3)
+    helpers = [TrainingHooksHelper(True, 3, worker_idx=index, flags=flags) for index in range(3)]
+    session = FakeSession()
+    helpers[0].training_chief_hooks[0].after_create_session(session)
+    helpers[2].training_hooks[0].after_create_session(session)
+    assert flags.read() == [True, False, True]
+
+
+def test_flags_mean_restored_and_alive() -> None:
+    helper = SyncHelper(4)
+    assert not helper.get_restore_status()
+    helper.mark_restore_done()
+    assert helper.get_restore_status()
+    assert (helper.get_alive_workers(), helper.get_num_alive_workers()) == ([], 0)
+    helper.start_worker(3)
+    helper.start_worker(1)
+    helper.start_worker(1)
+    assert (helper.get_alive_workers(), helper.get_num_alive_workers()) == ([1, 3], 2)
+    helper.finish_worker(1)
+    helper.finish_worker(1)
+    assert helper.get_alive_workers() == [3]
+
+
+@pytest.mark.parametrize("index", [0, -1, 2])
+def test_the_flag_of_the_chief_is_no_workers(index: int) -> None:
+    helper = SyncHelper(2)
+    with pytest.raises(ValueError, match=rf"index of a worker must be in \[1, 2\), got {index}"):
+        helper.start_worker(index)
+    with pytest.raises(ValueError, match="index of a worker"):
+        WorkerSyncHook(index, helper)
+    assert not helper.get_restore_status()
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="must be >= 1, got 0"):
+        SyncHelper(0)
+    with pytest.raises(ValueError, match="a flag for each of 3 workers, got 2"):
+        SyncHelper(3, flags=InProcessFlags(2))
+
+
+def test_the_chief_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -> None:
+    helper = SyncHelper(4)
+    helper.start_worker(1)
+    helper.start_worker(3)
+    clock = FakeClock()
+    with caplog.at_level(logging.INFO):
+        ChiefSyncHook(helper, clock=clock).end(FakeSession())
+    assert clock.monotonic() == 1800
+    assert "ending without workers [1, 3], alive after 1800 s" in caplog.text
+    assert caplog.text.count("waiting for workers [1, 3] to end") == 30
+
+
+def test_a_worker_that_fails_is_not_waited_for() -> None:
+    helper = SyncHelper(2)
+    helper.mark_restore_done()
+    with pytest.raises(ZeroDivisionError), StepLoop([WorkerSyncHook(1, helper)]) as loop:
+        loop.run(lambda: helper.get_num_alive_workers() // 0)
+    assert helper.get_alive_workers() == []
+
+
+def test_a_stop_ends_the_wait_of_a_worker() -> None:
+    session = FakeSession()
+    clock = SleepCalls(session.request_stop)
+    WorkerSyncHook(1, SyncHelper(2), clock=clock).after_create_session(session)
+    assert clock.sleeps == [1.0]
