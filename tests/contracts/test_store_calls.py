@@ -24,8 +24,8 @@ def stamp(seq: int, worker: int = 0) -> BatchStamp:
     return BatchStamp(worker=worker, seq=seq)
 
 
-def rule(seq: int, segments: int = 1, **options: float) -> Update:
-    return Update(seq=seq, step=seq, learning_rates=torch.ones(segments), times=0, **options)
+def rule(seq: int, segments: int = 1, scale: float = 1.0) -> Update:
+    return Update(seq=seq, step=seq, learning_rates=torch.ones(segments), times=0, scale=scale)
 
 
 def plan_of(store: Store, ids: Sequence[int], seq: int, worker: int = 0) -> Plan:

@@ -24,18 +24,18 @@ class Places:
     """Where records come from that lie in one buffer by now."""
 
     origins: tuple[str, ...]
-    """Of all records."""
+    """Of all records; what is written in front of an offset there."""
     origin_of: npt.NDArray[np.int64]
     """Index of the origin of each record."""
     offsets: npt.NDArray[np.int64]
-    """Offset of each record in the uncompressed stream that it was read from."""
+    """Of each record at its origin."""
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Places:
         return Places(self.origins, self.origin_of[rows], self.offsets[rows])
 
     def text_of(self, index: int) -> str:
         """The place of a record for messages."""
-        return f"{self.origins[self.origin_of[index]]}: record at offset {self.offsets[index]}"
+        return f"{self.origins[self.origin_of[index]]} {self.offsets[index]}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ class Records:
             np.concatenate([np.array([number_of[name] for name in each.origins])[each.origin_of] for each in places]),
             np.concatenate([each.offsets for each in places]),
         )
-        origin = blocks[0].origin if len(origins) == 1 else "records"
+        origin = blocks[0].origin if len({block.origin for block in blocks}) == 1 else "records"
         return cls(np.concatenate(pieces), np.concatenate(spans).reshape(-1), origin, 0, joined)
 
     def __len__(self) -> int:
@@ -134,7 +134,9 @@ class Records:
     def _own_places(self) -> Places:
         if self.places is not None:
             return self.places
-        return Places((self.origin,), np.zeros(len(self), dtype=np.int64), self.base + self.spans[::2])
+        return Places(
+            (f"{self.origin}: record at offset",), np.zeros(len(self), dtype=np.int64), self.base + self.spans[::2]
+        )
 
     def _compact(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """The bytes of these records, headers included, and their spans as pairs."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from monolith.testing.example_task import ExampleTask, NumberedBatches
 from monolith.testing.fake_clock import FakeClock
+from monolith.testing.profiling import profile_it
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
@@ -21,4 +22,5 @@ __all__ = [
     "StepLoop",
     "generate_test_hash_table_config",
     "get_test_tmp_dir",
+    "profile_it",
 ]

@@ -17,6 +17,7 @@ from monolith.train.cpu_training_config import CpuTrainingConfig
 from monolith.train.current_session import get_current_session
 from monolith.train.derive_config import trainer_config_of
 from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.end_of_data import EofAwareTask
 from monolith.train.estimator import Estimator
 from monolith.train.flat_config import Origin
 from monolith.train.input_options import InputOptions
@@ -34,6 +35,7 @@ from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
+    ControlConfig,
     PipelineConfig,
     ReportingConfig,
     RestoringConfig,
@@ -46,8 +48,10 @@ __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
+    "ControlConfig",
     "CpuTrainingConfig",
     "DistributedCpuTrainingConfig",
+    "EofAwareTask",
     "Estimator",
     "ExportMode",
     "InputOptions",

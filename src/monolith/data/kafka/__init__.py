@@ -6,7 +6,6 @@ Read `dataset` first, then `fetching` (each message once, up to the end), `order
 
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.dataset import KafkaDataset
-from monolith.data.kafka.messages import MessageRecords
 from monolith.data.kafka.position import KafkaPosition, Partition, merge_positions
 from monolith.data.kafka.reading import KafkaReading
 
@@ -15,7 +14,6 @@ __all__ = [
     "KafkaDataset",
     "KafkaPosition",
     "KafkaReading",
-    "MessageRecords",
     "Partition",
     "merge_positions",
 ]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Self, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import numpy as np
 
 from monolith import _core
 from monolith.data.framing_check import better_framings, framings_of, is_sample
 from monolith.data.record_reader import split_records
-from monolith.data.records import Records
+from monolith.data.records import Places, Records
 from monolith.errors import DataLossError
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from monolith.data.framing import Framing
     from monolith.data.kafka.position import Partition
     from monolith.data.sample_format import SampleFormat
-
-
-Places: TypeAlias = "tuple[tuple[Partition, npt.NDArray[np.int64]], ...]"
-"""Partitions and the offsets of messages in each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +40,6 @@ class Chunk:
         return type(self)(self.partition, self.values[part], self.offsets[part])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MessageRecords(Records):
-    """Records that know the message they came in."""
-
-    places: Places = ()
-    """Where the messages lie that they were taken from."""
-    messages: npt.NDArray[np.int64] | None = None
-    """Of each record the number of its message, counted through the places; None: one record in each."""
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> bytes | Self:
-        if not isinstance(index, slice):
-            return Records.__getitem__(self, index)
-        spans = np.ascontiguousarray(self.spans.reshape(-1, 2)[index]).reshape(-1)
-        messages = np.arange(len(self), dtype=np.int64) if self.messages is None else self.messages
-        return type(self)(self.buffer, spans, self.origin, self.base, self.places, messages[index])
-
-    def place_of(self, index: int) -> str:
-        """Topic, partition and offset of a record's message."""
-        return place_of(self.places, index if self.messages is None else int(self.messages[index]))
-
-
 @dataclass(frozen=True, slots=True)
 class Unwrapping:
     """Takes the records out of messages; a message that is not as it should be is bad as a whole.
@@ -81,17 +52,16 @@ class Unwrapping:
     max_record_bytes: int
     bad: BadRecords
 
-    def records(self, chunks: Sequence[Chunk], origin: str) -> MessageRecords:
-        """The records of these messages, in their order.
+    def records(self, chunks: Sequence[Chunk], origin: str) -> Records:
+        """The records of these messages, in their order; each knows the message it came in.
 
         Raises:
             DataLossError: more messages are bad than may be left out; names topic, partition and offset.
         """
         joined = _Joined.of(chunks)
         spans, messages = self._whole_messages(joined) if self.framing is None else self._framed(joined, self.framing)
-        if joined.present is not None:
-            messages = joined.present if messages is None else joined.present[messages]
-        return MessageRecords(joined.buffer, spans, origin, 0, joined.places, messages)
+        places = joined.places if messages is None else joined.places[messages]
+        return Records(joined.buffer, spans, origin, places=places)
 
     def check_first(self, chunk: Chunk) -> bool:
         """Refuses a first message that has another framing than it is said to have, and says which; False if empty.
@@ -110,7 +80,7 @@ class Unwrapping:
         if better:
             names = " or ".join(repr(other.name.lower()) for other in better)
             said = "without a framing" if self.framing is None else f"of framing {self.framing.name}"
-            place = place_of([(chunk.partition, chunk.offsets)], 0)
+            place = f"{chunk.partition}, offset {chunk.offsets[0]}"
             raise DataLossError(f"{place}: not {self.sample.name} records {said}; the message fits framing={names}")
         return True
 
@@ -121,7 +91,9 @@ class Unwrapping:
             return spans.reshape(-1), None
         for index in np.flatnonzero(too_long).tolist():
             size = joined.lengths[index]
-            self.bad.add(f"{joined.place_of(index)}: a message of {size} bytes, the limit is {self.max_record_bytes}")
+            self.bad.add(
+                f"{joined.places.text_of(index)}: a message of {size} bytes, the limit is {self.max_record_bytes}"
+            )
         fine = np.flatnonzero(~too_long)
         return np.ascontiguousarray(spans[fine]).reshape(-1), fine
 
@@ -137,8 +109,12 @@ class Unwrapping:
         )
         record_ends = spans[::2] + spans[1::2] + framing.tail
         ends = joined.begins + joined.lengths
-        if not problem and np.isin(ends[joined.lengths > 0], record_ends).all():
-            return spans, np.searchsorted(ends, record_ends)
+        if not problem:
+            # The end of each message is the end of a record; an empty one ends where the one before it does.
+            places = np.searchsorted(record_ends, ends)
+            is_end = record_ends.take(places, mode="clip") == ends if len(record_ends) else ends == 0
+            if (is_end | (joined.lengths == 0)).all():
+                return spans, np.searchsorted(ends, record_ends)
         return self._framed_one_by_one(joined, framing)
 
     def _framed_one_by_one(self, joined: _Joined, framing: Framing) -> _Found:
@@ -149,7 +125,7 @@ class Unwrapping:
             payload = joined.buffer[begin : begin + length].tobytes()
             try:
                 records = split_records(
-                    payload, framing, origin=joined.place_of(index), max_record_bytes=self.max_record_bytes
+                    payload, framing, origin=joined.places.text_of(index), max_record_bytes=self.max_record_bytes
                 )
             except DataLossError as error:
                 self.bad.add(f"{error}")
@@ -165,36 +141,26 @@ _Found: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64] | None]"
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """The values of messages end to end."""
+    """The values of messages end to end; those without one are left out."""
 
     places: Places
     buffer: npt.NDArray[np.uint8]
     begins: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
-    present: npt.NDArray[np.int64] | None
-    """The numbers of the messages that have a value; None: all have one."""
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> Self:
-        values = list(chain.from_iterable(chunk.values for chunk in chunks))
-        present = None
-        if None in values:
-            present = np.array([index for index, value in enumerate(values) if value is not None], dtype=np.int64)
+        places = Places(
+            tuple(f"{chunk.partition}, offset" for chunk in chunks),
+            np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks]),
+            np.concatenate([chunk.offsets for chunk in chunks]),
+        )
+        values = chunks[0].values if len(chunks) == 1 else list(chain.from_iterable(chunk.values for chunk in chunks))
+        try:
+            joined = b"".join(cast("list[bytes]", values))
+        except TypeError:  # sooner tried than looked through: a message without a value is rare
+            places = places[np.array([index for index, value in enumerate(values) if value is not None], np.int64)]
             values = [value for value in values if value is not None]
-        payloads = cast("list[bytes]", values)
-        lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
-        buffer = np.frombuffer(b"".join(payloads), np.uint8)
-        places = tuple((chunk.partition, chunk.offsets) for chunk in chunks)
-        return cls(places, buffer, np.cumsum(lengths) - lengths, lengths, present)
-
-    def place_of(self, index: int) -> str:
-        return place_of(self.places, index if self.present is None else int(self.present[index]))
-
-
-def place_of(places: Sequence[tuple[Partition, npt.NDArray[np.int64]]], message: int) -> str:
-    """Topic, partition and offset of a message, counted through the places."""
-    for partition, offsets in places:
-        if message < len(offsets):
-            return f"{partition}, offset {int(offsets[message])}"
-        message -= len(offsets)
-    raise IndexError(f"message {message} behind the last one")
+            joined = b"".join(cast("list[bytes]", values))
+        lengths = np.fromiter(map(len, cast("list[bytes]", values)), np.int64, len(values))
+        return cls(places, np.frombuffer(joined, np.uint8), np.cumsum(lengths) - lengths, lengths)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.data.kafka.client import Client
     from monolith.data.kafka.config import KafkaConfig
     from monolith.data.kafka.fetching import Fetching
-    from monolith.data.kafka.messages import MessageRecords, Unwrapping
+    from monolith.data.kafka.messages import Unwrapping
     from monolith.data.kafka.ordering import Ordering
     from monolith.data.kafka.position import Offsets
     from monolith.data.records import Records
@@ -111,7 +111,7 @@ class KafkaReading(Reading["Records"]):
                 self._is_closed = True
                 self._client.close()
 
-    def _advance(self) -> MessageRecords | None:
+    def _advance(self) -> Records | None:
         while True:
             if block := self._ordering.take():
                 records = self._unwrapping.records(block, self._origin)
@@ -126,9 +126,12 @@ class KafkaReading(Reading["Records"]):
                 if not self._is_checked:
                     self._is_checked = self._unwrapping.check_first(chunks[0])
                 self._ordering.add(chunks)
-            elif self._client.check_contact() and self._is_idle():
+            elif self._is_idle():
                 return None
+            else:
+                self._client.check_contact()
 
     def _is_idle(self) -> bool:
+        """Whether the stream is silent, and not just out of reach."""
         limit = self._config.idle_seconds
-        return limit is not None and time.monotonic() - self._last_message >= limit
+        return limit is not None and time.monotonic() - self._last_message >= limit and self._client.answers()
