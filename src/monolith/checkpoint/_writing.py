@@ -84,7 +84,9 @@ class _Writing:
         tables = {name: self._write_tables(name, *store) for name, store in cut.stores.items()}
         tensors = None
         if cut.tensors:
-            tensors = _entry(self._tensors, write_tensors(self._folder, self._tensors, cut.tensors))
+            rate = order.rate_bytes_per_second
+            total = write_tensors(self._folder, self._tensors, cut.tensors, bytes_per_second=rate)
+            tensors = _entry(self._tensors, total)
         meta = None
         if order.meta is not None:
             self._folder.write(self._meta, [order.meta])
