@@ -13,9 +13,11 @@ from monolith import collective
 HOW_TO = Path(__file__).resolve().parent.parent / "docs" / "how-to"
 PAGES = [
     "collective.md",
+    "data-operators.md",
     "datasets.md",
     "files.md",
     "metrics-and-logs.md",
+    "negative-sampling.md",
     "object-stores.md",
     "parquet.md",
     "summaries.md",
