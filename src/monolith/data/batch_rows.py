@@ -13,7 +13,7 @@ from monolith.data.batch import Batch, ColumnValues
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["concat_batches", "keep_rows", "take_rows", "with_columns"]
 
@@ -38,12 +38,19 @@ def take_rows(batch: Batch, rows: Tensor) -> Batch:
         raise TypeError(f"rows must be bool or int64 of one dim, got {rows.dtype} of {rows.ndim}")
     on_device: dict[torch.device, Tensor] = {}
     columns: dict[str, ColumnValues] = {}
+    alike: dict[tuple[torch.dtype, torch.device], dict[str, Ragged]] = {}
     for name, values in batch.items():
         if isinstance(values, list):
             columns[name] = _take_texts(values, texts_rows)
             continue
         numbers = on_device.setdefault(values.device, rows.to(values.device))
-        columns[name] = values[numbers] if isinstance(values, Ragged) else values.index_select(0, numbers)
+        if isinstance(values, Ragged) and values.ndim == 2:
+            alike.setdefault((values.dtype, values.device), {})[name] = values
+            columns[name] = values  # keeps its place among the columns
+        else:
+            columns[name] = values[numbers] if isinstance(values, Ragged) else values.index_select(0, numbers)
+    for (_, device), raggeds in alike.items():
+        columns |= zip(raggeds, _take_ragged(list(raggeds.values()), on_device[device]), strict=True)
     return Batch(columns, num_rows=len(rows))
 
 
@@ -77,6 +84,24 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
 def with_columns(batch: Batch, columns: Mapping[str, ColumnValues]) -> Batch:
     """The batch with these columns put in place of those of the same name, or added behind the others."""
     return Batch({**batch, **columns}, num_rows=batch.num_rows)
+
+
+def _take_ragged(columns: list[Ragged], rows: Tensor) -> Iterator[Ragged]:
+    """The rows of many columns of one type with as many calls as those of one: a batch has tens of them."""
+    splits = torch.stack([column.row_splits for column in columns])
+    starts, sizes = splits[:, :-1], splits[:, -1]
+    lengths = (splits[:, 1:] - starts).index_select(1, rows)
+    # Where each row begins in the values of all columns end to end, less where it will begin: how far it moves.
+    begins = starts.index_select(1, rows) + (sizes.cumsum(0) - sizes)[:, None]
+    flat_lengths = lengths.reshape(-1)
+    ends = flat_lengths.cumsum(0)
+    total = int(ends[-1]) if len(ends) else 0
+    moves = torch.repeat_interleave(begins.reshape(-1) - (ends - flat_lengths), flat_lengths, output_size=total)
+    values = torch.cat([column.flat_values for column in columns])
+    taken = values.index_select(0, moves.add_(torch.arange(total, device=rows.device)))
+    new_splits = torch.nn.functional.pad(lengths.cumsum(1), (1, 0))
+    parts = torch.split(taken, new_splits[:, -1].tolist())
+    return (Ragged(part, own, validate=False) for part, own in zip(parts, new_splits.unbind(), strict=True))
 
 
 def _take_texts(values: list[bytes], rows: Tensor) -> list[bytes]:

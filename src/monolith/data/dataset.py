@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from monolith.data.pipeline.batch import Rebatch
 from monolith.data.pipeline.bounds import Skip, Take
 from monolith.data.pipeline.cache import Cache
+from monolith.data.pipeline.dedup import Deduplicate
 from monolith.data.pipeline.filter import RowFilter
 from monolith.data.pipeline.map import Map
 from monolith.data.pipeline.mark_last import MarkLast
@@ -24,6 +25,7 @@ from monolith.data.pipeline.prefetch import Prefetch
 from monolith.data.pipeline.repeat import Repeat
 from monolith.data.pipeline.shuffle import Shuffle
 from monolith.data.pipeline.split import Split, check_ratios
+from monolith.data.pipeline.window import MergedWindow
 from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
@@ -107,6 +109,14 @@ class Dataset(ABC, Generic[T_co]):
         """One dataset for each ratio, which share no row: by the value of a column, or by the place in the stream."""
         parts = range(len(check_ratios("split", ratios)))
         return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in parts)
+
+    def merged_window(self, size: int) -> Dataset[Any]:
+        """The rows of `size` batches at a time as one batch; the last one of as many as are left."""
+        return _Derived(self, MergedWindow(size))
+
+    def deduplicate(self: Dataset[Batch], columns: str | Sequence[str], *, window: int) -> Dataset[Batch]:
+        """The batches without the rows that are equal in these columns to one of the last `window` rows."""
+        return _Derived(self, Deduplicate(columns, window))
 
     def mark_last(self) -> Dataset[tuple[T_co, bool]]:
         """Pairs of an element and whether it is the last one, so that workers can stop together."""

@@ -12,27 +12,52 @@ from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.cpu_training_config import CpuTrainingConfig
 from monolith.train.current_session import get_current_session
+from monolith.train.derive_config import trainer_config_of
+from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.end_of_data import EofAwareTask
+from monolith.train.flat_config import Origin
+from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
+from monolith.train.local_runner import local_train, make_trainer
 from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
 from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
+from monolith.train.run_config import RunConfig
+from monolith.train.runner_config import RunnerConfig
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
-from monolith.train.trainer_config import PipelineConfig, SavingConfig, TrainerConfig
+from monolith.train.trainer_config import (
+    PipelineConfig,
+    ReportingConfig,
+    RestoringConfig,
+    SavingConfig,
+    TablesConfig,
+    TrainerConfig,
+)
 
 __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
+    "CpuTrainingConfig",
+    "DistributedCpuTrainingConfig",
+    "EofAwareTask",
     "ExportMode",
+    "InputOptions",
     "InstantiableParams",
     "Mode",
+    "Origin",
     "Params",
     "PipelineConfig",
+    "ReportingConfig",
+    "RestoringConfig",
+    "RunConfig",
+    "RunnerConfig",
     "SavingConfig",
     "Session",
     "SessionState",
@@ -40,6 +65,7 @@ __all__ = [
     "Spec",
     "StepResult",
     "StopAtStep",
+    "TablesConfig",
     "Task",
     "TaskContext",
     "Trainer",
@@ -51,11 +77,14 @@ __all__ = [
     "find_task",
     "get_collection",
     "get_current_session",
+    "local_train",
+    "make_trainer",
     "params",
     "preemption_errors",
     "register_single_task_model",
     "task_registry",
     "time_of",
+    "trainer_config_of",
     "update_params",
     "use_context",
     "with_params",

@@ -28,10 +28,12 @@ from monolith.data.operators.negatives import (
     PoolEntry,
     Positives,
 )
+from monolith.data.operators.pool_files import restore_pool, save_pool
 from monolith.data.operators.reweight import InstanceReweight
 from monolith.data.operators.row_draws import NumberRows
 from monolith.data.operators.sampling import InShare, NegativeSample, SpecialStrategy
 from monolith.data.operators.transforms import Counted, LogicalOr, operators_of
+from monolith.data.operators.unpack_floats import UnpackFloats
 from monolith.data.operators.value_conditions import Value, load_operand
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "SpecialStrategy",
     "SwitchSlot",
     "TaskLabel",
+    "UnpackFloats",
     "Value",
     "city_hash64",
     "cross_rows",
@@ -91,6 +94,8 @@ __all__ = [
     "load_operand",
     "operators_of",
     "parse_task_labels",
+    "restore_pool",
+    "save_pool",
     "sequence_mask",
     "split_flows",
 ]

@@ -47,13 +47,13 @@ class TaskLabel(Config):
         if both := set(self.positive) & set(self.negative):
             raise ValueError(f"TaskLabel: actions {sorted(both)} cannot be positive and negative at once")
 
-    def label(self, actions: Ragged, negative_value: float, draws: Tensor) -> Tensor:
-        """The task's label of each row, float32 [B]; `draws` are numbers in [0, 1), one for each row."""
+    def label(self, actions: Ragged, values: tuple[float, float], draws: Tensor) -> Tensor:
+        """The task's label of each row, float32 [B], out of those of negatives and positives; `draws` are in [0, 1)."""
         positive = rows_with_any(actions, _sorted(self.positive))
         negative = rows_with_any(actions, _sorted(self.negative)) if self.negative else torch.ones_like(positive)
         kept = negative & (draws < self.sample_rate)
-        label = torch.where(kept, float(negative_value), INVALID_LABEL)
-        return torch.where(positive, POSITIVE_LABEL, label)
+        label = torch.where(kept, float(values[0]), INVALID_LABEL)
+        return torch.where(positive, float(values[1]), label)
 
 
 @config
@@ -75,6 +75,7 @@ class AddLabel(Operator):
 
     tasks: tuple[TaskLabel, ...] = field(kw_only=False)
     negative_value: float = 0.0
+    positive_value: float = POSITIVE_LABEL
     new_sample_rate: float = 1.0
     label: str = "label"
     seed: int = 0
@@ -83,7 +84,7 @@ class AddLabel(Operator):
 
     def __post_init__(self) -> None:
         require_between(self, 0.0, 1.0, "new_sample_rate")
-        require_finite(self, "negative_value")
+        require_finite(self, "negative_value", "positive_value")
         if self.new_sample_rate == 0:
             raise ValueError("AddLabel: new_sample_rate must be > 0, got 0")
         object.__setattr__(self, "keys", tuple(self.keys))
@@ -100,7 +101,8 @@ class AddLabel(Operator):
         """The batch with the labels of the tasks."""
         actions = ids_of(batch, "actions", self)
         draws = self._draws(batch).to(actions.device)
-        added = [task.label(actions, self.negative_value, draws[:, number]) for number, task in enumerate(self.tasks)]
+        values = (self.negative_value, self.positive_value)
+        added = [task.label(actions, values, draws[:, number]) for number, task in enumerate(self.tasks)]
         labels = torch.stack(added, dim=1)
         if self.label in batch:
             own = labels_of(batch, self.label, self, width=0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from monolith.config import Config, config, require_at_least, require_between
 from monolith.data.batch import Batch
-from monolith.data.batch_rows import concat_batches, take_rows, with_columns
+from monolith.data.batch_rows import concat_batches, take_rows
 from monolith.data.operators.actions import check_actions
 from monolith.data.operators.column_access import column_of, describe_column, ids_of, labels_of
 from monolith.data.operators.item_pool import Draws, ItemPool, PoolLimits
@@ -217,21 +217,32 @@ class NegativeGen:
 
     def _assembled(self, batch: Batch, positive: Tensor, parents: Tensor, drawn: Draws) -> Batch | None:
         """Samples that are kept and negatives, each negative in front of the row it was made of."""
+        count = batch.num_rows
         kept = {"all": torch.ones_like(positive), "positives": positive, "none": torch.zeros_like(positive)}
         rows = kept[self.sampling.keep].nonzero().view(-1)
-        weights = torch.where(positive[rows], 1.0, float(self.sampling.weights.real))
-        ones, zeros = torch.ones(len(rows)), torch.zeros(len(rows))
-        recorded = {"instance_weight": weights, SAMPLED: zeros, SAMPLED_FREQUENCY: ones, LOG_Q: zeros}
-        samples = with_columns(take_rows(batch, rows), recorded)
-        if not len(parents):
-            return samples if samples.num_rows else None
-        negatives = with_columns(take_rows(batch, parents), self._columns_of_negatives(batch, parents, drawn))
         order = torch.cat([2 * rows + 1, 2 * parents]).argsort(stable=True)
-        return take_rows(concat_batches([samples, negatives]), order)
+        if not len(order):
+            return None
+        ones, zeros = torch.ones(count), torch.zeros(count)
+        weights = torch.where(positive, 1.0, float(self.sampling.weights.real))
+        recorded = {"instance_weight": weights, SAMPLED: zeros, SAMPLED_FREQUENCY: ones, LOG_Q: zeros}
+        # What a negative has of its own is looked up behind the samples; everything else is that of its parent.
+        new = self._columns_of_negatives(batch, parents, drawn)
+        old = {name: recorded[name] if name in recorded else batch[name] for name in new}
+        both = concat_batches([Batch(old, num_rows=count), Batch(new, num_rows=len(parents))])
+        own = take_rows(both, torch.cat([rows, count + torch.arange(len(parents))])[order])
+        others = Batch({name: values for name, values in batch.items() if name not in new}, num_rows=count)
+        shared = take_rows(others, torch.cat([rows, parents])[order])
+        columns = {name: own[name] if name in new else shared[name] for name in batch}
+        return Batch({**columns, **own}, num_rows=len(order))
 
     def _columns_of_negatives(self, batch: Batch, parents: Tensor, drawn: Draws) -> Mapping[str, ColumnValues]:
         rule = self.sampling.positives
-        columns: dict[str, ColumnValues] = dict(drawn.features)
+        columns: dict[str, ColumnValues] = {
+            # Before the first item is pushed the pool knows no kinds; nothing was drawn then, either.
+            name: drawn.features[name] if name in drawn.features else take_rows(batch, parents)[name]
+            for name in self.sampling.items
+        }
         ids = torch.from_numpy(drawn.ids)
         lengths = torch.ones_like(ids)
         is_list = isinstance(batch[self.sampling.item_id], Ragged)

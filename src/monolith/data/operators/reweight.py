@@ -46,8 +46,8 @@ class InstanceReweight(Operator):
     The count of some actions is the weight of the first one by priority, times the weights of all that are not in the
     priority list. A row whose `actions` are ahead of its `pre_actions` in priority comes out
 
-    - with labels for both: pre count + count times where they differ; where they agree as often as the counts are apart,
-      with the sign of the label changed if the pre count is larger;
+    - with labels for both: pre count + count times where they differ; where they agree as often as the counts are
+      apart, with the sign of the label changed if the pre count is larger;
     - with a label for its actions only: count times;
     - without one: not at all.
 

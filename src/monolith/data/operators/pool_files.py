@@ -1,0 +1,161 @@
+"""The item pool in files, as the original writes and reads them: one ``ChannelCache`` message for each channel.
+
+    <folder>/model.ckpt-<step>_item_pool_<worker>_<shard>_<number of workers>      TFRecord
+
+A column becomes a feature by its kind: rows of ids ``fid_v2_list``, one number ``int64_value`` or ``float_value``,
+vectors ``int64_list`` or ``float_list``, rows of reals ``float_lists``, texts ``bytes_list``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import numpy as np
+import torch
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from monolith.data.batch import Batch
+from monolith.data.framing import Framing
+from monolith.data.protos.example_pb2 import ChannelCache, Feature, FidList
+from monolith.data.record_reader import RecordReader
+from monolith.data.record_writer import RecordWriter
+from monolith.errors import DataLossError, NotFoundError
+from monolith.ids import v1_to_v2
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.data.batch import ColumnValues
+    from monolith.data.operators.item_pool import ItemPool
+
+__all__ = ["restore_pool", "save_pool"]
+
+_MAX_CHANNEL_BYTES = 2**31 - 1  # what protobuf can read
+
+
+def save_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0, num_workers: int = 1) -> str:
+    """Writes the pool of a worker, whole or not at all, and returns the path; any fsspec path.
+
+    For checkpoints `ItemPool.state_dict` is much quicker; this is for what the original reads and writes.
+    """
+    path = posixpath.join(folder, f"model.ckpt-{step}_item_pool_{worker}_0_{num_workers}")
+    with RecordWriter(path, Framing.TFRECORD) as writer:
+        for channel, items, features in pool.channels():
+            message = ChannelCache(channel_id=channel)
+            makers = {name: _maker(name, values) for name, values in features.items()}
+            for place, (id_, seen, drawn) in enumerate(
+                zip(items.ids.tolist(), items.seen.tolist(), items.drawn.tolist(), strict=True)
+            ):
+                data = message.feature_datas.add(gid=id_, origin_cnt=seen, sample_cnt=drawn)
+                for number, (name, make) in enumerate(makers.items()):
+                    make(data.feature_columns.add(name=name, id=number).feature, place)
+            writer.write(message.SerializeToString())
+    return path
+
+
+def restore_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0) -> str:
+    """Fills the pool from the file of this worker, or, where there were fewer, of worker ``worker mod number``.
+
+    Raises:
+        NotFoundError: there is no file of this step.
+        DataLossError: a file that is damaged, or that lacks a column of the pool.
+    """
+    system, root = fsspec.core.url_to_fs(folder)
+    pattern = re.compile(rf"model\.ckpt-{step}_item_pool_(\d+)_0_(\d+)$")
+    names = [posixpath.basename(str(path)) for path in system.ls(root, detail=False)] if system.exists(root) else []
+    found = {int(match[1]): int(match[2]) for name in names if (match := pattern.search(name))}
+    if not found:
+        raise NotFoundError(f"{folder}: no item pool of step {step}; the files there are {sorted(names)[:10]}")
+    old_workers = max(found.values())
+    source = worker % old_workers
+    if source not in found:
+        raise NotFoundError(f"{folder}: item pool of step {step} lacks the file of worker {source} of {old_workers}")
+    path = posixpath.join(folder, f"model.ckpt-{step}_item_pool_{source}_0_{found[source]}")
+    with RecordReader(path, Framing.TFRECORD, max_record_bytes=_MAX_CHANNEL_BYTES) as reader:
+        for record in reader:
+            try:
+                message = ChannelCache.FromString(record)
+            except DecodeError as error:
+                raise DataLossError(f"{path}: a record is no ChannelCache: {error}") from error
+            _restore_channel(pool, message, path)
+    return path
+
+
+def _restore_channel(pool: ItemPool, message: ChannelCache, path: str) -> None:
+    datas = message.feature_datas
+    ids = np.array([data.gid for data in datas], dtype=np.int64)
+    if len(np.unique(ids)) != len(ids):
+        raise DataLossError(f"{path}: channel {message.channel_id} has an item twice")
+    counts = (
+        np.array([data.origin_cnt for data in datas], dtype=np.int64),
+        np.array([data.sample_cnt for data in datas], dtype=np.int64),
+    )
+    by_name: list[dict[str, Feature]] = []
+    for data in datas:
+        own = {named.name: named.feature for named in data.feature_columns}
+        for number in data.fids:  # flat v1 ids, as pools of instances have them
+            slot = number % (1 << 64) >> 54
+            own.setdefault(f"fc_slot_{slot}", Feature()).fid_v1_list.value.append(number % (1 << 64))
+        by_name.append(own)
+    columns: dict[str, ColumnValues] = {}
+    for name in pool.columns:
+        features = [own.get(name) for own in by_name]
+        kinds = {feature.WhichOneof("type") for feature in features if feature is not None} - {None}
+        if len(kinds) != 1:
+            got = ", ".join(sorted(map(str, kinds))) or "nothing"
+            place = f"{path}: column {name!r} of channel {message.channel_id}"
+            raise DataLossError(f"{place} must be of one kind, got {got}")
+        columns[name] = _column([feature or Feature() for feature in features], str(kinds.pop()), f"{path}: {name!r}")
+    pool.restore_channel(message.channel_id, ids, counts, Batch(columns, num_rows=len(ids)))
+
+
+def _maker(name: str, values: ColumnValues) -> Callable[[Feature, int], None]:
+    """What puts the value of a row into a feature."""
+    if isinstance(values, list):
+        return lambda feature, row: feature.bytes_list.value.append(values[row])
+    if isinstance(values, Ragged):
+        lists = values.to_lists()
+        if values.dtype == torch.int64:
+            # Messages carry the unsigned reading of an id; a list without any still says what it is.
+            unsigned = [[number % (1 << 64) for number in row] for row in lists]
+            return lambda feature, row: feature.fid_v2_list.MergeFrom(FidList(value=unsigned[row]))
+        return lambda feature, row: feature.float_lists.list.add().value.extend(lists[row])
+    whole = not values.is_floating_point()
+    numbers: Any = values.tolist()
+    if values.ndim == 1:
+        return lambda feature, row: setattr(feature, "int64_value" if whole else "float_value", numbers[row])
+    if values.ndim == 2:
+        field = "int64_list" if whole else "float_list"
+        return lambda feature, row: getattr(feature, field).value.extend(numbers[row])
+    raise TypeError(f"item pool: column {name!r} cannot be written: expected up to 2 dims, got {values.ndim}")
+
+
+def _column(features: list[Feature], kind: str, place: str) -> ColumnValues:
+    if kind == "bytes_list":
+        return [feature.bytes_list.value[0] if feature.bytes_list.value else b"" for feature in features]
+    if kind in {"int64_value", "float_value"}:
+        dtype = torch.int64 if kind == "int64_value" else torch.float32
+        return torch.tensor([getattr(feature, kind) for feature in features], dtype=dtype)
+    if kind in {"fid_v1_list", "fid_v2_list"}:
+        numbers = [[_signed(number) for number in getattr(feature, kind).value] for feature in features]
+        ids = Ragged.from_lists(numbers)
+        return ids if kind == "fid_v2_list" else ids.with_values(v1_to_v2(ids.flat_values))
+    if kind == "float_lists":
+        lists = [[value for each in feature.float_lists.list for value in each.value] for feature in features]
+        return Ragged.from_lists(lists, dtype=torch.float32)
+    if kind not in {"int64_list", "float_list"}:
+        raise DataLossError(f"{place}: features of kind {kind} cannot be kept in a pool")
+    rows = [list(getattr(feature, kind).value) for feature in features]
+    if len({len(row) for row in rows}) > 1:
+        raise DataLossError(f"{place}: vectors of different lengths: {sorted({len(row) for row in rows})[:5]}")
+    tensor: Tensor = torch.tensor(rows, dtype=torch.int64 if kind == "int64_list" else torch.float32)
+    return tensor
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >= 1 << 63 else number

@@ -1,0 +1,83 @@
+"""Vectors packed into bytes, as instance features carry user embeddings: 8-bit codes between two bounds.
+
+    bytes of a vector of more than 4 elements   "UE_QTZ" | min: half | max: half | one uint8 code for each element
+    bytes of a vector of up to 4 elements       "UE_QTZ" | one half for each element
+
+An element is min + code * (max - min) / 255. Halves are IEEE binary16, little-endian.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from monolith.errors import DataLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["PACKED_TAG", "pack_floats", "unpack_floats"]
+
+PACKED_TAG = b"UE_QTZ"
+"""What packed bytes begin with."""
+
+_MAX_PLAIN = 4
+"""Vectors up to this length are not worth their bounds."""
+
+
+def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
+    """The vectors of a column of packed bytes as float32 [rows, width]; an empty text is a vector of zeros.
+
+    Raises:
+        DataLossError: a text without the tag, or whose vector is not of this width; says which row.
+
+    >>> unpack_floats([pack_floats([0.0, 0.5, 1.0])], 3)
+    tensor([[0.0000, 0.5000, 1.0000]])
+    """
+    if width < 1:
+        raise ValueError(f"width must be >= 1, got {width}")
+    head = len(PACKED_TAG)
+    body = 2 * width if width <= _MAX_PLAIN else 4 + width
+    lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
+    there = np.flatnonzero(lengths)
+    wrong = there[lengths[there] != head + body]
+    if len(wrong):
+        row = int(wrong[0])
+        expected = f"{head + body} bytes for {width} elements"
+        raise DataLossError(f"row {row}: packed floats must have {expected}, got {len(texts[row])}")
+    vectors = np.zeros((len(texts), width), dtype=np.float32)
+    packed = np.frombuffer(b"".join(texts), dtype=np.uint8).reshape(len(there), head + body)
+    untagged = there[(packed[:, :head] != np.frombuffer(PACKED_TAG, dtype=np.uint8)).any(axis=1)]
+    if len(untagged):
+        row = int(untagged[0])
+        raise DataLossError(f"row {row}: packed floats must begin with {PACKED_TAG!r}, got {texts[row][:head]!r}")
+    halves = 4 if width > _MAX_PLAIN else body
+    plain = np.ascontiguousarray(packed[:, head : head + halves]).view("<f2").astype(np.float32)
+    if width <= _MAX_PLAIN:
+        vectors[there] = plain
+    else:
+        codes = packed[:, head + 4 :].astype(np.float32)
+        vectors[there] = plain[:, :1] + codes * (plain[:, 1:] - plain[:, :1]) / np.float32(255)
+    return torch.from_numpy(vectors)
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Packs a vector; what comes back differs by up to half a code's step and the rounding of the bounds.
+
+    Raises:
+        ValueError: no element, or one that a half cannot hold.
+    """
+    vector = np.asarray(values, dtype=np.float64)
+    if not len(vector) or not (np.abs(vector) <= np.finfo(np.float16).max).all():
+        raise ValueError(f"vector must be of finite numbers up to 65504, at least one, got {values}")
+    halves = vector.astype("<f2") if len(vector) <= _MAX_PLAIN else np.array([vector.min(), vector.max()], "<f2")
+    if len(vector) <= _MAX_PLAIN:
+        return PACKED_TAG + halves.tobytes()
+    low, high = halves.astype(np.float64)
+    steps = (vector - low) / (high - low) * 255 if high > low else np.zeros_like(vector)
+    codes = np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+    return PACKED_TAG + halves.tobytes() + codes.tobytes()
