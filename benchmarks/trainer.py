@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +30,7 @@ import monolith as ml
 from monolith.train import PipelineConfig, SavingConfig, Spec, Task, Trainer, TrainerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PAIRS = 20
 clock_now: Callable[[], float] = time.perf_counter
@@ -79,7 +78,7 @@ def plain_loop(batches: list[dict[str, Any]]) -> float:
     for batch in batches:
         spec = task.model_fn(batch, "train")
         optimizer.zero_grad()
-        spec.loss.backward()  # type: ignore[union-attr, no-untyped-call]
+        spec.loss.backward()  # type: ignore[union-attr]
         optimizer.step()
         task.emb.step()
     return clock_now() - begun
@@ -109,9 +108,6 @@ class _StepClock(ml.train.StopAtStep):
         """Begins."""
         super().after_create_session(session)
         self._begun = clock_now()
-
-    def end(self, session: Any) -> None:  # noqa: ARG002 - a hook's signature
-        """Ends, after the last pushes are applied; the saver's work is done before, and is not of this measure."""
 
     def after_run(self, context: Any) -> None:
         """The last step counts."""
