@@ -77,6 +77,39 @@ def test_stop_save_resume_of_a_session_that_reads_ahead(tmp_path: Path, pipeline
         assert restored.global_step == session.global_step > stopped_at
 
 
+@pytest.mark.parametrize("pipeline", [PipelineConfig(), PipelineConfig(prefetch=2, postpush=True)])
+def test_a_silent_input_keeps_nobody_from_saving(tmp_path: Path, pipeline: PipelineConfig) -> None:
+    silent, may_go_on = threading.Event(), threading.Event()
+
+    class Live(ExampleTask):
+        def input_fn(self, mode: Any) -> Any:
+            batches = list(super().input_fn(mode))
+            yield from batches[:5]
+            silent.set()
+            assert may_go_on.wait(50)
+            yield from batches[5:]
+
+    config = TrainerConfig(model_dir=str(tmp_path), pipeline=pipeline, control=ControlConfig())
+    trainer = Trainer(Live(), config)
+    training = threading.Thread(target=trainer.train)
+    training.start()
+    assert silent.wait(50)
+    with ControllerClient.of_model_dir(str(tmp_path), timeout_seconds=50) as client:
+        while client.get_global_step() < 5:
+            pass
+        client.save_checkpoint()
+        assert (tmp_path / "model.ckpt-5.manifest").exists()
+        client.stop_training()
+        may_go_on.set()
+        client.save_checkpoint()
+        assert client.get_global_step() == 5
+        client.resume_training()
+    training.join(50)
+    assert not training.is_alive()
+    assert trainer.state is not None
+    assert trainer.state.global_step == 20
+
+
 def test_a_save_where_nobody_steps_is_made_at_once(tmp_path: Path) -> None:
     """The thread that owns the session asks for the save itself, as in the original's test."""
     task, barrier = ExampleTask(), BarrierOp(1)
