@@ -56,7 +56,7 @@ class ChunkPool:
     def _find(self, size: int) -> bytearray:
         with suppress(IndexError):  # none left, or another reader was quicker
             while True:
-                memory = self._free.popleft()
+                memory = self._free.pop()  # the last one used, which may still be in a cache
                 if len(memory) >= size:
                     return memory
         return bytearray(-(-size // _STEP) * _STEP)
