@@ -16,8 +16,8 @@ def make_model() -> ml.Embeddings:
 
 def test_a_resumed_run_has_every_row_of_one_that_was_not_killed(tmp_path: Path) -> None:
     model = make_model()
-    for ids, time in (([1, 2, 3], 1_000), ([9], 1_000 + 3 * 86_400)):
-        model({"user": torch.tensor(ids)}, time=time)["user"].sum().backward()
+    for users, time in (([1, 2, 3], 1_000), ([9], 1_000 + 3 * 86_400)):
+        model({"user": torch.tensor(users)}, time=time)["user"].sum().backward()
         model.step()
     resumed = make_model()
     with Saver(tmp_path) as saver:

@@ -141,6 +141,32 @@ def test_what_a_release_of_byteps_lacks_is_made_from_what_it_has_or_refused(
 
 
 @pytest.mark.parametrize(
+    ("choice", "weight", "calls"),
+    [
+        ("", 2.0, {"byteps": ["init", "broadcast_parameters", "shutdown"]}),
+        ("1", 2.0, {"byteps": ["init", "broadcast_parameters", "shutdown"]}),
+        ("0", 2.0, {"byteps": ["init", "shutdown"], "horovod": ["init", "broadcast_parameters", "shutdown"]}),
+        ("-1", 0.0, {"byteps": ["init", "shutdown"]}),
+    ],
+)
+def test_a_variable_says_who_broadcasts_the_weights_beside_byteps(
+    choice: str, weight: float, calls: dict[str, list[str]], install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("byteps", "horovod"):
+        install(package, RECORDING)
+    monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
+    monkeypatch.setenv("MONOLITH_WITH_BYTEPS_BCAST", choice)
+    collective.init()
+    weights = {"a": torch.zeros(1)}
+    collective.broadcast_parameters(weights, 2)
+    assert weights["a"].tolist() == [weight]
+    modules = {package: sys.modules[f"{package}.torch"] for package in calls}
+    collective.shutdown()
+    assert {package: [call[0] for call in module.calls] for package, module in modules.items()} == calls
+    assert ("horovod" in sys.modules) == ("horovod" in calls)
+
+
+@pytest.mark.parametrize(
     "variables",
     [
         {},

@@ -48,7 +48,7 @@ class TestNames:
 
     def test_unknown_options_are_refused_with_what_was_meant(self) -> None:
         with pytest.raises(TypeError, match=r"unknown option 'modeldir'; did you mean 'model_dir'\?"):
-            RunnerConfig(modeldir="x")
+            RunnerConfig(modeldir="x")  # type: ignore[call-arg]
         config = RunnerConfig()
         with pytest.raises(TypeError, match="did you mean 'num_workers'"):
             config.num_worker = 3

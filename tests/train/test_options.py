@@ -68,7 +68,7 @@ VARIABLES = [
     "MONOLITH_METRIC_PREFIX",
     "MONOLITH_FORCE_GPU_COMPATIBLE",
 ]
-OTHER_VALUES = {bool: True, int: 7, float: 0.5, str: "something"}
+OTHER_VALUES: dict[type, Any] = {int: 7, float: 0.5, str: "something"}
 
 
 def steps_of(model_dir: Path) -> list[int]:
@@ -115,8 +115,7 @@ class TestRefused:
     @pytest.mark.parametrize("name", sorted(REFUSED_OPTIONS))
     def test_an_option_that_would_do_nothing_is_refused_with_the_reason(self, name: str) -> None:
         default = RunnerConfig.default_of(name)
-        kind = bool if isinstance(default, bool) else type(default)
-        value: Any = (not default) if kind is bool else OTHER_VALUES.get(kind, "something")
+        value: Any = (not default) if isinstance(default, bool) else OTHER_VALUES.get(type(default), "something")
         if default is None:
             hint = str(RunnerConfig.__annotations__.get(name, ""))
             value = False if name == "use_native_multi_hash_table" else value
@@ -222,7 +221,7 @@ class TestTables:
     def test_expired_rows_are_dropped_with_each_checkpoint(self, tmp_path: Path) -> None:
         class TwoDays(ExampleTask):
             def input_fn(self, mode: Any) -> Any:
-                days = [{**ExampleTask.input_fn(self, mode).make(0)} for _ in range(2)]
+                days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(0)} for _ in range(2)]
                 days[1]["req_time"] = days[1]["req_time"] + 3 * 24 * 3600
                 days[1]["item"] = days[1]["item"] + 100_000
                 return days
@@ -233,8 +232,8 @@ class TestTables:
             )
             state = make_trainer(options, TwoDays.params()).train()
             rows = state.embeddings["emb"].num_rows
-            items = len(set(ExampleTask().input_fn("train").make(0)["item"].tolist()))
-            users = len(set(ExampleTask().input_fn("train").make(0)["user"].tolist()))
+            columns: Any = ExampleTask().input_fn("train").make(0)
+            items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
             assert rows == users + items * (1 if evict else 2)
 
 
@@ -378,7 +377,7 @@ class TestReporting:
 
 class TestInput:
     def test_a_task_reads_what_the_run_was_told_about_its_input(self) -> None:
-        given = {
+        given: dict[str, Any] = {
             "data_type": "Example",
             "feature_list": "all",
             "lagrangex_header": True,

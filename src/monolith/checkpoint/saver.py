@@ -16,6 +16,7 @@ from monolith.checkpoint._folder import FolderPath, open_folder
 from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
 from monolith.checkpoint._restoring import restore_all, restore_without_dense
+from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint._staging import Staging
 from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
@@ -33,6 +34,7 @@ from monolith.errors import (
 
 if TYPE_CHECKING:
     from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.train_state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ class SaverOptions(TypedDict, total=False):
     """`save` does nothing, for runs that must not write. Default False."""
     write_meta: bool
     """Write `<prefix>.meta`, a description of the model. Default True."""
+    write_info: bool
+    """Write `ckpt.info-<step>`, the rows of each slot. Default True."""
     rate_bytes_per_second: float | None
     """Highest rate of writing in the background; None: as fast as the disk takes it. Default 120 MB/s, beside which
     training is hardly slower. A blocking save has no limit."""
@@ -82,6 +86,7 @@ class _Wanted:
     pad_step_number: bool = False
     skip_save: bool = False
     write_meta: bool = True
+    write_info: bool = True
     rate_bytes_per_second: float | None = BACKGROUND_BYTES_PER_SECOND
     restoring: RestoreOptions = field(default_factory=RestoreOptions)
     clock: Clock = field(default_factory=SystemClock)
@@ -345,8 +350,17 @@ class Saver:
         manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
         path = f"{self.model_dir}/{order.prefix}"
         self._records.record(path, manifest.created)
+        self._write_info(manifest)
         self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
         return self._last_saved
+
+    def _write_info(self, manifest: Manifest) -> None:
+        """How many rows each slot has; the checkpoint is committed, so what goes wrong is a warning."""
+        if self._wanted.write_info and manifest.tables:
+            try:
+                self._folder.replace(info_name(manifest.step), count_rows(self._folder, manifest))
+            except OpError as error:
+                logger.warning("%s", error)
 
     def _skipped(self, state: TrainState, *, in_background: bool) -> SavedCheckpoint | PendingSave:
         prefix = prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number)

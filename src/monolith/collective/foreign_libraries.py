@@ -10,12 +10,17 @@ import importlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
+from monolith import environment
 from monolith.errors import FailedPreconditionError, UnimplementedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+
+_BROADCAST_VARIABLE = "MONOLITH_WITH_BYTEPS_BCAST"
+"""With BytePS: 0 leaves the broadcast of weights to Horovod, -1 leaves it out, anything else is BytePS."""
 
 
 class Horovod:
@@ -90,6 +95,7 @@ class BytePs(Horovod):
     def __init__(self) -> None:
         super().__init__()
         self._names = (f"monolith.broadcast.{number}" for number in itertools.count())
+        self._horovod: Horovod | None = None
 
     def allgather(self, tensor: Tensor) -> Tensor:
         """The rows of all ranks, in the order of the ranks; public releases of BytePS do not have it."""
@@ -107,3 +113,21 @@ class BytePs(Horovod):
         # BytePS ties a name to one shape for good, so every call has a name of its own, the same on all ranks.
         self._library.broadcast_parameters({next(self._names): result}, root_rank)
         return result
+
+    def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
+        """Overwrites these tensors with those of the root; by Horovod, or not at all, where a variable says so."""
+        choice = environment.get(_BROADCAST_VARIABLE) or "1"
+        if choice == "0":
+            if self._horovod is None:
+                self._horovod = Horovod()
+            self._horovod.init(timeout_seconds=0)
+            self._horovod.broadcast_parameters(tensors, root_rank)
+        elif choice != "-1":
+            super().broadcast_parameters(tensors, root_rank)
+
+    def shutdown(self) -> None:
+        """Leaves the run, and Horovod's where it was joined."""
+        super().shutdown()
+        if self._horovod is not None:
+            self._horovod.shutdown()
+            self._horovod = None

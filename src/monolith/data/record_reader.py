@@ -139,7 +139,7 @@ class RecordReader:
                 yield record
 
     def blocks(self) -> Iterator[Records]:
-        """The records in blocks of about a mebibyte, without a copy of each."""
+        """The records in blocks of about two mebibytes, without a copy of each."""
         for block in self._scan_blocks():
             end = block.base + int(block.spans[-2] + block.spans[-1]) + self.framing.tail
             self.position = RecordPosition(end, self.position.records + len(block))

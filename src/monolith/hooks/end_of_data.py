@@ -22,7 +22,7 @@ __all__ = ["EofHook"]
 
 
 class EofHook(Hook):
-    """Stops all ranks after the step in which one of them had its last batch. Stands before all other hooks.
+    """Stops all ranks after the step in which one of them had its last batch. Stands before the other hooks of a task.
 
     Args:
         is_last: Whether the step that ran now had the last batch of this rank.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
+from monolith.cluster import BarrierOp
 from monolith.files import join
 from monolith.hook import Hook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.nan_guard import NanTensorHook
 from monolith.hooks.profiling import ProfilerHook, ProfileWindows
 from monolith.hooks.saver_listener import SaverListener
+from monolith.hooks.server import ServerCredentials, ServerHook
 from monolith.hooks.step_timing import StepCounterHook
 from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
@@ -20,7 +23,7 @@ from monolith.train.session import Session
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
-    from monolith.train.trainer_config import SavingConfig, TrainerConfig
+    from monolith.train.trainer_config import ControlConfig, SavingConfig, TrainerConfig
 
 __all__ = ["chief_hooks", "report_hooks"]
 
@@ -31,12 +34,15 @@ DENSE_ONLY = "dense_only"
 
 
 def chief_hooks(config: TrainerConfig, saver: Saver | None, *, model_name: str) -> list[Hook]:
-    """Saver, dense-only saver and profiler, then metrics."""
+    """Saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
     if saver is not None and config.model_dir is not None:
         # Before the saver, so that a model whose loss is no number any more is not saved.
         hooks.append(NanTensorHook())
-        hooks += _saving_hooks(config.saving, saver, config.model_dir)
+        saving = _saving_hooks(config.saving, saver, config.model_dir)
+        hooks += saving
+        if config.control is not None:
+            hooks.append(_server_hook(config.control, config.model_dir, saving[0]))
         if config.reporting.profile_from is not None:
             windows = ProfileWindows(config.reporting.profile_from, every_steps=config.reporting.profile_every_steps)
             hooks.append(ProfilerHook(config.model_dir, windows))
@@ -59,7 +65,20 @@ def report_hooks(config: TrainerConfig) -> list[Hook]:
     return hooks
 
 
-def _saving_hooks(saving: SavingConfig, saver: Saver, model_dir: str) -> list[Hook]:
+def _server_hook(control: ControlConfig, model_dir: str, saver_hook: NoFirstSaveCheckpointSaverHook) -> ServerHook:
+    token = None if control.token_file is None else Path(control.token_file).read_text(encoding="utf-8").strip()
+    credentials = ServerCredentials(
+        token=token,
+        tls_certificate=control.tls_certificate,
+        tls_key=control.tls_key,
+        tls_client_ca=control.tls_client_ca,
+    )
+    # The barrier of this process: workers of other processes do not wait at it.
+    barrier = BarrierOp(1)
+    return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
+
+
+def _saving_hooks(saving: SavingConfig, saver: Saver, model_dir: str) -> list[NoFirstSaveCheckpointSaverHook]:
     listeners = [EvictAfterSave()] if saving.evict_after else []
     full = NoFirstSaveCheckpointSaverHook(saver, timer=_timer(saving), listeners=listeners)
     if saving.dense_every_steps is None and saving.dense_every_seconds is None:

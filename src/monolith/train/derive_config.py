@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.tide import TideWindow
@@ -12,6 +13,7 @@ from monolith.train.input_options import InputOptions
 from monolith.train.params import Params
 from monolith.train.refused_options import require_effective
 from monolith.train.trainer_config import (
+    ControlConfig,
     PipelineConfig,
     ReportingConfig,
     RestoringConfig,
@@ -56,6 +58,7 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
         ),
         tables=TablesConfig(admission=_admission(options), initial_capacity=options.hashtable_init_capacity or None),
         reporting=_reporting(options, params),
+        control=ControlConfig() if find_spec("grpc") else None,
         input=_input(options),
         worker_index=options.index,
         num_workers=options.num_workers,

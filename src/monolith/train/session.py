@@ -162,6 +162,8 @@ class Session:
         Raises:
             OutOfRangeError: there are no more.
         """
+        if self._pipeline.is_empty:
+            feed.wait()  # a silent input keeps nobody from saving
         with self.step_lock:
             batch = self._pipeline.next_batch(feed)
             return self._calls.around(lambda: self._run(*batch), self)

@@ -10,7 +10,15 @@ from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's t
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.input_options import InputOptions
 
-__all__ = ["PipelineConfig", "ReportingConfig", "RestoringConfig", "SavingConfig", "TablesConfig", "TrainerConfig"]
+__all__ = [
+    "ControlConfig",
+    "PipelineConfig",
+    "ReportingConfig",
+    "RestoringConfig",
+    "SavingConfig",
+    "TablesConfig",
+    "TrainerConfig",
+]
 
 
 @config
@@ -102,6 +110,24 @@ class ReportingConfig(Config):
 
 
 @config
+class ControlConfig(Config):
+    """The service by which an operator stops, resumes and saves a run; see ``docs/how-to/control.md``."""
+
+    host: str = "127.0.0.1"
+    """Interface to listen on: this machine only, or ``0.0.0.0`` for all."""
+    port: int = 0
+    """0 takes a free one; the address stands in the model directory."""
+    token_file: str | None = None
+    """File with a secret that callers must know; None asks for none."""
+    tls_certificate: str | None = None
+    """File with a certificate, PEM; turns TLS on."""
+    tls_key: str | None = None
+    """File with its key."""
+    tls_client_ca: str | None = None
+    """File with the authorities whose certificates callers must show."""
+
+
+@config
 class TrainerConfig(Config):
     """Everything that a `Trainer` is told."""
 
@@ -119,6 +145,8 @@ class TrainerConfig(Config):
     """What tables are made with."""
     reporting: ReportingConfig = ReportingConfig()
     """Logs, metrics and profiles."""
+    control: ControlConfig | None = None
+    """Serve the controller from the chief, where there is a model directory; None: do not."""
     input: InputOptions = InputOptions()
     """What the run was told about its input: `Task.ctx.input`."""
     deterministic: bool = False

@@ -16,7 +16,7 @@ from monolith import cli
 def test_the_page_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = (project_root / "docs" / "how-to" / "control.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```(python|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "console", "python", "python"]
+    assert [kind for kind, _ in blocks] == ["python", "console", "python", "python", "python"]
     names: dict[str, Any] = {"__name__": "how_to"}
     try:
         for kind, block in blocks:
@@ -29,7 +29,7 @@ def test_the_page_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -
             shown = capsys.readouterr().out.splitlines()
             assert [line.split()[0] for line in shown[:4]] == ["at", "stopped", "saved", "resumed"]
     finally:
-        names["serving"]._service.session.request_stop()
-        names["trainer"].join(30)
-        assert not names["trainer"].is_alive()
+        names["StopWhen"].wanted.set()
+        names["training"].join(30)
+        assert not names["training"].is_alive()
         shutil.rmtree(names["model_dir"])

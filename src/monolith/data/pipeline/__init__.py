@@ -3,3 +3,5 @@
 Read `stage`, then any other. What they share: `draws` (random numbers without state). Positions are in
 `monolith.data.position`, rows in `monolith.data.rows`.
 """
+
+__all__: list[str] = []

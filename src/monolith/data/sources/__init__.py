@@ -2,3 +2,5 @@
 
 Read `file_set` (which files, in which order), then `file_dataset` (how they are read in turns), then the formats.
 """
+
+__all__: list[str] = []
