@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,6 +17,7 @@
 #include "base/error.h"
 #include "bindings.h"
 #include "data/batch_parser.h"
+#include "data/file_read.h"
 #include "data/frame_scan.h"
 #include "data/schema.h"
 #include "format/crc32c.h"
@@ -29,6 +31,7 @@ namespace monolith {
 namespace {
 
 using ByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Name, kind, width, slot.
 using ColumnTuple = std::tuple<std::string, int, int64_t, int64_t>;
 
@@ -56,6 +59,13 @@ ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bo
 void BindFrames(nb::module_& m) {
   m.def("scan_frames", &ScanBytes, "bytes"_a.noconvert(), "begin"_a, nb::kw_only(), "framing"_a, "at_end"_a,
         "max_record_bytes"_a, "max_records"_a);
+  m.def(
+      "read_file",
+      [](int descriptor, uint64_t offset, const WritableBytes& target) {
+        const std::span<char> bytes(reinterpret_cast<char*>(target.data()), target.size());
+        return WithoutGil([&] { return ReadFile(descriptor, offset, bytes); });
+      },
+      "descriptor"_a, "offset"_a, "target"_a.noconvert());
   m.def(
       "find_tfrecord",
       [](const ByteArray& bytes, uint64_t begin) {

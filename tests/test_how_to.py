@@ -11,7 +11,17 @@ import pytest
 from monolith import collective
 
 HOW_TO = Path(__file__).resolve().parent.parent / "docs" / "how-to"
-PAGES = ["collective.md", "data-operators.md", "metrics-and-logs.md", "negative-sampling.md", "summaries.md"]
+PAGES = [
+    "collective.md",
+    "data-operators.md",
+    "datasets.md",
+    "files.md",
+    "metrics-and-logs.md",
+    "negative-sampling.md",
+    "object-stores.md",
+    "parquet.md",
+    "summaries.md",
+]
 
 
 @pytest.mark.usefixtures("nothing_left_behind")

@@ -1,14 +1,19 @@
 #include "format/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
-#elif defined(__aarch64__) && defined(__linux__)
+#include <wmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#if defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#endif
 #endif
 
 namespace monolith {
@@ -48,53 +53,41 @@ inline uint64_t LoadWord(const unsigned char* bytes) {
 #if defined(__x86_64__) || defined(__aarch64__)
 #define MONOLITH_CRC_HARDWARE 1
 
-// A crc register after `Bytes` more zero bytes, as four table lookups: what joins streams computed side by side.
-template <size_t Bytes>
-struct ZeroShift {
-  std::array<ByteTable, 4> tables{};
+// x^(64 n - 33) modulo the polynomial, for n words, bit-reversed: a crc register times this, without carries, and taken
+// through the crc instruction, is the register after n words of zeros. (The instruction adds 32 to the power, and the
+// product of two bit-reversed 32-bit numbers lacks 1.)
+constexpr size_t kMostWords = 512;
+constexpr size_t kFewestWords = 4;  // below, one stream is done before three are joined
 
-  constexpr ZeroShift() {
-    // Column i of the shift matrix: the register with only bit i set, after Bytes zero bytes. Zero bytes one at a time
-    // would cost 32 * Bytes steps at compile time, so the one-bit matrix is squared log2(8 * Bytes) times.
-    static_assert((Bytes & (Bytes - 1)) == 0);
-    std::array<uint32_t, 32> matrix{};
-    matrix[0] = kPolynomial;
-    for (uint32_t bit = 1; bit < 32; ++bit) matrix[bit] = 1u << (bit - 1);
-    for (size_t bits = 1; bits < 8 * Bytes; bits *= 2) {
-      std::array<uint32_t, 32> squared{};
-      for (uint32_t bit = 0; bit < 32; ++bit) squared[bit] = Times(matrix, matrix[bit]);
-      matrix = squared;
-    }
-    for (uint32_t byte = 0; byte < 256; ++byte) {
-      for (uint32_t place = 0; place < 4; ++place) tables[place][byte] = Times(matrix, byte << (8 * place));
-    }
+constexpr std::array<uint32_t, 2 * kMostWords + 1> MakeWordPowers() {
+  std::array<uint32_t, 2 * kMostWords + 1> powers{};
+  powers[1] = 1;  // x^31
+  for (size_t words = 2; words < powers.size(); ++words) {
+    uint32_t power = powers[words - 1];
+    for (int bit = 0; bit < 64; ++bit) power = (power >> 1) ^ ((power & 1) ? kPolynomial : 0);
+    powers[words] = power;
   }
+  return powers;
+}
 
-  static constexpr uint32_t Times(const std::array<uint32_t, 32>& matrix, uint32_t vector) {
-    uint32_t sum = 0;
-    for (uint32_t bit = 0; bit < 32; ++bit) {
-      if ((vector >> bit) & 1) sum ^= matrix[bit];
-    }
-    return sum;
-  }
-
-  uint32_t operator()(uint32_t crc) const {
-    return tables[0][crc & 0xff] ^ tables[1][(crc >> 8) & 0xff] ^ tables[2][(crc >> 16) & 0xff] ^ tables[3][crc >> 24];
-  }
-};
-
-constexpr ZeroShift<4096> kShiftLong;
-constexpr ZeroShift<256> kShiftShort;
+constexpr std::array<uint32_t, 2 * kMostWords + 1> kWordPowers = MakeWordPowers();
 
 #if defined(__x86_64__)
-#define MONOLITH_CRC_TARGET __attribute__((target("sse4.2")))
+#define MONOLITH_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
 
 MONOLITH_CRC_TARGET inline uint32_t StepWord(uint32_t crc, uint64_t word) {
   return static_cast<uint32_t>(_mm_crc32_u64(crc, word));
 }
 MONOLITH_CRC_TARGET inline uint32_t StepByte(uint32_t crc, unsigned char byte) { return _mm_crc32_u8(crc, byte); }
 
-bool HasCrcInstruction() { return __builtin_cpu_supports("sse4.2") != 0; }
+// The product of two polynomials over two elements.
+MONOLITH_CRC_TARGET inline uint64_t Times(uint32_t a, uint32_t b) {
+  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)),
+                                               _mm_cvtsi32_si128(static_cast<int>(b)), 0);
+  return static_cast<uint64_t>(_mm_cvtsi128_si64(product));
+}
+
+bool HasInstructions() { return __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("pclmul") != 0; }
 #else
 #define MONOLITH_CRC_TARGET
 
@@ -109,34 +102,48 @@ inline uint32_t StepByte(uint32_t crc, unsigned char byte) {
   return crc;
 }
 
-bool HasCrcInstruction() {
+// The product of two polynomials over two elements.
+inline uint64_t Times(uint32_t a, uint32_t b) {
+  uint64x2_t product;
+  asm(".arch_extension crypto\n\tpmull %0.1q, %1.1d, %2.1d"
+      : "=w"(product)
+      : "w"(vdupq_n_u64(a)), "w"(vdupq_n_u64(b)));
+  return vgetq_lane_u64(product, 0);
+}
+
+bool HasInstructions() {
 #if defined(__linux__)
-  return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0;
+  constexpr unsigned long kBoth = HWCAP_CRC32 | HWCAP_PMULL;
+  return (getauxval(AT_HWCAP) & kBoth) == kBoth;
 #else
-  return true;  // every 64-bit Apple processor has it
+  return true;  // every 64-bit Apple processor has them
 #endif
 }
 #endif
 
-// The instruction takes about three cycles but one can start in each, so three streams run side by side.
-template <size_t Stride>
-MONOLITH_CRC_TARGET inline uint32_t ThreeStreams(uint32_t crc, const unsigned char* bytes,
-                                                 const ZeroShift<Stride>& shift) {
+// The instruction takes two or three cycles but one can start in each, so three streams of any length run side by side
+// and are joined at their end. Any length: records are short, and what a fixed one leaves over would run in one stream.
+MONOLITH_CRC_TARGET inline uint32_t ThreeStreams(size_t words, uint32_t crc, const unsigned char* bytes) {
+  const size_t stride = 8 * words;
   uint32_t second = 0;
   uint32_t third = 0;
-  for (size_t at = 0; at < Stride; at += 8) {
+  for (size_t at = 0; at < stride; at += 8) {
     crc = StepWord(crc, LoadWord(bytes + at));
-    second = StepWord(second, LoadWord(bytes + Stride + at));
-    third = StepWord(third, LoadWord(bytes + 2 * Stride + at));
+    second = StepWord(second, LoadWord(bytes + stride + at));
+    third = StepWord(third, LoadWord(bytes + 2 * stride + at));
   }
-  return shift(shift(crc) ^ second) ^ third;
+  return StepWord(0, Times(crc, kWordPowers[2 * words]) ^ Times(second, kWordPowers[words])) ^ third;
 }
 
 MONOLITH_CRC_TARGET uint32_t ExtendHardware(uint32_t crc, const void* data, size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
   crc = ~crc;
-  for (; size >= 3 * 4096; bytes += 3 * 4096, size -= 3 * 4096) crc = ThreeStreams<4096>(crc, bytes, kShiftLong);
-  for (; size >= 3 * 256; bytes += 3 * 256, size -= 3 * 256) crc = ThreeStreams<256>(crc, bytes, kShiftShort);
+  while (size >= 24 * kFewestWords) {
+    const size_t words = std::min(size / 24, kMostWords);
+    crc = ThreeStreams(words, crc, bytes);
+    bytes += 24 * words;
+    size -= 24 * words;
+  }
   for (; size >= 8; bytes += 8, size -= 8) crc = StepWord(crc, LoadWord(bytes));
   for (; size > 0; ++bytes, --size) crc = StepByte(crc, *bytes);
   return ~crc;
@@ -147,7 +154,7 @@ using ExtendFunction = uint32_t (*)(uint32_t, const void*, size_t);
 
 ExtendFunction ChooseExtend() {
 #if defined(MONOLITH_CRC_HARDWARE)
-  if (HasCrcInstruction()) return &ExtendHardware;
+  if (HasInstructions()) return &ExtendHardware;
 #endif
   return &Crc32cExtendPortable;
 }

@@ -42,6 +42,7 @@ TEST(Crc32c, BothTwinsEqualTheDefinitionAtEveryLengthAndAlignment) {
   const std::string bytes = RandomBytes(13000, 301);
   std::vector<size_t> sizes;
   for (size_t size = 0; size < 300; ++size) sizes.push_back(size);
+  for (size_t size = 300; size < 12300; size += 61) sizes.push_back(size);
   for (const size_t size : {767, 768, 769, 775, 1536, 4095, 4096, 12287, 12288, 12289, 12990}) sizes.push_back(size);
   for (size_t start = 0; start < 9; ++start) {
     for (const size_t size : sizes) {

@@ -12,6 +12,7 @@ constexpr uint32_t kRunFraction = 128;
 constexpr uint32_t kSmallestRun = 4;
 constexpr uint32_t kLargestRun = 256;
 
+constexpr size_t kFirstImages = 64;
 constexpr size_t kSmallestLog = 256;
 constexpr size_t kLogFraction = 8;  // a longer log than 1/8 of the rows is no faster than looking at all of them
 
@@ -89,6 +90,8 @@ void TableShard::Clear(Home home) {
 
 void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
   const std::byte* record = rows.AtAllocated(row);
+  // The first step after a cut keeps many images at once: growing from nothing, byte by byte, would be most of its cost.
+  if (images_.capacity() == 0) images_.reserve(kFirstImages * rows.record_bytes());
   images_.insert(images_.end(), record, record + rows.record_bytes());
 }
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from google.protobuf import text_format
 
+import monolith as ml
 from checkpoint.runs import Run, contents
-from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
+from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver, TrainState
+from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -49,3 +53,21 @@ def test_training_that_goes_on_does_not_reach_a_background_save(tmp_path: Path) 
     resumed = Run(seed=3)
     Saver(tmp_path).restore(resumed.state)
     assert contents(resumed) == saved
+
+
+def test_rows_are_counted_by_slot(tmp_path: Path) -> None:
+    """`user` and `item` share a table, `tag` has one to itself."""
+    emb = ml.Embeddings({"user": ml.Slot(2, number=3), "item": ml.Slot(2, number=5), "tag": ml.Slot(4, number=9)})
+    batch = {"user": torch.tensor([1, 2]), "item": torch.tensor([7, 7]), "tag": torch.tensor([[1, 2], [3, 4]])}
+    emb(batch).concat().sum().backward()
+    emb.step()
+    with Saver(tmp_path, max_to_keep=1) as saver:
+        for step in (8, 9):
+            saver.save(TrainState(model=emb, global_step=step))
+    info = text_format.Parse((tmp_path / "ckpt.info-9").read_text(), CkptInfo())
+    assert dict(info.feature_counts) == {"user": 2, "item": 1, "tag": 4}
+    assert dict(info.slot_counts) == {3: 2, 5: 1, 9: 4}
+    assert (tmp_path / "ckpt.info-8").exists()  # retention leaves it
+    with Saver(tmp_path / "without", write_info=False) as saver:
+        saver.save(TrainState(model=emb, global_step=1))
+    assert not (tmp_path / "without" / "ckpt.info-1").exists()

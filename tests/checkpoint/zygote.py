@@ -26,6 +26,7 @@ class Zygote:
             text=True,
             env=os.environ,  # noqa: TID251 - a child's is its parent's
         )
+        assert self.line() == "ready"
 
     def start(self, code: str, *arguments: str) -> int:
         """Starts a child; its process number."""
@@ -63,6 +64,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     import checkpoint.runs  # noqa: F401, PLC0415 - what children will need is there when they begin
 
+    answer("ready")
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

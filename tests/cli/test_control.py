@@ -11,6 +11,7 @@ import pytest
 from hooks.server.certificates import make_certificate
 from hooks.server.training import Training, training
 from monolith import cli
+from monolith.hook import HookedSession
 from monolith.hooks.server import ServerCredentials
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -67,6 +68,22 @@ def test_what_goes_wrong_is_one_line(run: Training, tmp_path: Path, capsys: pyte
         assert line.startswith("monolith control: error: ")
         assert text in line
     run.barrier.remove_barrier()
+
+
+def test_what_was_done_before_training_ended_is_no_failure(
+    run: Training, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = run.saver.trigger_save
+
+    def save_and_end(session: HookedSession) -> None:
+        save(session)
+        run.hook._service.session = None
+
+    run.saver.trigger_save = save_and_end  # type: ignore[method-assign]
+    assert control("save", tmp_path) == 0
+    assert capsys.readouterr().out == "saved; training has ended since\n"
+    assert control("status", tmp_path) == 1
+    assert "no session trains now" in capsys.readouterr().err
 
 
 def test_a_training_that_is_gone_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

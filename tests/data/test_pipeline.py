@@ -247,10 +247,10 @@ def test_wrong_arguments_are_named(wrong: Any, text: str) -> None:
 
 def test_batches_that_do_not_fit_together_are_named() -> None:
     one, two = Batch({"a": torch.ones(1)}, num_rows=1), Batch({"b": torch.ones(1)}, num_rows=1)
-    with pytest.raises(ValueError, match="same columns, got a and then b"):
+    with pytest.raises(ValueError, match="differ in the columns a, b"):
         list(InMemoryDataset([one, two]).batch(2))
     other = Batch({"a": torch.ones(1, dtype=torch.float64)}, num_rows=1)
-    with pytest.raises(ValueError, match="column 'a' has different types"):
+    with pytest.raises(ValueError, match=r"column 'a' of batch 1 and of batch 0 are torch.float64"):
         list(InMemoryDataset([one, other]).batch(2))
     with pytest.raises(TypeError, match="all have rows or none, got a Batch, too"):
         list(InMemoryDataset([1, one]).batch(2))

@@ -256,6 +256,12 @@ def test_folders_are_no_files_and_a_file_that_matches_twice_is_one(tmp_path: Pat
     assert FileSet(f"{os.fspath(tmp_path)}/**/part-0*").files == FileSet(tmp_path / "part-0*").files
 
 
+def test_a_name_with_the_characters_of_a_pattern_is_meant_as_it_stands(tmp_path: Path) -> None:
+    write_files(tmp_path, [2])
+    odd = (tmp_path / "part-000").rename(tmp_path / "part[1]*")
+    assert FileSet(odd).files == (os.fspath(odd),)
+
+
 def test_partitions_by_day_and_hour() -> None:
     days = partition_patterns("s3://bucket/clicks/", start_date="20231230", end_date="20240102", wildcard="*.tfrecord")
     assert days == [f"s3://bucket/clicks/{day}/*.tfrecord" for day in ("20231230", "20231231", "20240101")]

@@ -39,7 +39,7 @@ class Recorder(Hook):
 
 
 def batch(number: int = 0) -> Any:
-    return NumberedBatches(num_batches=100, batch_size=8).batch_at(number)
+    return NumberedBatches(num_batches=100, batch_size=8).make(number)
 
 
 class TestHooks:

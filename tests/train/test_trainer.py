@@ -132,7 +132,7 @@ class TestTrain:
     ) -> None:
         class Iterating(ExampleTask):
             def input_fn(self, mode: Any) -> Any:
-                return iter([NumberedBatches(num_batches=9).batch_at(n) for n in range(3)])
+                return iter([NumberedBatches(num_batches=9).make(n) for n in range(3)])
 
         config = TrainerConfig(model_dir=str(tmp_path))
         assert Trainer(Iterating(), config).train().global_step == 3
@@ -361,7 +361,7 @@ class TestLooking:
         class Uneven(ExampleTask):
             def input_fn(self, mode: Any) -> Any:
                 sizes = (3, 5) if mode == "eval" else (4,)
-                return [NumberedBatches(num_batches=9, batch_size=size).batch_at(size) for size in sizes]
+                return [NumberedBatches(num_batches=9, batch_size=size).make(size) for size in sizes]
 
             def model_fn(self, features: Any, mode: Any) -> Spec:
                 return Spec(torch.tensor(float(features.num_rows)), train_op=lambda: None)
@@ -387,7 +387,7 @@ class TestLooking:
         trainer.train(steps=3)
         made = list(trainer.predict())
         assert len(made) == 20
-        features = task.input_fn("predict").batch_at(4)
+        features = task.input_fn("predict").make(4)
         assert torch.equal(made[4], task.model_fn(features, "predict").predictions.detach())
 
     def test_there_must_be_something_to_look_at(self, tmp_path: Path) -> None:

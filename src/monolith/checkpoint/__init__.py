@@ -11,6 +11,7 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     aliases         weights under new names
     partial_recovery  restores only what was lost
     table_assets    the tables alone
+    inspection      looks at checkpoints without a model
     retention       which ones stay: decides, touches nothing
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from monolith.checkpoint._catalog import SavedCheckpoint
 from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
+from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
 from monolith.checkpoint.partial_recovery import PartialRecoverySaver, PsMonitor, RestoreOps, SaverBuilder
@@ -33,9 +35,10 @@ from monolith.checkpoint.restore_rules import (
     wait_for_monolith_checkpoint,
 )
 from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
-from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state, isabs
+from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
+from monolith.files import isabs
 
 __all__ = [
     "CUSTOM_RESTORE_OP",
@@ -61,6 +64,7 @@ __all__ = [
     "get_checkpoint_state",
     "get_latest_checkpoint_state",
     "get_monolith_checkpoint_state",
+    "get_nas_weight_json",
     "isabs",
     "restore_table_assets",
     "save_table_assets",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
@@ -20,78 +21,145 @@ from monolith.checkpoint._writing import stamps
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.tables.snapshot import restore, verify
+from monolith.tables.snapshot import PreparedRestore
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.checkpoint._folder import Folder
-    from monolith.checkpoint.manifest import Manifest, TablesEntry
+    from monolith.checkpoint.manifest import TablesEntry
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.local_store import LocalStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCheckpoint:
-    """A checkpoint whose small and dense parts are in memory, checked; its tables are still in their files."""
+    """A checkpoint that was read and checked: its dense part in memory, its tables ready to be loaded.
 
-    path: str
-    folder: Folder
-    manifest: Manifest
-    state: dict[str, Any]
-    """The trees with their tensors."""
+    The tables are checked by this thread while another one reads the tensors. A context manager.
+
+    Args:
+        path: Its full prefix.
+        stores: Those whose tables will be replaced.
+
+    Raises:
+        NotFoundError: a file is missing.
+        DataLossError: a file is not what was written.
+        FailedPreconditionError: a store cannot take its tables.
+    """
+
+    def __init__(self, path: str, stores: Mapping[str, LocalStore], *, keeps: Keeps = keep_nothing) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        self._folder = open_folder(split_path(path)[0])
+        self._stores = stores
+        self._prepared: dict[str, PreparedRestore] = {}
+        with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
+            reading = beside.submit(self._read_tensors)
+            if self.manifest.kind == "full":
+                for name, entry in _matching(self.manifest.tables, stores).items():
+                    if not keeps(name):
+                        self._prepared[name] = undone.enter_context(self._prepare(stores[name], entry))
+            self.state: dict[str, Any] = decode(self.manifest.state, reading.result())
+            """The trees with their tensors."""
+            self._closing = undone.pop_all()
 
     @property
     def saved(self) -> SavedCheckpoint:
         """What it is."""
         return SavedCheckpoint(path=self.path, step=self.manifest.step, generation=self.manifest.generation)
 
+    def load_tables(self) -> None:
+        """Replaces the rows of every store, and how far it has come."""
+        for name, prepared in self._prepared.items():
+            report = prepared.load()
+            self._stores[name].resume(
+                seq=self.manifest.tables[self._saved_name(name)].seq,
+                applied=stamps(report.applied),
+                generation=self.manifest.generation,
+            )
 
-def load_checkpoint(path: str) -> LoadedCheckpoint:
-    """Reads everything but the tables.
+    def __enter__(self) -> Self:
+        return self
 
-    Raises:
-        NotFoundError: a file is missing.
-        DataLossError: a file is not what was written.
-    """
-    manifest = read_manifest(path)
-    folder = open_folder(split_path(path)[0])
-    tensors: dict[str, Tensor] = {}
-    if manifest.tensors is not None:
-        entry = manifest.tensors
-        tensors = read_tensors(folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
-    return LoadedCheckpoint(path=path, folder=folder, manifest=manifest, state=decode(manifest.state, tensors))
+    def __exit__(self, *_: object) -> None:
+        self._closing.close()
+
+    def _saved_name(self, name: str) -> str:
+        return name if name in self.manifest.tables else next(iter(self.manifest.tables))
+
+    def _read_tensors(self) -> dict[str, Tensor]:
+        entry = self.manifest.tensors
+        if entry is None:
+            return {}
+        return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
+
+    def _prepare(self, store: LocalStore, entry: TablesEntry) -> PreparedRestore:
+        _require_same_snapshot(self._folder, entry)
+        return PreparedRestore(store.native.core, self._folder.place(entry.folder))
 
 
 def restore_all(
-    checkpoint: LoadedCheckpoint, state: TrainState, options: RestoreOptions, *, keeps: Keeps = keep_nothing
-) -> None:
+    path: str, state: TrainState, options: RestoreOptions, *, keeps: Keeps = keep_nothing
+) -> SavedCheckpoint:
     """Puts everything back: tables, weights, optimizers, schedules, extra, generators, step and positions.
 
     Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back.
 
     Raises:
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
-        NotFoundError, DataLossError: a file of a table is missing or damaged; nothing was changed.
+        NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
-    saved = adapt(checkpoint.state, state, options, keeps)
-    optimizers = require_fit(saved, state)
-    kept = restore_tables(checkpoint, state, keeps=keeps)
+    with LoadedCheckpoint(path, _stores(state), keeps=keeps) as checkpoint:
+        saved = adapt(checkpoint.state, state, options, keeps)
+        optimizers = require_fit(saved, state)
+        checkpoint.load_tables()
+    _discard_gradients(state, keeps)
     if state.model is not None:
         state.model.load_state_dict(saved["model"])
     for name, values in optimizers.items():
         state.optimizers[name].load_state_dict(values)
-    for part in ("schedules", "extra"):
-        for name, value in getattr(state, part).items():
-            if name in saved[part] and not kept:
-                value.load_state_dict(saved[part][name])
-    if kept:
-        return
-    set_random_state(saved["random"])
-    state.global_step = checkpoint.manifest.step
+    if not _any_kept(state, keeps):
+        for part in ("schedules", "extra"):
+            for name, value in getattr(state, part).items():
+                if name in saved[part]:
+                    value.load_state_dict(saved[part][name])
+        set_random_state(saved["random"])
+        state.global_step = checkpoint.manifest.step
+        state.positions = dict(checkpoint.manifest.positions)
+    return checkpoint.saved
+
+
+def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> SavedCheckpoint:
+    """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
+    with LoadedCheckpoint(path, _stores(state)) as checkpoint:
+        checkpoint.load_tables()
+    _discard_gradients(state, keep_nothing)
+    saved = checkpoint.state["model"] or {}
+    for name, module in state.embeddings.items():
+        key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
+        if key in saved:
+            module.set_extra_state(saved[key])
+    state.global_step = checkpoint.manifest.step if keep_step else 0
     state.positions = dict(checkpoint.manifest.positions)
+    return checkpoint.saved
+
+
+def _stores(state: TrainState) -> dict[str, LocalStore]:
+    return {name: local_store(name, store) for name, store in state.stores.items()}
+
+
+def _discard_gradients(state: TrainState, keeps: Keeps) -> None:
+    """What backward passes left belongs to rows that are gone."""
+    for name, module in state.embeddings.items():
+        if not keeps(name):
+            module.discard()
+
+
+def _any_kept(state: TrainState, keeps: Keeps) -> bool:
+    weights = {} if state.model is None else state.model.state_dict()
+    return any(keeps(name) for name in [*weights, *state.stores])
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:
@@ -126,46 +194,9 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             )
 
 
-def restore_without_dense(checkpoint: LoadedCheckpoint, state: TrainState, *, keep_step: bool) -> None:
-    """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
-    restore_tables(checkpoint, state)
-    saved = checkpoint.state["model"] or {}
-    for name, module in state.embeddings.items():
-        key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
-        if key in saved:
-            module.set_extra_state(saved[key])
-    state.global_step = checkpoint.manifest.step if keep_step else 0
-    state.positions = dict(checkpoint.manifest.positions)
-
-
-def restore_tables(checkpoint: LoadedCheckpoint, state: TrainState, *, keeps: Keeps = keep_nothing) -> bool:
-    """Replaces the rows of every store by those of the checkpoint; a dense-only one leaves them as they are.
-
-    Returns:
-        Whether a part of the run keeps what it has.
-    """
-    every = {name: local_store(name, store) for name, store in state.stores.items()}
-    stores = {name: store for name, store in every.items() if not keeps(name)}
-    own = {} if state.model is None else state.model.state_dict()
-    kept = len(stores) < len(every) or any(keeps(name) for name in own)
-    if checkpoint.manifest.kind == "dense_only" or not stores:
-        return kept
-    entries = _matching(checkpoint.manifest.tables, every)
-    for name in stores:
-        _require_same_snapshot(checkpoint.folder, entries[name])
-    if len(stores) > 1:  # a damaged second store must not leave the first one restored
-        for name, store in stores.items():
-            verify(store.native.core, checkpoint.folder.place(entries[name].folder))
-    for name, store in stores.items():
-        report = restore(store.native.core, checkpoint.folder.place(entries[name].folder))
-        store.resume(seq=entries[name].seq, applied=stamps(report.applied), generation=checkpoint.manifest.generation)
-    for name, module in state.embeddings.items():
-        if not keeps(name):
-            module.discard()
-    return kept
-
-
 def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, LocalStore]) -> dict[str, TablesEntry]:
+    if not stores:
+        return {}
     if set(tables) == set(stores):
         return dict(tables)
     if len(tables) == len(stores) == 1:  # the module was renamed

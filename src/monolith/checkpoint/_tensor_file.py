@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.checkpoint._folder import PIECE_BYTES
+from monolith.checkpoint._staging import large_buffer
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -96,14 +98,19 @@ def sum_of(data: bytes) -> FileSum:
     return summing.end()
 
 
-def write_tensors(folder: Folder, name: str, tensors: Mapping[str, Tensor]) -> FileSum:
-    """Writes the file; tensors are on the CPU or are brought there one at a time."""
+def write_tensors(
+    folder: Folder, name: str, tensors: Mapping[str, Tensor], *, bytes_per_second: float | None = None
+) -> FileSum:
+    """Writes the file, not faster than asked; tensors are on the CPU or are brought there one at a time."""
     summing = _Summing()
+    begun = time.monotonic()
 
     def pieces() -> Iterator[memoryview | bytes]:
         for piece in _file_pieces(tensors):
             summing.add(piece)
             yield piece
+            if bytes_per_second is not None:
+                time.sleep(max(0.0, summing.bytes / bytes_per_second - (time.monotonic() - begun)))
 
     folder.write(name, pieces())
     return summing.end()
@@ -120,7 +127,7 @@ def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tens
     size = folder.size(name)
     if size != expected.bytes:
         raise DataLossError(f"file '{place}': {size} bytes, {expected.bytes} were written")
-    buffer = torch.empty(size, dtype=torch.uint8)
+    buffer = large_buffer(size)
     summing = _Summing()
     for piece in folder.read_into(name, buffer.numpy().data):
         summing.add(piece)

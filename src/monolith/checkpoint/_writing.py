@@ -84,7 +84,9 @@ class _Writing:
         tables = {name: self._write_tables(name, *store) for name, store in cut.stores.items()}
         tensors = None
         if cut.tensors:
-            tensors = _entry(self._tensors, write_tensors(self._folder, self._tensors, cut.tensors))
+            rate = order.rate_bytes_per_second
+            total = write_tensors(self._folder, self._tensors, cut.tensors, bytes_per_second=rate)
+            tensors = _entry(self._tensors, total)
         meta = None
         if order.meta is not None:
             self._folder.write(self._meta, [order.meta])
@@ -125,6 +127,7 @@ class _Writing:
             self._folder.place(folder),
             threads=order.threads,
             rate_bytes_per_second=order.rate_bytes_per_second,
+            drop_expired=False,  # a run that resumes must have every row that one which was not killed still has
             generation=order.generation,
             applied=applied_json(cut),
             extra={"seq": cut.seq},

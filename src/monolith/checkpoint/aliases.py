@@ -96,16 +96,18 @@ def generate_alias_map(
     {'tower.dense_2.bias': 'tower.dense.bias', 'tower.dense_3.bias': 'tower.dense_1.bias'}
     """
     wanted, saved = list(wanted), list(saved)
-    old_names = _Candidates(saved)
-    own_layers = _DenseLayers(wanted)
+    old_names, all_rules = _OldNames(saved), [*BUILT_IN_RULES, *rules]
+    plain = [_PART.sub("", name) for name in wanted]
+    own_layers = _DenseLayers(plain)
+    # One missing layer means that all of its siblings were numbered otherwise.
+    moved = {own_layers.group(name) for name in plain if name not in old_names.by_name} - {None}
     found: dict[str, str] = {}
-    for name in wanted:
-        plain = _PART.sub("", name)
-        spellings = [plain, own_layers.renumbered(plain) or plain]
-        all_rules = [*BUILT_IN_RULES, *rules]
-        spellings += [re.sub(pattern, new, each) for each in list(spellings) for pattern, new in all_rules]
-        old = next((old_names[each] for each in spellings if each in old_names), None)
-        old = old or old_names.by_rule(spellings, all_rules)
+    for name, spelling in zip(wanted, plain, strict=True):
+        if own_layers.group(spelling) in moved:
+            old = old_names.by_place.get(own_layers.renumbered(spelling) or "")
+        else:
+            old = old_names.by_name.get(spelling)
+        old = old or old_names.by_rule(spelling, all_rules)
         if old is None:
             logger.warning("restore: the checkpoint has no weight for %r, and no rule leads to one", name)
             return None
@@ -113,33 +115,35 @@ def generate_alias_map(
     return found
 
 
-class _Candidates:
+class _OldNames:
     """Every spelling under which a saved weight can be found; a spelling of two weights is of none."""
 
     def __init__(self, saved: Sequence[str]) -> None:
         layers = _DenseLayers(saved)
-        self._names = {name: name for name in saved}
-        spellings: dict[str, set[str]] = defaultdict(set)
-        for name in saved:
-            for spelling in (_without_repeats(name), layers.renumbered(name)):
-                if spelling is not None and spelling not in self._names:
-                    spellings[spelling].add(name)
-        self._names |= {spelling: names.pop() for spelling, names in spellings.items() if len(names) == 1}
+        own = {name: name for name in saved}
+        self.by_name = {**_distinct((_without_repeats(name), name) for name in saved), **own}
+        """Name, or name without repeated components -> name."""
+        self.by_place = _distinct(
+            (renumbered, name) for name in saved if (renumbered := layers.renumbered(name)) is not None
+        )
+        """Name with the place of a dense layer among its siblings -> name."""
 
-    def __contains__(self, spelling: str) -> bool:
-        return spelling in self._names
-
-    def __getitem__(self, spelling: str) -> str:
-        return self._names[spelling]
-
-    def by_rule(self, wanted: Iterable[str], rules: Sequence[AliasRule]) -> str | None:
-        """The weight whose name becomes a wanted one by a rule."""
-        wanted = set(wanted)
+    def by_rule(self, wanted: str, rules: Sequence[AliasRule]) -> str | None:
+        """The weight to whose name a rule leads, from the wanted name or to it."""
         for pattern, new in rules:
-            for spelling, name in self._names.items():
-                if re.sub(pattern, new, spelling) in wanted:
+            if (old := self.by_name.get(re.sub(pattern, new, wanted))) is not None:
+                return old
+            for spelling, name in self.by_name.items():
+                if re.sub(pattern, new, spelling) == wanted:
                     return name
         return None
+
+
+def _distinct(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    names: dict[str, set[str]] = defaultdict(set)
+    for spelling, name in pairs:
+        names[spelling].add(name)
+    return {spelling: each.pop() for spelling, each in names.items() if len(each) == 1}
 
 
 class _DenseLayers:
@@ -151,6 +155,12 @@ class _DenseLayers:
             match = _DENSE.fullmatch(name)
             if match is not None and match["kind"] == "bias":
                 self._numbers[match["prefix"], match["layer"]].add(int(match["number"] or 0))
+
+    def group(self, name: str) -> tuple[str, str] | None:
+        """Prefix and kind of the layer that a weight is of; None if it is of no numbered layer."""
+        match = _DENSE.fullmatch(name)
+        key = None if match is None else (match["prefix"], match["layer"])
+        return key if key in self._numbers else None
 
     def renumbered(self, name: str) -> str | None:
         """The name with its layer's place among its siblings instead of its number."""

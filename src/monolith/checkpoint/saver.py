@@ -15,7 +15,8 @@ from monolith.checkpoint._cut import StateCut, encode_state, take_cut
 from monolith.checkpoint._folder import FolderPath, open_folder
 from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
-from monolith.checkpoint._restoring import load_checkpoint, restore_all, restore_without_dense
+from monolith.checkpoint._restoring import restore_all, restore_without_dense
+from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint._staging import Staging
 from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
@@ -33,10 +34,12 @@ from monolith.errors import (
 
 if TYPE_CHECKING:
     from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.train_state import TrainState
 
 logger = logging.getLogger(__name__)
 
+BACKGROUND_BYTES_PER_SECOND = 120e6
 CLEAR_NN = "clear_nn"
 """Marker: the dense part was started anew already."""
 
@@ -60,8 +63,11 @@ class SaverOptions(TypedDict, total=False):
     """`save` does nothing, for runs that must not write. Default False."""
     write_meta: bool
     """Write `<prefix>.meta`, a description of the model. Default True."""
+    write_info: bool
+    """Write `ckpt.info-<step>`, the rows of each slot. Default True."""
     rate_bytes_per_second: float | None
-    """Highest rate at which tables are written. Default: as fast as the disk takes it."""
+    """Highest rate of writing in the background; None: as fast as the disk takes it. Default 120 MB/s, beside which
+    training is hardly slower. A blocking save has no limit."""
     restoring: RestoreOptions
     """What may differ between the run that was saved and the one that is restored."""
     clock: Clock
@@ -80,7 +86,8 @@ class _Wanted:
     pad_step_number: bool = False
     skip_save: bool = False
     write_meta: bool = True
-    rate_bytes_per_second: float | None = None
+    write_info: bool = True
+    rate_bytes_per_second: float | None = BACKGROUND_BYTES_PER_SECOND
     restoring: RestoreOptions = field(default_factory=RestoreOptions)
     clock: Clock = field(default_factory=SystemClock)
 
@@ -309,14 +316,12 @@ class Saver:
 
     def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
         self.wait()
-        checkpoint = load_checkpoint(path)
         options = self._wanted.restoring if options is None else options
         if options.clear_nn and not self._folder.exists(CLEAR_NN):
-            restore_without_dense(checkpoint, state, keep_step=options.continue_training)
+            restored = restore_without_dense(path, state, keep_step=options.continue_training)
             self._folder.replace(CLEAR_NN, b"clear_nn")
-        else:
-            restore_all(checkpoint, state, options, keeps=self._keeps(state))
-        return checkpoint.saved
+            return restored
+        return restore_all(path, state, options, keeps=self._keeps(state))
 
     def _keeps(self, state: TrainState) -> Keeps:  # noqa: ARG002 - for those who override it
         """Which parts of the state keep what they have."""
@@ -334,7 +339,7 @@ class Saver:
             dense_only=self._wanted.dense_only,
             meta=self._meta_of(state) if self._wanted.write_meta else None,
             threads=1 if in_background else None,
-            rate_bytes_per_second=self._wanted.rate_bytes_per_second,
+            rate_bytes_per_second=self._wanted.rate_bytes_per_second if in_background else None,
         )
 
     def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
@@ -345,8 +350,17 @@ class Saver:
         manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
         path = f"{self.model_dir}/{order.prefix}"
         self._records.record(path, manifest.created)
+        self._write_info(manifest)
         self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
         return self._last_saved
+
+    def _write_info(self, manifest: Manifest) -> None:
+        """How many rows each slot has; the checkpoint is committed, so what goes wrong is a warning."""
+        if self._wanted.write_info and manifest.tables:
+            try:
+                self._folder.replace(info_name(manifest.step), count_rows(self._folder, manifest))
+            except OpError as error:
+                logger.warning("%s", error)
 
     def _skipped(self, state: TrainState, *, in_background: bool) -> SavedCheckpoint | PendingSave:
         prefix = prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number)

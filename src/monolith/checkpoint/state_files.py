@@ -14,6 +14,7 @@ from monolith.checkpoint._folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.errors import OpError
+from monolith.files import isabs
 
 if TYPE_CHECKING:
     from monolith.checkpoint._folder import Folder
@@ -22,12 +23,6 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint"
 MONOLITH_CHECKPOINT = "monolith_checkpoint"
-
-
-def isabs(path: str) -> bool:
-    """Whether a path stands for itself: absolute, or on another file system (``hdfs:/x``, ``s3://bucket/x``)."""
-    scheme, colon, _ = path.partition(":/")
-    return path.startswith("/") or bool(colon and scheme.isalnum())
 
 
 def full_path(folder: str, path: str) -> str:

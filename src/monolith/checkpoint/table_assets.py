@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint._catalog import Catalog, full_local_path
 from monolith.checkpoint._cut import local_store
@@ -24,13 +24,14 @@ def save_table_assets(state: TrainState, prefix: str) -> None:
     """Writes the tables of a run, between two steps, to `<prefix>.assets/`."""
     for name, store in state.stores.items():
         local = local_store(name, store)
+        owners = {each: module for each, module in state.embeddings.items() if module.store is store}
         cut = local.cut(seq=local.flush(timeout_seconds=600.0))
         save_cut(
             local.native.core,
             cut.core,
             f"{full_local_path(prefix)}{ASSETS}/{name}",
             applied=applied_json(cut),
-            extra={"seq": cut.seq},
+            extra={"seq": cut.seq, "modules": {each: module.get_extra_state() for each, module in owners.items()}},
         )
 
 
@@ -66,11 +67,11 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
             continue
         local = local_store(name, store)
         report = restore(local.native.core, f"{assets}/{name}")
-        extra = report.extra if isinstance(report.extra, dict) else {}
-        seq = extra.get("seq")
-        local.resume(
-            seq=seq if isinstance(seq, int) else -1, applied=stamps(report.applied), generation=report.generation
-        )
+        extra: Any = report.extra if isinstance(report.extra, dict) else {}
+        local.resume(seq=extra.get("seq", -1), applied=stamps(report.applied), generation=report.generation)
+        for each, module in state.embeddings.items():
+            if module.store is store:
+                # How far the module is must agree with the rows, or its next batch would look like a repeated one.
+                module.set_extra_state(extra.get("modules", {}).get(each, module.get_extra_state()))
+                module.discard()
         logger.info("tables of %r were restored from '%s': %s", name, assets, report.rows)
-    for module in state.embeddings.values():
-        module.discard()

@@ -8,6 +8,7 @@ other one.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import pkgutil
 import sys
@@ -47,6 +48,12 @@ def find_commands() -> Mapping[str, Command]:
     return {name: cast("Command", importlib.import_module(f"{__name__}.{name}")) for name in names}
 
 
+def _suggestion(unknown: str, parser: argparse.ArgumentParser) -> str:
+    flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - argparse has no other way
+    close = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 not understood."""
     commands = find_commands()
@@ -59,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     for command in commands.values():
         command.add_parser(subparsers)
-    args = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args, unknown = parser.parse_known_args(given)
+    if unknown:
+        command_parser = subparsers.choices[args.command]
+        command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], command_parser)}")
+    args.arguments = given
     try:
         return commands[args.command].run(args)
     except (OpError, OSError, ValueError) as error:

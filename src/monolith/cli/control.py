@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.errors import FailedPreconditionError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
 
 if TYPE_CHECKING:
@@ -51,8 +52,12 @@ def run(args: argparse.Namespace) -> int:
         args.model_dir, credentials=credentials, timeout_seconds=args.timeout_seconds
     ) as client:
         _CALLS[args.action](client)
-        blocked, unblocked = client.get_block_status()
-        report = _Report(args.action, client.get_global_step(), blocked, unblocked)
+        try:
+            report = _Report(args.action, client.get_global_step(), *client.get_block_status())
+        except (FailedPreconditionError, UnavailableError):
+            if args.action == "status":
+                raise
+            report = _Report(args.action)  # it was done, and training has ended since
     sys.stdout.write(json.dumps(dataclasses.asdict(report)) if args.json else report.describe())
     sys.stdout.write("\n")
     return 0
@@ -61,12 +66,14 @@ def run(args: argparse.Namespace) -> int:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Report:
     action: str
-    global_step: int
-    blocked: list[int]
-    unblocked: list[int]
+    global_step: int | None = None
+    blocked: list[int] = dataclasses.field(default_factory=list)
+    unblocked: list[int] = dataclasses.field(default_factory=list)
 
     def describe(self) -> str:
         done = {"stop": "stopped ", "resume": "resumed ", "save": "saved "}.get(self.action, "")
+        if self.global_step is None:
+            return f"{done.strip()}; training has ended since"
         waiting = f", waiting: {', '.join(map(str, self.blocked))}" if self.blocked else ""
         num_workers = len(self.blocked) + len(self.unblocked)
         return f"{done}at step {self.global_step}; {len(self.unblocked)} of {num_workers} workers train{waiting}"

@@ -63,11 +63,9 @@ class _Explanation:
         payloads = [head[offset : offset + length].tobytes() for offset, length in pairs.tolist()]
         self.framing = framing
         self.is_read = not problem and bool(payloads)
-        self.is_possible = self.is_read and all(_is_message(payload, None) for payload in payloads)
+        self.is_sure = self.is_read and all(payload and _is_message(payload, _FIELDS[sample]) for payload in payloads)
+        self.is_possible = self.is_sure or (self.is_read and all(_is_message(payload, None) for payload in payloads))
         """Every payload is some message, perhaps an empty one or one of fields that are not known here."""
-        self.is_sure = self.is_possible and all(
-            payload and _is_message(payload, _FIELDS[sample]) for payload in payloads
-        )
         self.share = sum(map(len, payloads)) / consumed if consumed else 0.0
         """Of the bytes, how many are payload."""
 

@@ -5,22 +5,19 @@ What reorders or cuts a stream (`batch`, `shuffle`, `split`, `filter`) does it b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from monolith.data.batch import Batch
+from monolith.data.batch_rows import concat_batches, take_rows
 from monolith.data.records import Records
-from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy as np
     import numpy.typing as npt
-
-    from monolith.data.batch import ColumnValues
 
 RowNumbers: TypeAlias = "slice | npt.NDArray[np.int64]"
 """Which rows: a slice without a step, or their numbers, in the order in which they are wanted."""
@@ -42,11 +39,9 @@ def num_rows_of(element: object) -> int:
 
 def select_rows(block: Any, rows: RowNumbers) -> Any:
     """Some rows of a `Batch` or of `Records`, in the order given."""
-    if isinstance(block, Records):
-        return block[rows] if isinstance(rows, slice) else block.take(rows)
-    chosen = rows if isinstance(rows, slice) else torch.from_numpy(rows)
-    count = len(range(block.num_rows)[rows]) if isinstance(rows, slice) else len(rows)
-    return Batch({name: _select(values, chosen) for name, values in block.items()}, num_rows=count)
+    if isinstance(rows, slice):
+        return block[rows] if isinstance(block, Records) else _slice(block, rows)
+    return block.take(rows) if isinstance(block, Records) else take_rows(block, torch.from_numpy(rows))
 
 
 def join_rows(blocks: Sequence[Any]) -> Any:
@@ -62,32 +57,9 @@ def join_rows(blocks: Sequence[Any]) -> Any:
     if any(type(block) is not type(first) for block in blocks):
         kinds = sorted({type(block).__name__ for block in blocks})
         raise TypeError(f"rows to join must be of one kind, got {' and '.join(kinds)}")
-    if isinstance(first, Records):
-        return Records.join(blocks)
-    for block in blocks:
-        if block.keys() != first.keys():
-            raise ValueError(
-                f"batches to join must have the same columns, got {', '.join(first)} and then {', '.join(block)}"
-            )
-    columns = {name: _join([block[name] for block in blocks], name) for name in first}
-    return Batch(columns, num_rows=sum(block.num_rows for block in blocks))
+    return Records.join(blocks) if isinstance(first, Records) else concat_batches(blocks)
 
 
-def _select(values: ColumnValues, rows: slice | Tensor) -> ColumnValues:
-    if not isinstance(values, list):
-        return values[rows] if isinstance(rows, slice) else values[rows.to(values.device)]
-    return values[rows] if isinstance(rows, slice) else [values[row] for row in rows.tolist()]
-
-
-def _join(parts: list[ColumnValues], name: str) -> ColumnValues:
-    if isinstance(parts[0], list):
-        return [value for part in cast("list[list[bytes]]", parts) for value in part]
-    kinds = {(type(part), part.dtype) for part in parts if not isinstance(part, list)}
-    if len(kinds) > 1 or any(isinstance(part, list) for part in parts):
-        raise ValueError(f"column {name!r} has different types in batches that are joined")
-    try:
-        if isinstance(parts[0], Ragged):
-            return Ragged.concat(cast("list[Ragged]", parts))
-        return torch.cat(cast("list[Tensor]", parts))
-    except (ValueError, RuntimeError) as error:
-        raise ValueError(f"column {name!r} differs between batches that are joined: {error}") from error
+def _slice(batch: Batch, rows: slice) -> Batch:
+    """A stretch of rows, without a copy of tensors."""
+    return Batch({name: values[rows] for name, values in batch.items()}, num_rows=len(range(batch.num_rows)[rows]))

@@ -11,10 +11,14 @@ from monolith.hooks.checkpoint_restorer import CheckpointRestorerHook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
+from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
+from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
-from monolith.hooks.saver_listener import RestorerListener, SaverListener
+from monolith.hooks.request_time import ReqTimeControlDumpHook
+from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
+from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
@@ -42,6 +46,7 @@ __all__ = [
     "EarlyStop",
     "EarlyStoppingHook",
     "EnqueueHook",
+    "EofHook",
     "HashTableCheckpointRestorerListener",
     "HashTableCheckpointSaverListener",
     "HeartbeatHook",
@@ -51,7 +56,9 @@ __all__ = [
     "NoFirstSaveCheckpointSaverHook",
     "ProfileWindows",
     "ProfilerHook",
+    "ReqTimeControlDumpHook",
     "RestorerListener",
+    "SaveGuard",
     "SaverListener",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
@@ -60,7 +67,10 @@ __all__ = [
     "StepCounterHook",
     "StepRate",
     "SyncHelper",
+    "SyncTrainingBarrierSaverListener",
+    "SyncTrainingForceDumpHook",
     "SyncTrainingInfoHook",
+    "SyncTrainingSaverControlHook",
     "ThroughputMetricHook",
     "TideStoppingHook",
     "TideWindow",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from monolith.clock import SystemClock
 from monolith.cluster.barrier import BarrierAlreadyPlacedError, wait_until_all_blocked, wait_until_barrier_removed
 from monolith.hook import Hook
+from monolith.hooks.saver_listener import SaverListener
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -45,7 +46,7 @@ class BarrierHook(Hook):
             )
 
 
-class BarrierSaverListener:
+class BarrierSaverListener(SaverListener):
     """Guards a save of the chief: workers wait at the barrier from before it until after it, failed or not.
 
     A worker that does not come in time (it may wait for data) is logged and not waited for. A barrier that stood
@@ -62,9 +63,6 @@ class BarrierSaverListener:
         self._max_pending_seconds = max_pending_seconds
         self._clock = clock or SystemClock()
         self._placed = False
-
-    def begin(self) -> None:
-        """Nothing to prepare."""
 
     def before_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
         """Places the barrier and waits for the workers."""
@@ -87,6 +85,3 @@ class BarrierSaverListener:
         if self._placed:
             self._placed = False
             self._barrier.remove_barrier()
-
-    def end(self, session: HookedSession, global_step_value: int) -> None:
-        """Nothing to undo."""

@@ -161,8 +161,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             self._finish_background(session, wait=True)
             moved = step != self._step_on_disk
             if self._final_save == "always" or (self._final_save == "if_moved" and moved):
-                self._save(session, step, ignore_save_errors=self._wanted.ignore_save_errors)
-                self._finish_background(session, wait=True)
+                self._save(session, step, ignore_save_errors=self._wanted.ignore_save_errors, blocking=True)
         for listener in self._all_listeners():
             listener.end(session, step)
 
@@ -180,13 +179,14 @@ class NoFirstSaveCheckpointSaverHook(Hook):
             step = session.global_step
             if self._timer is not None:
                 self._timer.update_last_triggered_step(step)
-            self._save(session, step, ignore_save_errors=ignore_save_errors)
-            self._finish_background(session, wait=True)
+            self._save(session, step, ignore_save_errors=ignore_save_errors, blocking=True)
             return self._saver.last_saved if self._last_saved_step == step else None
 
     # One save
 
-    def _save(self, session: HookedSession, step: int, *, ignore_save_errors: bool) -> bool:
+    def _save(
+        self, session: HookedSession, step: int, *, ignore_save_errors: bool, blocking: bool | None = None
+    ) -> bool:
         """Guards around up to two attempts; whether a listener asked to stop."""
         with self._lock:
             stop = self._finish_background(session, wait=True)
@@ -194,7 +194,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
                 return stop
             self._tell_guards("before_save", session, step)
             try:
-                return stop | self._attempts(session, step, ignore_save_errors=ignore_save_errors)
+                return stop | self._attempts(session, step, ignore_save_errors=ignore_save_errors, blocking=blocking)
             finally:
                 self._tell_guards("after_save", session, step)
 
@@ -204,21 +204,29 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         full = self._wanted.full_saver_hook
         return step == self._last_saved_step or (full is not None and full.last_saved_step == step)
 
-    def _attempts(self, session: HookedSession, step: int, *, ignore_save_errors: bool, first: int = 1) -> bool:
+    def _attempts(
+        self,
+        session: HookedSession,
+        step: int,
+        *,
+        ignore_save_errors: bool,
+        first: int = 1,
+        blocking: bool | None = None,
+    ) -> bool:
         for attempt in range(first, ATTEMPTS + 1):
             try:
-                return self._attempt(session, step, attempt)
+                return self._attempt(session, step, attempt, blocking=blocking)
             except OpError as error:
                 self._count_failure(error, step, attempt)
                 if attempt == ATTEMPTS and not ignore_save_errors:
                     raise
         return False
 
-    def _attempt(self, session: HookedSession, step: int, attempt: int) -> bool:
+    def _attempt(self, session: HookedSession, step: int, attempt: int, *, blocking: bool | None) -> bool:
         begun = time.monotonic()
         for listener in self._wanted.listeners:
             listener.before_save(session, step)
-        saved = self._saver.save(self._state(session))
+        saved = self._saver.save(self._state(session), background=False if blocking else None)
         if isinstance(saved, PendingSave):
             self._in_background = _InBackground(saved, step, begun, attempt)
             return False
@@ -248,8 +256,14 @@ class NoFirstSaveCheckpointSaverHook(Hook):
                     if not ignored:
                         raise
                     return False
-            stop = self._attempts(session, session.global_step, ignore_save_errors=ignored, first=waiting.attempt + 1)
-            return stop | (self._finish_background(session, wait=True) if wait else False)
+            # Whoever waits for the commit gains nothing from a background.
+            return self._attempts(
+                session,
+                session.global_step,
+                ignore_save_errors=ignored,
+                first=waiting.attempt + 1,
+                blocking=True if wait else None,
+            )
 
     def _count_failure(self, error: OpError, step: int, attempt: int) -> None:
         self._metrics.emit_counter("save_checkpoint_failed", 1, {"mode": self._mode})

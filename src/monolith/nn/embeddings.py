@@ -31,6 +31,7 @@ from monolith.nn._merge import merge_slots, place_slots
 from monolith.nn._passes import Ledger, PlannedBatch, gradient_norm, times_of
 from monolith.nn._pooling import PooledBatch, PooledLayout
 from monolith.nn._progress import Progress
+from monolith.nn._uncompiled import uncompiled
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
@@ -149,7 +150,7 @@ class Embeddings(nn.Module):
 
     # Looking up
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def forward(
         self,
         batch: Mapping[str, SlotInput] | PlannedBatch,

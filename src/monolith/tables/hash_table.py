@@ -12,6 +12,7 @@ from monolith.tables._arrays import finite_scale, float_array, hand_back, id_arr
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._native_tables import NativeTables, single
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
+from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.rows import Applied, FoundRows, TablePlan, applied_from_core
@@ -75,6 +76,7 @@ class HashTable(WholeGroup):
         self._owns_group = owns_group
         self._core = native.core
         self._subject = native.subjects[number]
+        self._recent = RecentBatch()
         self._state_bytes = 0 if self.config.serving else native.core.state_bytes(number)
 
     @property
@@ -87,9 +89,17 @@ class HashTable(WholeGroup):
     def lookup(self, ids: Ids, *, step: int = 0) -> Any:
         """float32, shape of ids + [dim]. An id without a row reads zeros; nothing is inserted."""
         array = id_array(ids, self._subject)
+        flat, number = array.reshape(-1), step_number(step, self._subject)
         values = new_rows((*array.shape, self.dim))
         splits = self.native.splits_for(self._number, array.size)
-        self._core.lookup(array.reshape(-1), splits, values.reshape(-1), step_number(step, self._subject))
+        if flat.size < FEWEST_IDS or not self._recent.expects_update(flat):
+            self._core.lookup(flat, splits, values.reshape(-1), number)
+            return hand_back(values, ids)
+        plan = self._core.plan(flat, splits, True)
+        rows = new_rows((plan.num_unique * self.dim,))
+        self._core.read(plan, rows, number)
+        plan.spread(self.dim, rows, values.reshape(-1))
+        self._recent.keep(flat, plan)
         return hand_back(values, ids)
 
     def lookup_rows(self, ids: Ids) -> FoundRows:
@@ -178,7 +188,10 @@ class HashTable(WholeGroup):
         times = time_array(time, array.shape, subject)
         number = step_number(step, subject)
         rates = self.native.rates({self._number: learning_rates}, number)
-        plan = self._core.plan(array.reshape(-1), self.native.splits_for(self._number, array.size), dedup)
+        flat = array.reshape(-1)
+        plan = self._recent.take_plan(flat) if dedup and flat.size >= FEWEST_IDS else None
+        if plan is None:
+            plan = self._core.plan(flat, self.native.splits_for(self._number, flat.size), dedup)
         applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
         return applied_from_core(applied)
 

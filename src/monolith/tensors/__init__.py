@@ -19,6 +19,7 @@ from monolith.tensors.packing import (
 )
 from monolith.tensors.ragged import Ragged, fused_value_rowids
 from monolith.tensors.reshape import StaticReshapeNBuilder, static_reshape
+from monolith.tensors.shapes import get_ndim, int_shape
 from monolith.tensors.squeeze import maybe_squeeze_3d_tensor
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "StaticReshapeNBuilder",
     "fused_value_rowids",
     "get_keyed_shape",
+    "get_ndim",
     "get_typed_keyed_shape",
+    "int_shape",
     "maybe_squeeze_3d_tensor",
     "merge_dicts",
     "pack_tensors",

@@ -12,6 +12,7 @@ from monolith.testing.profiling import profile_it
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
+from monolith.testing.temporary_folder import get_test_tmp_dir
 
 __all__ = [
     "ExampleTask",
@@ -20,5 +21,6 @@ __all__ = [
     "ReferenceStore",
     "StepLoop",
     "generate_test_hash_table_config",
+    "get_test_tmp_dir",
     "profile_it",
 ]

@@ -35,7 +35,7 @@ class NumberedBatches(Dataset[Batch]):
         self.batch_size = batch_size
         self.num_ids = num_ids
 
-    def batch_at(self, number: int) -> Batch:
+    def make(self, number: int) -> Batch:
         """The batch of this number."""
         random = torch.Generator().manual_seed(number)
         user, item = torch.randint(self.num_ids, (2, self.batch_size), generator=random)
@@ -59,7 +59,7 @@ class _NumberedReading(Reading[Batch]):
         if self._number >= self._dataset.num_batches:
             raise StopIteration
         self._number += 1
-        return self._dataset.batch_at(self._number - 1)
+        return self._dataset.make(self._number - 1)
 
     @property
     def position(self) -> bytes:

@@ -8,31 +8,62 @@ from __future__ import annotations
 
 from typing import Any
 
+from monolith.train.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.cpu_training_config import CpuTrainingConfig
 from monolith.train.current_session import get_current_session
+from monolith.train.derive_config import trainer_config_of
+from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.end_of_data import EofAwareTask
+from monolith.train.estimator import Estimator
+from monolith.train.flat_config import Origin
+from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
+from monolith.train.local_runner import local_train, make_trainer
+from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
 from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
+from monolith.train.run_config import RunConfig
+from monolith.train.runner_config import RunnerConfig
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
-from monolith.train.trainer_config import PipelineConfig, SavingConfig, TrainerConfig
+from monolith.train.trainer_config import (
+    ControlConfig,
+    PipelineConfig,
+    ReportingConfig,
+    RestoringConfig,
+    SavingConfig,
+    TablesConfig,
+    TrainerConfig,
+)
 
 __all__ = [
     "AsyncFunctionMgr",
     "Collections",
     "Context",
+    "ControlConfig",
+    "CpuTrainingConfig",
+    "DistributedCpuTrainingConfig",
+    "EofAwareTask",
+    "Estimator",
     "ExportMode",
+    "InputOptions",
     "InstantiableParams",
     "Mode",
+    "Origin",
     "Params",
     "PipelineConfig",
+    "ReportingConfig",
+    "RestoringConfig",
+    "RunConfig",
+    "RunnerConfig",
     "SavingConfig",
     "Session",
     "SessionState",
@@ -40,22 +71,32 @@ __all__ = [
     "Spec",
     "StepResult",
     "StopAtStep",
+    "TablesConfig",
     "Task",
     "TaskContext",
     "Trainer",
     "TrainerConfig",
     "add_to_collections",
+    "check_list",
     "copy_params_to",
     "current_context",
     "enable_monkey_patch",
+    "extend_as_list",
     "find_task",
     "get_collection",
     "get_current_session",
+    "get_debugging_info_file_name",
+    "get_meta_graph_file_name",
+    "local_train",
+    "make_trainer",
     "params",
     "preemption_errors",
     "register_single_task_model",
     "task_registry",
     "time_of",
+    "to_list",
+    "to_snake_case",
+    "trainer_config_of",
     "update_params",
     "use_context",
     "with_params",

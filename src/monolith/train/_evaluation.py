@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monolith.metrics import BucketedAUC
+from monolith.metrics import BucketedAUC, MeanSquaredError
 
 if TYPE_CHECKING:
     from monolith.train.step_result import StepResult
@@ -17,9 +17,15 @@ __all__ = ["Evaluation"]
 
 
 class Evaluation:
-    """Adds up what steps leave: loss by example, and an AUC for each head with labels 0 and 1."""
+    """Adds up what steps leave: loss by example, and an AUC for each head with labels 0 and 1.
 
-    def __init__(self) -> None:
+    Args:
+        with_error: Compute the mean squared error of heads with other labels.
+    """
+
+    def __init__(self, *, with_error: bool = False) -> None:
+        self._with_error = with_error
+        self._errors: dict[str, MeanSquaredError] = {}
         self._loss = 0.0
         self._has_loss = False
         self._examples = 0
@@ -43,19 +49,25 @@ class Evaluation:
     def means(self) -> dict[str, float]:
         """Name -> value so far."""
         found = {name: auc.compute() for name, auc in self._aucs.items() if name not in self._not_binary}
+        found |= {name: error.compute() for name, error in self._errors.items()}
         if self._has_loss:
             found["loss"] = self._loss / self._weight
         return found | {"examples": self._examples}
 
     def _add_head(self, name: str, predictions: Tensor, label: Tensor) -> None:
-        if name in self._not_binary:
+        labels, scores = label.flatten().to(torch.float32), predictions.flatten().to(torch.float32)
+        if name not in self._not_binary and _are_clicks(scores, labels):
+            self._aucs.setdefault(name, BucketedAUC()).update(scores, labels)
             return
-        labels, scores = label.flatten(), predictions.flatten().float()
-        is_binary = labels.shape == scores.shape and bool(((labels == 0) | (labels == 1)).all())
-        if not is_binary or not bool(((scores >= 0) & (scores <= 1)).all()):
-            self._not_binary.add(name)
-            return
-        self._aucs.setdefault(name, BucketedAUC()).update(scores, labels.to(torch.float32))
+        self._not_binary.add(name)
+        if self._with_error and labels.shape == scores.shape:
+            self._errors.setdefault(name.removesuffix("auc") + "mse", MeanSquaredError()).update(scores, labels)
+
+
+def _are_clicks(scores: Tensor, labels: Tensor) -> bool:
+    if labels.shape != scores.shape or not bool(((labels == 0) | (labels == 1)).all()):
+        return False
+    return bool(((scores >= 0) & (scores <= 1)).all())
 
 
 def _heads(result: StepResult) -> dict[str, tuple[Tensor, Tensor]]:

@@ -57,6 +57,8 @@ class BatchFeed:
             self._batches: Iterator[Any] = self._reading
         else:
             self._batches = iter(source)
+        self._next: FedBatch | None = None
+        """Waited for, and not taken yet."""
         self._queue: BoundedQueue[FedBatch] | None = None
         self._thread: threading.Thread | None = None
         if ahead > 0:
@@ -69,10 +71,20 @@ class BatchFeed:
             OutOfRangeError: there are no more.
             BaseException: what the input raised, in its place.
         """
-        return self._make() if self._queue is None else self._queue.get()
+        if self._next is None:
+            return self._read()
+        batch, self._next = self._next, None
+        return batch
+
+    def wait(self) -> None:
+        """Returns when the next batch is there to be taken. Raises as `take` does."""
+        if self._next is None:
+            self._next = self._read()
 
     def take_if_there(self) -> FedBatch | None:
         """The next batch if it was made already, else None. Raises as `take` does."""
+        if self._next is not None:
+            return self.take()
         if self._queue is None:
             return None
         try:
@@ -95,6 +107,9 @@ class BatchFeed:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
+
+    def _read(self) -> FedBatch:
+        return self._make() if self._queue is None else self._queue.get()
 
     def _make(self) -> FedBatch:
         try:

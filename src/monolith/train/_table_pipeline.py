@@ -70,6 +70,11 @@ class TablePipeline:
         self._postponed: Sequence[GradientStep] = ()
         self._push: Future[None] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no batch is read ahead, so that the next one has to be waited for."""
+        return not self._window
+
     def next_batch(self, feed: BatchFeed) -> FedBatch:
         """The batch whose turn it is, its rows read where that was to be done ahead.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monolith.train.async_function import AsyncFunctionMgr
+from monolith.train.input_options import InputOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,10 +57,12 @@ def current_context() -> Context:
 
 
 class TaskContext:
-    """What a runner offers to its task: functions that run beside the next step."""
+    """What a runner offers to its task: functions that run beside the next step, and what it was told of the input."""
 
-    def __init__(self, async_function_mgr: AsyncFunctionMgr | None = None) -> None:
-        self.async_function_mgr = AsyncFunctionMgr() if async_function_mgr is None else async_function_mgr
+    def __init__(self, input_options: InputOptions | None = None) -> None:
+        self.input = InputOptions() if input_options is None else input_options
+        """What the run was told about its input."""
+        self.async_function_mgr = AsyncFunctionMgr()
         """Its hooks are attached to the session by the runner."""
 
     def add_async_function(

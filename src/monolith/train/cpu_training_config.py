@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable  # noqa: TC003 - read at run time, to parse options
 
 from monolith.train.flat_config import FlatConfig, flat_config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["CpuTrainingConfig"]
 

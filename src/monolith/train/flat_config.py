@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import functools
 import json
 import tomllib
 import types
@@ -44,14 +45,15 @@ class Origin(enum.IntEnum):
 def flat_config(cls: type[Any]) -> type[Any]:
     """Makes a class a `FlatConfig` with keyword-only options; what is given to the constructor was said in code."""
     made = dataclasses.dataclass(kw_only=True, repr=False, eq=True)(cls)
-    made.__hash__ = None
+    made.__hash__ = None  # type: ignore[assignment]  # values change
     assign_fields = made.__init__
 
     def checked_init(self: FlatConfig, **options: Any) -> None:
         object.__setattr__(self, "_origins", {})
         object.__setattr__(self, "_is_frozen", False)
-        for name in options:
+        for name, value in options.items():
             self.require_option(name)
+            _require_type(type(self), name, value)
         assign_fields(self, **options)
         object.__setattr__(self, "_origins", dict.fromkeys(options, Origin.CODE))
         self.check()
@@ -111,7 +113,9 @@ class FlatConfig:
         for name, value in values.items():
             self.require_option(name)
             if origin >= self._origins.get(name, Origin.DEFAULT):
-                object.__setattr__(self, name, parse_value(type(self), name, value))
+                parsed = parse_value(type(self), name, value)
+                _require_type(type(self), name, parsed)
+                object.__setattr__(self, name, parsed)
                 self._origins[name] = origin
         self.check()
         return self
@@ -140,6 +144,7 @@ class FlatConfig:
             raise dataclasses.FrozenInstanceError(
                 f"{type(self).__name__}: {name} cannot change to {value!r}: the run has started"
             )
+        _require_type(type(self), name, value)
         object.__setattr__(self, name, value)
         self._origins[name] = Origin.CODE
 
@@ -191,10 +196,30 @@ def _is_enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, enum.Enum)
 
 
+@functools.cache
+def _kinds_by_name(cls: type[FlatConfig]) -> dict[str, tuple[Any, ...]]:
+    found = {}
+    for name, hint in typing.get_type_hints(cls).items():
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        found[name] = tuple(typing.get_origin(kind) or kind for kind in kinds)
+    return found
+
+
 def _kinds_of(cls: type[FlatConfig], name: str) -> tuple[Any, ...]:
-    hint = typing.get_type_hints(cls)[name]
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    return tuple(typing.get_origin(kind) or kind for kind in kinds)
+    return _kinds_by_name(cls)[name]  # type: ignore[arg-type]  # a class can be hashed, its objects cannot
+
+
+def _require_type(cls: type[FlatConfig], name: str, value: Any) -> None:
+    """Refuses plain values of another kind: True is no number, and 1 is not True."""
+    kinds = _kinds_of(cls, name)
+    if not all(kind in _PARSABLE or _is_enum(kind) for kind in kinds):
+        return
+    accepted = (*kinds, int) if float in kinds else kinds
+    if isinstance(value, bool) and bool not in kinds:
+        accepted = ()
+    if not isinstance(value, accepted):
+        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+        raise TypeError(f"{cls.__name__}: {name} must be {wanted}, got {value!r}")
 
 
 def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -105,6 +106,8 @@ class Session:
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
         self._context = contextlib.ExitStack()
+        self.step_lock = threading.RLock()
+        """Held while the session works on a step, hooks included; who holds it may read or save the state."""
 
     # What hooks rely on
 
@@ -147,10 +150,11 @@ class Session:
             batch: What the task's `model_fn` is called with.
             position: Where the input goes on behind this batch; saved with the next checkpoint.
         """
-        turn = self._make_turn(batch, position)
-        if self.mode == "train":
-            self._pipeline.begin_step()
-        return self._calls.around(lambda: self._run(turn, position), self)
+        with self.step_lock:
+            turn = self._make_turn(batch, position)
+            if self.mode == "train":
+                self._pipeline.begin_step()
+            return self._calls.around(lambda: self._run(turn, position), self)
 
     def run_next(self, feed: BatchFeed) -> StepResult:
         """One step on the next batch of a feed that `feed` made.
@@ -158,8 +162,11 @@ class Session:
         Raises:
             OutOfRangeError: there are no more.
         """
-        batch = self._pipeline.next_batch(feed)
-        return self._calls.around(lambda: self._run(*batch), self)
+        if self._pipeline.is_empty:
+            feed.wait()  # a silent input keeps nobody from saving
+        with self.step_lock:
+            batch = self._pipeline.next_batch(feed)
+            return self._calls.around(lambda: self._run(*batch), self)
 
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
@@ -200,7 +207,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._context:
+        with self.step_lock, self._context:
             if kind is None:
                 self.settle()
                 self._calls.end(self)
@@ -209,8 +216,9 @@ class Session:
         """Starts over in place, as after a failure of another process: new modules, restored, and hooks told so."""
         if self._given_state is not None:
             raise FailedPreconditionError("session: one that was given its state cannot make it again")
-        self._discard()
-        self._create()
+        with self.step_lock:
+            self._discard()
+            self._create()
 
     # Inside
 
@@ -244,7 +252,7 @@ class Session:
     def _build(self) -> SessionState:
         if self._deterministic:
             torch.manual_seed(0)
-        self.task.ctx = TaskContext()  # functions that build() makes asynchronous belong to this one
+        self.task.ctx = TaskContext(self.task.ctx.input)  # functions that build() makes asynchronous belong to this one
         model = self.task.make_model()
         made = self.task.optimizers(model)
         optimizers: Mapping[str, torch.optim.Optimizer] = {}

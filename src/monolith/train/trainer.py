@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint import Saver
+from monolith.checkpoint import RestoreOptions, Saver, copy_checkpoint_state, get_checkpoint_state
 from monolith.clock import SystemClock
 from monolith.errors import NotFoundError, OutOfRangeError
-from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.current_session import SetCurrentSessionHook
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.train._chief_hooks import chief_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
-from monolith.train.context import Context, use_context
+from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
 from monolith.train.session import READER, Session, SessionState
 from monolith.train.stop_at_step import StopAtStep
@@ -69,6 +70,7 @@ class Trainer:
     ) -> None:
         self.task = _task_of(task)
         self.config = TrainerConfig() if config is None else config
+        self.task.ctx = TaskContext(self.config.input)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
         self._state: SessionState | None = None
@@ -101,7 +103,7 @@ class Trainer:
             max_steps=self.task.p.train.max_steps if max_steps is None else max_steps,
         )
         with contextlib.ExitStack() as stack:
-            stack.enter_context(use_context(self._context))
+            stack.enter_context(self._surroundings())
             saver = self._saver()
             if saver is not None:
                 stack.callback(saver.close)
@@ -157,13 +159,11 @@ class Trainer:
 
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
         chief: list[Hook] = []
-        if saver is not None and self.config.worker_index == 0:
-            saving = self.config.saving
-            chief.append(
-                NoFirstSaveCheckpointSaverHook(saver, save_secs=saving.every_seconds, save_steps=saving.every_steps)
-            )
+        if self.config.worker_index == 0:
+            chief += chief_hooks(self.config, saver, model_name=self._model_name)
             chief += self.task.training_chief_hooks()
-        return [*chief, *self._hooks, *hooks, SetCurrentSessionHook(), *self.task.training_hooks()]
+        user = [*self._hooks, *hooks, *report_hooks(self.config)]
+        return [*chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
         failures_in_a_row, failed_at = 0, -1
@@ -220,22 +220,50 @@ class Trainer:
         return dataclasses.replace(pipeline, wait_for_batches=True) if self.config.deterministic else pipeline
 
     @property
-    def _context(self) -> Context:
+    def _model_name(self) -> str:
+        return self.config.model_name or str(self.task.p.name)
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        """What the task and its modules find around them."""
         config = self.config
-        return Context(
+        context = Context(
             num_workers=config.num_workers,
             worker_index=config.worker_index,
-            model_name=config.model_name or self.task.p.name,
+            model_name=self._model_name,
             server_type="worker",
         )
+        tables = TableDefaults(admission=config.tables.admission, initial_capacity=config.tables.initial_capacity)
+        with use_context(context), use_table_defaults(tables):
+            yield
 
     def _saver(self) -> Saver | None:
         if self.config.model_dir is None:
             return None
-        saving = self.config.saving
-        return Saver(self.config.model_dir, max_to_keep=saving.max_to_keep, background=saving.background)
+        saving, restoring = self.config.saving, self.config.restoring
+        options = RestoreOptions(
+            alias_map=restoring.alias_map,
+            auto_alias=restoring.auto_alias,
+            clear_nn=restoring.clear_nn,
+            continue_training=restoring.continue_training,
+        )
+        return Saver(
+            self.config.model_dir,
+            max_to_keep=saving.max_to_keep,
+            background=saving.background,
+            restoring=options,
+        )
 
-    def _restore(self, saver: Saver, state: TrainState, *, path: str | None = None) -> None:
+    def _restore(self, saver: Saver, state: TrainState) -> None:
+        restoring = self.config.restoring
+        if restoring.from_dir is not None:
+            copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
+        path = None
+        if restoring.checkpoint is not None:
+            chosen = get_checkpoint_state(saver.model_dir, restore_ckpt=restoring.checkpoint)
+            # It was applied once; from then on the newest that is whole is meant, as without it.
+            if chosen is not None and chosen.model_checkpoint_path.endswith(f"/{restoring.checkpoint}"):
+                path = chosen.model_checkpoint_path
         restored = saver.restore(state, path)
         if restored is None:
             return
@@ -250,7 +278,7 @@ class Trainer:
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
         """A session that changes nothing, on what this trainer has, else on the newest checkpoint."""
-        with use_context(self._context):
+        with self._surroundings():
             session = Session(
                 self.task,
                 mode=mode,

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from monolith.config import Config, config, require_at_least, require_positive
-from monolith.train._table_pipeline import PipelineConfig
+from collections.abc import Mapping  # noqa: TC003 - a field's type
 
-__all__ = ["PipelineConfig", "SavingConfig", "TrainerConfig"]
+from monolith.config import Config, config, require_at_least, require_positive
+from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
+from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
+from monolith.train._table_pipeline import PipelineConfig
+from monolith.train.input_options import InputOptions
+
+__all__ = [
+    "ControlConfig",
+    "PipelineConfig",
+    "ReportingConfig",
+    "RestoringConfig",
+    "SavingConfig",
+    "TablesConfig",
+    "TrainerConfig",
+]
 
 
 @config
@@ -16,20 +29,102 @@ class SavingConfig(Config):
     """Steps from one to the next."""
     every_seconds: float | None = None
     """Or seconds; with neither there is one at the end only."""
+    dense_every_steps: int | None = None
+    """Steps between checkpoints without tables, in the folder ``dense_only``."""
+    dense_every_seconds: float | None = None
+    """Or seconds."""
     max_to_keep: int = 10
     """Newest ones that stay."""
     background: bool = False
     """Write while training goes on."""
+    evict_after: bool = False
+    """Drop expired rows from memory after each checkpoint."""
+    tide_window: TideWindow | None = None
+    """When cheap machines are there."""
+    tide_every_seconds: float | None = None
+    """Seconds between checkpoints outside of that window."""
 
     def __post_init__(self) -> None:
-        if self.every_steps is not None and self.every_seconds is not None:
-            raise ValueError(
-                f"SavingConfig: give every_steps or every_seconds, got both ({self.every_steps}, {self.every_seconds})"
-            )
-        for name in ("every_steps", "every_seconds"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
+        for steps, seconds in (("every_steps", "every_seconds"), ("dense_every_steps", "dense_every_seconds")):
+            if getattr(self, steps) is not None and getattr(self, seconds) is not None:
+                raise ValueError(
+                    f"SavingConfig: give {steps} or {seconds}, got both ({getattr(self, steps)},"
+                    f" {getattr(self, seconds)})"
+                )
+            for name in (steps, seconds):
+                if getattr(self, name) is not None:
+                    require_positive(self, name)
+        if (self.tide_window is None) != (self.tide_every_seconds is None):
+            raise ValueError("SavingConfig: tide_window and tide_every_seconds belong together; give both or neither")
+        if self.tide_window is not None and self.every_steps is None and self.every_seconds is None:
+            raise ValueError("SavingConfig: a tide window needs an interval for when it is open; give every_seconds")
         require_at_least(self, 1, "max_to_keep")
+
+
+@config
+class RestoringConfig(Config):
+    """What a run begins with."""
+
+    checkpoint: str | None = None
+    """Base name of a checkpoint to begin with instead of the newest one; applied once to a model directory."""
+    from_dir: str | None = None
+    """Another model directory to take the first checkpoint from, while this one has none."""
+    clear_nn: bool = False
+    """Start the dense part anew, once."""
+    continue_training: bool = False
+    """With `clear_nn`: go on from the step of the checkpoint."""
+    alias_map: Mapping[str, str] | None = None
+    """Name of a dense weight -> its name in the checkpoint."""
+    auto_alias: bool = True
+    """Look for weights that were renamed."""
+
+
+@config
+class TablesConfig(Config):
+    """What tables are made with where the task says nothing."""
+
+    admission: AdmissionFilter | None = None
+    """How occurrences are counted."""
+    initial_capacity: int | None = None
+    """Rows that a table has room for at once."""
+
+
+@config
+class ReportingConfig(Config):
+    """What is told about a run."""
+
+    log_every_steps: int | None = 100
+    """Steps between log lines with loss and speed; None: none."""
+    train_metrics: bool = False
+    """Compute AUC, or squared error, of what was predicted in training, and log it with the above."""
+    profile_from: int | None = None
+    """First step that is profiled, ten at a time; None: none is."""
+    profile_every_steps: int = 5000
+    """Steps from one profile to the next."""
+    throughput: bool = True
+    """Emit how many steps are made, for dashboards."""
+    cluster_type: str = "stable"
+    """A tag of metrics."""
+    submit_time: int | None = None
+    """When the job was submitted, Unix seconds; its start-up time is measured from there."""
+
+
+@config
+class ControlConfig(Config):
+    """The service by which an operator stops, resumes and saves a run; see ``docs/how-to/control.md``."""
+
+    host: str = "127.0.0.1"
+    """Interface to listen on: this machine only, or ``0.0.0.0`` for all."""
+    port: int = 0
+    """0 takes a free one; the address stands in the model directory."""
+    token_file: str | None = None
+    """File with a secret that callers must know; None asks for none."""
+    tls_certificate: str | None = None
+    """File with a certificate, PEM; turns TLS on."""
+    tls_key: str | None = None
+    """File with its key."""
+    tls_client_ca: str | None = None
+    """File with the authorities whose certificates callers must show."""
 
 
 @config
@@ -42,8 +137,18 @@ class TrainerConfig(Config):
     """Under which name the model is known; the task's by default."""
     saving: SavingConfig = SavingConfig()
     """Checkpoints."""
+    restoring: RestoringConfig = RestoringConfig()
+    """What it begins with."""
     pipeline: PipelineConfig = PipelineConfig()
     """How far tables and model may be apart."""
+    tables: TablesConfig = TablesConfig()
+    """What tables are made with."""
+    reporting: ReportingConfig = ReportingConfig()
+    """Logs, metrics and profiles."""
+    control: ControlConfig | None = None
+    """Serve the controller from the chief, where there is a model directory; None: do not."""
+    input: InputOptions = InputOptions()
+    """What the run was told about its input: `Task.ctx.input`."""
     deterministic: bool = False
     """Take time from the data alone, begin with a fixed seed and wait for batches, so that a run can be repeated bit
     for bit."""

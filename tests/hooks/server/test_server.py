@@ -255,6 +255,12 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "other" / "controller_server_addr.txt").exists()
 
 
+def test_an_address_that_cannot_be_written_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "model").write_text("a file where the folder should be")
+    with pytest.raises(OSError, match="model"), training(str(tmp_path / "model")):
+        pytest.fail("nobody could find the server")
+
+
 def test_two_threads_and_twenty_seconds_of_grace() -> None:
     assert (server_hook.NUM_THREADS, server_hook.GRACE_SECONDS) == (2, 20.0)
 

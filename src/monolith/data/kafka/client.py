@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.kafka.position import Partition
+from monolith.data.kafka.quiet_log import new_library_log
 from monolith.errors import (
     CancelledError,
     NotFoundError,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOG = logging.getLogger(__name__)
 _CALL_SECONDS = 1.0
 """One request waits this long: a stop is noticed between requests."""
 _LONGEST_PAUSE_SECONDS = 2.0
@@ -61,8 +60,9 @@ class Client:
         """What commits of this run carry."""
         self._patience = config.patience_seconds
         self._stopped = threading.Event()
-        self._last_error = "no answer"
+        self._last_error = self._cause = ""
         self._fatal: OpError | None = None
+        self._closed_after: list[Client] = []
         self._contact = self._probed = time.monotonic()
         settings: dict[str, Any] = {
             "socket.timeout.ms": 10_000,
@@ -81,7 +81,7 @@ class Client:
             "partition.assignment.strategy": "range,roundrobin",
             "error_cb": self._note,
         }
-        self.consumer: Consumer = self._library.Consumer(settings, logger=_LOG)
+        self.consumer: Consumer = self._library.Consumer(settings, logger=new_library_log(id(self)))
 
     @property
     def message_type(self) -> type[Message]:
@@ -97,6 +97,12 @@ class Client:
         """Leaves the group and closes the connections."""
         self.stop()
         self.consumer.close()
+        for follower in self._closed_after:
+            follower.close()
+
+    def close_after(self, other: Client) -> None:
+        """Closes this client when the other one is closed, which may still use it while it leaves its group."""
+        other._closed_after.append(self)
 
     def raise_if_stopped(self) -> None:
         """Raises what makes it useless to go on."""
@@ -108,27 +114,32 @@ class Client:
     def seen(self) -> None:
         """Something came from a broker."""
         self._contact = time.monotonic()
+        self._cause = ""
 
-    def check_contact(self) -> bool:
-        """Whether the brokers answer; to be asked while nothing comes, asks them at most about once a second.
+    def check_contact(self) -> None:
+        """To be called while nothing comes: asks the brokers about once a second whether they are there.
+
+        Raises:
+            UnavailableError: they have not answered for longer than patience lasts.
+        """
+        if time.monotonic() - max(self._contact, self._probed) >= min(_CALL_SECONDS, self._patience / 4):
+            self.answers()
+
+    def answers(self) -> bool:
+        """Whether the brokers answer now.
 
         Raises:
             UnavailableError: they have not for longer than patience lasts.
         """
-        now = time.monotonic()
-        if now - self._contact < _CALL_SECONDS:
-            return True
-        if now - self._probed < min(_CALL_SECONDS, self._patience / 4):
-            return False
         try:
             self.consumer.list_topics(self.topics[0], timeout=_CALL_SECONDS)
         except self._library.KafkaException as failure:
+            self._last_error = _text(failure.args[0])
             self._probed = time.monotonic()
-            self._note(failure.args[0])
             if self._probed - self._contact > self._patience:
                 raise self._unavailable("no broker answers") from failure
             return False
-        self._contact = self._probed = time.monotonic()
+        self.seen()
         return True
 
     def call(self, what: str, request: Callable[[float], T]) -> T:
@@ -144,7 +155,7 @@ class Client:
                 answer = request(min(_CALL_SECONDS, self._patience))
             except self._library.KafkaException as failure:
                 error: KafkaError = failure.args[0]
-                self._note(error)
+                self._last_error = _text(error)
                 if not self._may_pass(error):
                     raise self.translate(error, what) from failure
                 if time.monotonic() + pause > deadline:
@@ -196,6 +207,19 @@ class Client:
                 raise self.translate(each.error, str(Partition(each.topic, each.partition)))
         return {Partition(each.topic, each.partition): each.offset for each in found}
 
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, tuple[int, str]]:
+        """The offsets that the group has committed, with the marks of the runs that did; none where there is none."""
+        if not partitions:
+            return {}
+        wanted = [self.at(partition) for partition in partitions]
+        what = "the committed offsets of the group"
+        found = self.call(what, lambda limit: self.consumer.committed(wanted, timeout=limit))
+        return {
+            Partition(each.topic, each.partition): (each.offset, each.metadata or "")
+            for each in found
+            if each.offset >= 0
+        }
+
     def commit(self, offsets: Offsets) -> None:
         """Tells the brokers where the group goes on."""
         if offsets:
@@ -214,7 +238,7 @@ class Client:
 
     def translate(self, error: KafkaError, what: str) -> OpError:
         """The error under our names; `what` was asked for."""
-        text = f"{what}: {error.str()} ({error.name()})"
+        text = f"{what}: {_text(error)}"
         if self.is_code(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION"):
             return NotFoundError(f"{what}: there is no such topic or partition{self._known_topics()}")
         if self.is_code(
@@ -240,9 +264,11 @@ class Client:
         return f"; the brokers have {shown or 'none'}"
 
     def _unavailable(self, what: str) -> UnavailableError:
+        # Lets the library tell what it knows of the connections; that says more than "timed out".
+        self.consumer.poll(0)
         return UnavailableError(
             f"Kafka at {self.brokers}: {what}: no answer for {self._patience:g} seconds; "
-            f"the last error: {self._last_error}"
+            f"the last error: {self._cause or self._last_error}"
         )
 
     def _may_pass(self, error: KafkaError) -> bool:
@@ -261,7 +287,11 @@ class Client:
     def _note(self, error: KafkaError) -> None:
         """Remembers an error of the connection, which librdkafka goes on trying to mend."""
         # "all brokers are down" says less than why the last one is.
-        if not self.is_code(error, "_ALL_BROKERS_DOWN") or self._last_error == "no answer":
-            self._last_error = f"{error.str()} ({error.name()})"
+        if not self.is_code(error, "_ALL_BROKERS_DOWN"):
+            self._cause = _text(error)
         if error.fatal() or self.is_code(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             self._fatal = self.translate(error, f"Kafka at {self.brokers}")
+
+
+def _text(error: KafkaError) -> str:
+    return f"{error.str()} ({error.name()})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -100,7 +101,6 @@ class KafkaDataset(Dataset[Records]):
         """
         behind = None if position is None else KafkaPosition.from_bytes(position)
         client = Client(self.brokers, self.topics, self.config)
-        client.mark = run_mark(position)
         try:
             partitions = client.partitions()
             if self.config.assignment == "group":
@@ -146,7 +146,10 @@ class KafkaDataset(Dataset[Records]):
             check_topics(client, behind, partitions)
             following = dict(behind.next)
         fetching = self._fetching(client, {})
-        Membership(client, fetching, following=following, start=self.start).join()
+        handover = Client(self.brokers, self.topics, replace(self.config, group=f"{self.config.group}-handover"))
+        handover.close_after(client)
+        handover.mark = run_mark(position)
+        Membership(client, handover, fetching, following=following, start=self.start).join()
         return self._reading(client, fetching, Arrival(fetching), following, partitions)
 
     def _fetching(self, client: Client, ends: Offsets) -> Fetching:

@@ -32,6 +32,8 @@ def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
     >>> fresh(np.array([3, 4, 4, 2, 5]), 4).tolist()
     [False, True, False, False, True]
     """
+    if len(offsets) and offsets[0] >= floor and (offsets[1:] > offsets[:-1]).all():
+        return np.ones(len(offsets), np.bool_)
     highest_before = np.maximum.accumulate(np.concatenate([[floor - 1], offsets[:-1]]))
     return offsets > highest_before
 
@@ -57,9 +59,7 @@ class Fetching:
         there = self._client.watermarks(list(offsets))
         checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
         self.fetched = dict(checked)
-        self._seen_ends.clear()
-        self._paused.clear()
-        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in checked.items()])
+        self._assign()
 
     def disown(self, partitions: Iterable[Partition]) -> None:
         """Forgets partitions: what still comes of them is left to their new owner."""
@@ -87,11 +87,10 @@ class Fetching:
         messages = self._client.consumer.consume(min(limit, self._left()), self._config.linger_seconds)
         if not messages:
             return []
-        errors = list(map(self._client.message_type.error, messages))
-        if not any(errors):
+        if not any(map(self._client.message_type.error, messages)):
             self._client.seen()
             return list(self._chunks(messages))
-        told = list(zip(messages, errors, strict=True))
+        told = [(message, message.error()) for message in messages]
         messages = [message for message, error in told if error is None]
         chunks = list(self._chunks(messages)) if messages else []
         for event, error in told:
@@ -116,21 +115,29 @@ class Fetching:
 
     def _chunks(self, messages: Sequence[Message]) -> Iterator[Chunk]:
         # A few calls for all messages: what Python does for each of them is what a fast stream costs.
-        kind, count = self._client.message_type, len(messages)
-        offsets = np.fromiter(map(kind.offset, messages), np.int64, count)
-        numbers = np.fromiter(map(kind.partition, messages), np.int64, count)
+        kind = self._client.message_type
+        offsets = np.fromiter(map(kind.offset, messages), np.int64, len(messages))
         values = list(map(kind.value, messages))
-        changes = numbers[1:] != numbers[:-1]
-        if len(self._client.topics) > 1:
-            topics = list(map(kind.topic, messages))
-            changes |= np.fromiter((one != other for one, other in pairwise(topics)), np.bool_, count - 1)
-        for begin, end in pairwise([0, *(np.flatnonzero(changes) + 1).tolist(), count]):
-            partition = Partition(str(messages[begin].topic()), int(numbers[begin]))
+        for begin, end in self._runs(messages):
+            partition = Partition(str(messages[begin].topic()), int(messages[begin].partition() or 0))
             if partition in self.fetched:
-                self._end_by_time(partition, messages[begin:end])
+                if self._stop_ms is not None:
+                    self._end_by_time(partition, messages[begin:end], self._stop_ms)
                 chunk = self._fresh_part(Chunk(partition, values[begin:end], offsets[begin:end]))
                 if len(chunk):
                     yield chunk
+
+    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+        """Begin and end of the messages that follow one another in the same partition."""
+        kind, count = self._client.message_type, len(messages)
+        numbers = list(map(kind.partition, messages))
+        changes: set[int] = set()
+        if numbers.count(numbers[0]) != count:
+            changes = {place for place, (one, next_) in enumerate(pairwise(numbers), 1) if one != next_}
+        if len(self._client.topics) > 1:
+            names = map(kind.topic, messages)
+            changes |= {place for place, (one, next_) in enumerate(pairwise(names), 1) if one != next_}
+        return pairwise([0, *sorted(changes), count])
 
     def _fresh_part(self, chunk: Chunk) -> Chunk:
         floor, end = self.fetched[chunk.partition], self.ends.get(chunk.partition)
@@ -146,12 +153,10 @@ class Fetching:
             self.fetched[chunk.partition] = int(chunk.offsets[-1]) + 1
         return chunk
 
-    def _end_by_time(self, partition: Partition, messages: Sequence[Message]) -> None:
+    def _end_by_time(self, partition: Partition, messages: Sequence[Message], stop_ms: int) -> None:
         """A partition ends before its first message of the time at which reading is to stop."""
-        if self._stop_ms is None:
-            return
         for message in messages:
-            if message.timestamp()[1] >= self._stop_ms:
+            if message.timestamp()[1] >= stop_ms:
                 end = int(message.offset() or 0)
                 self.ends[partition] = min(end, self.ends.get(partition, end))
                 return
@@ -173,11 +178,17 @@ class Fetching:
                 there = self._client.watermarks([partition])[partition]
                 offset = self._existing(partition, self.fetched[partition], there)
                 self.fetched[partition] = offset
-                self._client.consumer.seek(self._client.at(partition, offset))
+                # A partition in this state refuses to seek, so all of them are begun again where they are.
+                self._assign()
         elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
             _LOG.warning("%s; the group goes on without this reader until it asks for more", error.str())
         else:
             raise self._client.translate(error, str(partition))
+
+    def _assign(self) -> None:
+        self._seen_ends.clear()
+        self._paused.clear()
+        self._client.consumer.assign([self._client.at(partition, offset) for partition, offset in self.fetched.items()])
 
     def _existing(self, partition: Partition, offset: int, there: tuple[int, int]) -> int:
         """The offset if the brokers can go on there, or else what is to be done about it."""

@@ -31,13 +31,17 @@ def run_mark(position: bytes | None) -> str:
 class Membership:
     """Joins the group, and says at each change where its partitions begin.
 
-    A partition goes on where this reader was, or where the reader before it committed when it was taken away, if that
-    is further and was in the same run. Commits of earlier runs count only for partitions that the position does not
-    know: after a restart from a checkpoint they may lie ahead of it.
+    What is taken away is handed over through offsets under the name of a second group, ``<group>-handover``, which has
+    no members: brokers may refuse commits of a group while its partitions move. A partition goes on where this reader
+    was, or where the one before it stopped, if that is further and was in the same run. What earlier runs left counts
+    only for partitions that the position does not know: after a restart from a checkpoint it may lie ahead of it.
     """
 
-    def __init__(self, client: Client, fetching: Fetching, *, following: Offsets, start: Start) -> None:
+    def __init__(
+        self, client: Client, handover: Client, fetching: Fetching, *, following: Offsets, start: Start
+    ) -> None:
         self._client = client
+        self._handover = handover
         self._fetching = fetching
         self._following = following
         self._start = start
@@ -51,39 +55,36 @@ class Membership:
     def _assigned(self, _: Consumer, granted: list[TopicPartition]) -> None:
         partitions = sorted(Partition(each.topic, each.partition) for each in granted)
         _LOG.info("partitions of this reader now: %s", "; ".join(map(str, partitions)) or "none")
-        offsets = self._committed(partitions)
+        offsets = self._begun(partitions)
         missing = [partition for partition in partitions if partition not in offsets]
         offsets |= new_offsets(self._client, missing, self._start)
         self._following.update(offsets)
         self._fetching.own(offsets)
 
-    def _committed(self, partitions: Sequence[Partition]) -> Offsets:
+    def _begun(self, partitions: Sequence[Partition]) -> Offsets:
         """Where partitions go on, of those that somebody has begun."""
-        if not partitions:
-            return {}
-        wanted = [self._client.at(partition) for partition in partitions]
-        found = self._client.call(
-            "the committed offsets of the group", lambda limit: self._client.consumer.committed(wanted, timeout=limit)
-        )
+        left = self._handover.committed(partitions)
         offsets: Offsets = {}
-        for each in found:
-            partition = Partition(each.topic, each.partition)
-            own, committed = self._following.get(partition), each.offset if each.offset >= 0 else None
-            is_of_this_run = (each.metadata or "") == self._client.mark
-            if own is None and committed is not None:
-                offsets[partition] = committed
+        for partition in partitions:
+            own = self._following.get(partition)
+            other, mark = left.get(partition, (0, ""))
+            if own is None and partition in left:
+                offsets[partition] = other
             elif own is not None:
-                offsets[partition] = max(own, committed) if committed is not None and is_of_this_run else own
+                offsets[partition] = max(own, other) if mark == self._handover.mark else own
         return offsets
 
     def _revoked(self, _: Consumer, taken: list[TopicPartition]) -> None:
         partitions = [Partition(each.topic, each.partition) for each in taken]
         self._fetching.disown(partitions)
-        behind = {each: self._following[each] for each in partitions if each in self._following}
         try:
-            self._client.commit(behind)
+            if self._handover.answers():
+                self._handover.commit({each: self._following[each] for each in partitions if each in self._following})
+                return
+            reason = "no broker answers"
         except OpError as error:
-            _LOG.warning("could not tell the group where it goes on, messages may be read twice: %s", error)
+            reason = str(error)
+        _LOG.warning("could not tell the group where it goes on, messages may be read twice: %s", reason)
 
     def _lost(self, _: Consumer, taken: list[TopicPartition]) -> None:
         partitions = [Partition(each.topic, each.partition) for each in taken]

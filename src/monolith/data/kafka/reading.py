@@ -126,9 +126,12 @@ class KafkaReading(Reading["Records"]):
                 if not self._is_checked:
                     self._is_checked = self._unwrapping.check_first(chunks[0])
                 self._ordering.add(chunks)
-            elif self._client.check_contact() and self._is_idle():
+            elif self._is_idle():
                 return None
+            else:
+                self._client.check_contact()
 
     def _is_idle(self) -> bool:
+        """Whether the stream is silent, and not just out of reach."""
         limit = self._config.idle_seconds
-        return limit is not None and time.monotonic() - self._last_message >= limit
+        return limit is not None and time.monotonic() - self._last_message >= limit and self._client.answers()

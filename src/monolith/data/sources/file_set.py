@@ -93,11 +93,14 @@ class FileSet:
             raise NotFoundError(f"file '{path}': there is no such file") from error
 
     def _find(self, pattern: str) -> list[str]:
-        if not glob.has_magic(pattern):
+        is_local = "://" not in pattern
+        # A name that exists is meant as it stands, whatever characters it has.
+        if not glob.has_magic(pattern) or (is_local and Path(pattern).is_file()):
             return [pattern]
-        if "://" in pattern:
+        if not is_local:
             system, place = fsspec.core.url_to_fs(pattern, **self._options)
-            found = [system.unstrip_protocol(name) for name in system.glob(place) if not system.isdir(name)]
+            entries = system.glob(place, detail=True)
+            found = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
         else:
             found = [
                 name

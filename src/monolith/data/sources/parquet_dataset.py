@@ -10,12 +10,11 @@ from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.sources.arrow_columns import ColumnType, batch_column
 from monolith.data.sources.file_dataset import FileDataset
-from monolith.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
-    from typing import BinaryIO
 
     from monolith.data.sources.file_set import FileSet
 
@@ -61,7 +60,8 @@ class ParquetDataset(FileDataset[Batch]):
             raise InvalidArgumentError(
                 f"file '{path}': expected row_group and row to go on from, got {place!r}"
             ) from error
-        file = self.files.open(path)
+        # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
+        file = self.files.open(path) if "://" in path else _open_local(path)
         try:
             return _OpenParquet(file, path, self._columns, self._block_rows, (group, row))
         except BaseException:
@@ -74,7 +74,7 @@ class _OpenParquet:
 
     def __init__(
         self,
-        file: BinaryIO,
+        file: Any,
         path: str,
         columns: dict[str, ColumnType] | None,
         block_rows: int,
@@ -144,6 +144,15 @@ class _OpenParquet:
                 f"file '{self._path}': there is no column {', '.join(map(repr, missing))}; it has {', '.join(there)}"
             )
         return columns
+
+
+def _open_local(path: str) -> Any:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    try:
+        return pa.OSFile(path)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"file '{path}': there is no such file") from error
 
 
 @contextmanager

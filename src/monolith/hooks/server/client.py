@@ -19,6 +19,12 @@ __all__ = ["ControllerClient", "ControllerStub", "find_controller", "get_stub_fr
 
 CALL_TIMEOUT_SECONDS = 10.0
 SAVE_TIMEOUT_SECONDS = 3600.0
+_CLASSES = {
+    found.error_code: found
+    for found in vars(errors).values()
+    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+}
+"""Status code to the error of that name."""
 
 
 def find_controller(model_dir: str) -> str:
@@ -144,8 +150,7 @@ class ControllerClient:
             return errors.DeadlineExceededError(
                 f"controller at {self._address}: no answer in time; what was asked for may still happen"
             )
-        classes = {found.error_code: found for found in _every_subclass(errors.OpError)}
-        return classes.get(code, errors.UnknownError)(text)
+        return _CLASSES.get(code, errors.UnknownError)(text)
 
 
 def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
@@ -163,8 +168,3 @@ def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
 def get_stub_from_model_dir(model_dir: str, *, credentials: ClientCredentials | None = None) -> ControllerStub:
     """The plain methods of the controller of the training that runs with a model directory."""
     return open_stub(find_controller(model_dir), credentials or ClientCredentials())
-
-
-def _every_subclass(cls: type[errors.OpError]) -> list[type[errors.OpError]]:
-    # Deeper ones first: where two share a code, the one of monolith.errors itself is kept.
-    return [deeper for child in cls.__subclasses__() for deeper in (*_every_subclass(child), child)]

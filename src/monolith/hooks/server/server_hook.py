@@ -70,6 +70,7 @@ class ServerHook(Hook):
         self._gate = StepGate(barrier.is_barrier_placed)
         self._service = ControllerService(barrier, saver_hook, self._gate)
         self._server: Any = None
+        self._threads: ThreadPoolExecutor | None = None
         self._address = ""
 
     @property
@@ -126,6 +127,7 @@ class ServerHook(Hook):
         server, self._server = self._server, None
         if server is not None:
             server.stop(GRACE_SECONDS).wait()
+        if self._threads is not None:
             self._threads.shutdown()
         if self._address and text_files.read_text(address_file(self._model_dir)) == self._address:
             text_files.remove(address_file(self._model_dir))

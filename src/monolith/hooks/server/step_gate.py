@@ -63,7 +63,7 @@ class StepGate:
 
     def __init__(self, is_paused: Callable[[], bool]) -> None:
         self._is_paused = is_paused
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())
         # Guarded by the condition:
         self._open = False
         self._stepping = False
@@ -98,15 +98,11 @@ class StepGate:
 
     def enter_step(self, stop_requested: Callable[[], bool]) -> None:
         """Serves what waits, and returns when a step may run."""
-        self._pass(stop_requested)
-        with self._changed:
-            self._stepping = True
+        self._pass(stop_requested, stepping=True)
 
     def leave_step(self, stop_requested: Callable[[], bool]) -> None:
         """The step is over: serves what waits, and stays here in a pause."""
-        with self._changed:
-            self._stepping = False
-        self._pass(stop_requested)
+        self._pass(stop_requested, stepping=False)
 
     def run_between_steps(self, action: Callable[[], object], is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Has `action` run between two steps, and returns when it is done.
@@ -129,12 +125,14 @@ class StepGate:
         if request.error is not None:
             raise request.error
 
-    def _pass(self, stop_requested: Callable[[], bool]) -> None:
+    def _pass(self, stop_requested: Callable[[], bool], *, stepping: bool) -> None:
         """Serves until nothing waits and steps may run; a requested stop ends a pause, so that the session can end."""
         while True:
             with self._changed:
+                self._stepping = False
                 waits = self._serving or (self._open and bool(self._requests))
                 if not waits and (not self._is_paused() or stop_requested()):
+                    self._stepping = stepping
                     return
                 request = self._take()
                 if request is None:

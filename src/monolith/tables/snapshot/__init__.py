@@ -8,13 +8,14 @@ docs/formats/snapshot.md.
 from __future__ import annotations
 
 from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, Manifest, TableEntry, read_manifest
-from monolith.tables.snapshot.restore import RestoreReport, restore, verify
+from monolith.tables.snapshot.restore import PreparedRestore, RestoreReport, restore, verify
 from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save, save_cut
 
 __all__ = [
     "FORMAT_VERSION",
     "FileEntry",
     "Manifest",
+    "PreparedRestore",
     "RestoreReport",
     "SaveHandle",
     "SaveOptions",

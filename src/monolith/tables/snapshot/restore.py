@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError
@@ -66,25 +66,61 @@ def restore(
         FailedPreconditionError: the group cannot take a table or segment, or has an open cut.
         UnavailableError: the path is being written to.
     """
-    with closing(open_source(path)) as source:
-        reading = _Reading(
-            group, source, origin=f"folder '{path}'", buckets=ALL_BUCKETS if buckets is None else buckets
+    with PreparedRestore(group, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables) as prepared:
+        return prepared.load()
+
+
+class PreparedRestore:
+    """A restore whose files were read and checked, and that has changed nothing yet: for those who restore several.
+
+    Keeps the folder from being replaced until `close`. Arguments and errors are those of `restore`.
+    """
+
+    def __init__(
+        self,
+        group: _core.Group,
+        path: SnapshotPath,
+        *,
+        buckets: range | None = None,
+        ignore_unknown_tables: bool = False,
+    ) -> None:
+        self._group = group
+        self._source = open_source(path)
+        try:
+            self._reading = _Reading(
+                group, self._source, origin=f"folder '{path}'", buckets=ALL_BUCKETS if buckets is None else buckets
+            )
+            self._match = self._reading.match(ignore_unknown_tables=ignore_unknown_tables)
+            self._reading.check(self._match)
+        except BaseException:
+            self._source.close()
+            raise
+
+    def load(self) -> RestoreReport:
+        """Replaces what the group holds."""
+        group, match, manifest = self._group, self._match, self._source.manifest
+        group.clear_buckets(*self._reading.bounds)
+        rows = self._reading.load(match)
+        return RestoreReport(
+            rows={group.table_name(number): count for number, count in enumerate(rows)},
+            missing_tables=match.missing,
+            ignored_tables=match.ignored,
+            notes=match.notes,
+            generation=manifest.generation,
+            epoch=manifest.epoch,
+            applied=manifest.applied,
+            extra=manifest.extra,
         )
-        match = reading.match(ignore_unknown_tables=ignore_unknown_tables)
-        reading.check(match)
-        group.clear_buckets(*reading.bounds)
-        rows = reading.load(match)
-        manifest = source.manifest
-    return RestoreReport(
-        rows={group.table_name(number): count for number, count in enumerate(rows)},
-        missing_tables=match.missing,
-        ignored_tables=match.ignored,
-        notes=match.notes,
-        generation=manifest.generation,
-        epoch=manifest.epoch,
-        applied=manifest.applied,
-        extra=manifest.extra,
-    )
+
+    def close(self) -> None:
+        """Lets go of the folder. Calling it again does nothing."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def verify(group: _core.Group, path: SnapshotPath, *, ignore_unknown_tables: bool = False) -> Manifest:

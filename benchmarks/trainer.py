@@ -1,0 +1,174 @@
+"""What `Trainer` costs: the same model trained by a plain loop and by a trainer, in turns, in one process.
+
+    python benchmarks/trainer.py            # about two minutes
+    python benchmarks/trainer.py --quick    # few steps: does everything run?
+    python benchmarks/trainer.py --cpu-time --threads 1     # on a machine that is busy
+
+A turn trains some steps over the same batches, which are in memory. Each pair has both ways once, the first one
+changing from pair to pair; the figure is the median over pairs of the ratio of their seconds.
+
+- plain loop: ``model_fn``, ``backward``, ``optimizer.step``, ``emb.step``;
+- trainer: a `Session` with a model directory, so with the hooks of the chief (saver, NaN guard, throughput, log);
+  at most 1.03 of the plain loop;
+- deterministic: the same, repeatable; at most 1.10 of the plain loop;
+- pipeline: rows read ahead and gradients applied a step later, for comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+import monolith as ml
+from monolith.train import PipelineConfig, SavingConfig, Spec, Task, Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PAIRS = 20
+clock_now: Callable[[], float] = time.perf_counter
+NUM_SLOTS = 8
+BATCH_SIZE = 1024
+
+
+class Ranker(Task):
+    """Eight slots of 16 floats and two layers."""
+
+    batches: list[dict[str, Any]]
+
+    def build(self) -> None:
+        """Makes the modules."""
+        self.emb = ml.Embeddings({f"slot_{i}": ml.Slot(dim=16) for i in range(NUM_SLOTS)})
+        self.top = nn.Sequential(nn.Linear(16 * NUM_SLOTS, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def input_fn(self, mode: str) -> Iterable[dict[str, Any]]:  # noqa: ARG002 - the same for all
+        """The batches in memory."""
+        return self.batches
+
+    def model_fn(self, features: Any, mode: str) -> Spec:  # noqa: ARG002 - the same for all
+        """Log loss."""
+        logits = self.top(self.emb(features).concat()).squeeze(1)
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, features["label"])
+        return Spec(loss, predictions=logits, label=features["label"])
+
+
+def make_batches(steps: int) -> list[dict[str, Any]]:
+    """Ids in a range of 200,000, and labels by the toss of a coin."""
+    random = torch.Generator().manual_seed(0)
+    return [
+        {f"slot_{i}": torch.randint(200_000, (BATCH_SIZE,), generator=random) for i in range(NUM_SLOTS)}
+        | {"label": torch.randint(2, (BATCH_SIZE,), generator=random).float()}
+        for _ in range(steps)
+    ]
+
+
+def plain_loop(batches: list[dict[str, Any]]) -> float:
+    """Seconds of a loop without any of it."""
+    task = Ranker()
+    model = task.make_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    begun = clock_now()
+    for batch in batches:
+        spec = task.model_fn(batch, "train")
+        optimizer.zero_grad()
+        spec.loss.backward()  # type: ignore[union-attr]
+        optimizer.step()
+        task.emb.step()
+    return clock_now() - begun
+
+
+def trainer_loop(batches: list[dict[str, Any]], config: TrainerConfig) -> float:
+    """Seconds of the steps of a trainer, from the first to the last; building and the save at the end are left out."""
+    task = Ranker()
+    task.batches = batches
+    clock = _StepClock()
+    with tempfile.TemporaryDirectory() as model_dir:
+        values = {name: getattr(config, name) for name in config.__dataclass_fields__}
+        Trainer(task, TrainerConfig(**values | {"model_dir": model_dir}), hooks=[clock]).train()
+    return clock.seconds
+
+
+class _StepClock(ml.train.StopAtStep):
+    """Measures from the creation of a session to the end of its last step."""
+
+    seconds = 0.0
+    _begun = 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def after_create_session(self, session: Any) -> None:
+        """Begins."""
+        super().after_create_session(session)
+        self._begun = clock_now()
+
+    def end(self, session: Any) -> None:
+        """Ends, after the last pushes are applied; the saver's work is done before, and is not of this measure."""
+
+    def after_run(self, context: Any) -> None:
+        """The last step counts."""
+        super().after_run(context)
+        self.seconds = clock_now() - self._begun
+
+
+def main() -> int:
+    """Measure and print; 1 when something that must be reached was not."""
+    parser = argparse.ArgumentParser(description="Measures what a trainer costs.")
+    parser.add_argument("--quick", action="store_true", help="few steps and pairs")
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch")
+    parser.add_argument("--steps", type=int, default=100, help="steps of a turn")
+    parser.add_argument("--cpu-time", action="store_true", help="count the CPU's seconds, on a machine that is busy")
+    args = parser.parse_args()
+    if args.cpu_time:
+        global clock_now  # noqa: PLW0603 - what a second is, for the whole run
+        clock_now = time.process_time
+    torch.set_num_threads(args.threads)
+    batches = make_batches(10 if args.quick else args.steps)
+    saving = SavingConfig(every_steps=10**9)
+    ways: dict[str, tuple[Callable[[], float], float | None]] = {
+        "trainer": (lambda: trainer_loop(batches, TrainerConfig(saving=saving)), 1.03),
+        "deterministic": (lambda: trainer_loop(batches, TrainerConfig(saving=saving, deterministic=True)), 1.10),
+        "pipeline": (
+            lambda: trainer_loop(
+                batches, TrainerConfig(saving=saving, pipeline=PipelineConfig(prefetch=1, postpush=True))
+            ),
+            None,
+        ),
+    }
+    plain_loop(batches)
+    missed = 0
+    print("| measure | ours | plain loop | ratio | must reach | ok |\n|---|---|---|---|---|---|")
+    for name, (way, limit) in ways.items():
+        ours, plain = _pairs(way, lambda: plain_loop(batches), 2 if args.quick else PAIRS)
+        ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
+        is_good = limit is None or ratio <= limit
+        missed += not is_good
+        step = [1000 * statistics.median(each) / len(batches) for each in (ours, plain)]
+        verdict = "" if limit is None else "yes" if is_good else "NO"
+        wanted = "" if limit is None else f"<= {limit:.2f}"
+        print(f"| {name} | {step[0]:.3f} ms | {step[1]:.3f} ms | {ratio:.3f} | {wanted} | {verdict} |", flush=True)
+    return 1 if missed and not args.quick else 0
+
+
+def _pairs(way: Callable[[], float], other: Callable[[], float], count: int) -> tuple[list[float], list[float]]:
+    """Seconds of both ways in each pair; which one comes first changes."""
+    ours, plain = [], []
+    for number in range(count):
+        if number % 2:
+            plain.append(other())
+            ours.append(way())
+        else:
+            ours.append(way())
+            plain.append(other())
+    return ours, plain
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""`ckpt.info-<step>`: how many rows each slot has in a checkpoint, as the original writes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from google.protobuf import text_format
+
+from monolith.checkpoint._adapting import EXTRA_STATE
+from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
+from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.ids import slot_v2
+from monolith.tables.snapshot.bucket_file import read_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.manifest import Manifest
+
+
+def info_name(step: int) -> str:
+    """Name of the file."""
+    return f"ckpt.info-{step}"
+
+
+def count_rows(folder: Folder, manifest: Manifest) -> bytes:
+    """The text of the file: rows by number and by name of the slot. Only ids are read, and only of shared tables."""
+    info = CkptInfo()
+    for store, tables in manifest.tables.items():
+        by_table: dict[str, dict[str, Any]] = {}
+        for name, slot in _slots(manifest, store).items():
+            by_table.setdefault(slot["table"], {})[name] = slot["number"]
+        shared = {table for table, slots in by_table.items() if len(set(slots.values())) > 1}
+        numbers = _rows_by_number(folder.place(tables.folder)) if shared else {}
+        for table, slots in by_table.items():
+            for name, number in slots.items():
+                count = numbers.get(table, Counter())[number] if table in shared else tables.rows.get(table, 0)
+                info.feature_counts[name] += count
+                if number is not None:
+                    info.slot_counts[number] = count
+    return text_format.MessageToString(info).encode()
+
+
+def _slots(manifest: Manifest, store: str) -> Mapping[str, Any]:
+    weights = manifest.state["model"] or {}
+    key = EXTRA_STATE if store == WHOLE_MODEL else f"{store}.{EXTRA_STATE}"
+    slots: Mapping[str, Any] = weights.get(key, {}).get("slots", {})
+    return slots
+
+
+def _rows_by_number(folder: str) -> dict[str, Counter[int]]:
+    """Table -> number of a slot -> rows."""
+    counts: dict[str, Counter[int]] = {}
+    for table, keys in read_keys(folder):
+        numbers, rows = np.unique(slot_v2(np.array(keys)), return_counts=True)
+        counts.setdefault(table, Counter()).update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
+    return counts

@@ -1,0 +1,322 @@
+"""Looks at checkpoints without a model: what there is, whether it is whole, how two of them differ; and copies them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.checkpoint._catalog import Catalog, full_local_path, read_manifest
+from monolith.checkpoint._folder import FolderPath, open_folder
+from monolith.checkpoint._tensor_file import FileSum, read_tensors, sum_of, write_tensors
+from monolith.checkpoint._writing import ASSETS, META, TENSORS
+from monolith.checkpoint.manifest import SUFFIX, Manifest
+from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
+from monolith.checkpoint.state_files import (
+    CHECKPOINT,
+    checkpoint_exists,
+    get_monolith_checkpoint_state,
+    split_path,
+    write_checkpoint_state,
+)
+from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
+from monolith.observe.summaries import nas_weight_json
+from monolith.tables.row_block import BlockKind
+from monolith.tables.schema import TableSchema
+from monolith.tables.snapshot._location import open_source
+from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
+from monolith.tables.snapshot.manifest import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from monolith.checkpoint.manifest import FileEntry, TablesEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedCheckpoint:
+    """A line of ``monolith checkpoint list``."""
+
+    path: str
+    step: int
+    generation: int
+    created: float
+    kind: str
+    rows: int
+    bytes: int
+    latest: bool
+    """Whether the file `checkpoint` points to it."""
+    exempt: bool
+    """Whether retention leaves it alone."""
+
+
+def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> list[ListedCheckpoint]:
+    """The checkpoints of a directory, by step. One whose manifest is damaged raises."""
+    folder = open_folder(model_dir)
+    catalog = Catalog(folder, basename)
+    state = catalog.state()
+    monolith = None
+    if folder.exists("monolith_checkpoint"):
+        monolith = get_monolith_checkpoint_state(model_dir, remove_invalid_path=True)
+    exempt = set() if monolith is None else set(monolith.exempt_model_checkpoint_paths)
+    return [
+        ListedCheckpoint(
+            path=path,
+            step=manifest.step,
+            generation=manifest.generation,
+            created=manifest.created,
+            kind=manifest.kind,
+            rows=sum(sum(tables.rows.values()) for tables in manifest.tables.values()),
+            bytes=manifest.num_bytes,
+            latest=state is not None and state.model_checkpoint_path == path,
+            exempt=path in exempt,
+        )
+        for path in catalog.committed()
+        for manifest in (read_manifest(path),)
+    ]
+
+
+def resolve(path: str, *, basename: str = "model.ckpt") -> str:
+    """The full prefix of a checkpoint, given as a prefix or as a directory, whose newest one is meant.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    full = full_local_path(path.removesuffix(SUFFIX).rstrip("/"))
+    if checkpoint_exists(full):
+        return full
+    for candidate in Catalog(open_folder(full), basename).newest_first():
+        if checkpoint_exists(candidate):
+            return candidate
+    raise NotFoundError(f"'{path}': neither a checkpoint (no {SUFFIX[1:]} of that name) nor a directory with one")
+
+
+class SavedState:
+    """A checkpoint on disk: read lazily, changed never."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        root, self.prefix = split_path(path)
+        self.folder = open_folder(root)
+        self.manifest: Manifest = read_manifest(path)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that is a tensor; weights of the model by their names."""
+        entry = self.manifest.tensors
+        return {} if entry is None else read_tensors(self.folder, entry.name, _sum(entry))
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's weights and buffers by their names."""
+        tensors, named = self.tensors(), self.manifest.state["model"] or {}
+        references = {
+            name: value["name"]
+            for name, value in named.items()
+            if isinstance(value, dict) and value.get("@") == "tensor"
+        }
+        return {name: tensors[reference] for name, reference in references.items()}
+
+    def rows(self, store: str) -> Iterator[tuple[str, Any, Any, Any]]:
+        """Table, ids, times and payload of every block of rows."""
+        names = [schema.name for schema in self.schemas(store)]
+        for block in read_blocks(self.folder.place(self._tables(store).folder)):
+            if block.kind in {BlockKind.FULL, BlockKind.SERVING}:
+                yield names[block.table], block.keys, block.times, block.payload
+
+    def schemas(self, store: str) -> list[TableSchema]:
+        """What the rows of each table hold, by number."""
+        source = open_source(self.folder.place(self._tables(store).folder))
+        try:
+            return [TableSchema.parse(table.name, table.schema) for table in source.manifest.tables]
+        finally:
+            source.close()
+
+    def verify(self) -> int:
+        """Reads every byte and checks it; returns how many there are.
+
+        Raises:
+            NotFoundError: a file is missing.
+            DataLossError: a file is not what was written; names it.
+        """
+        self.tensors()
+        if self.manifest.meta is not None:
+            entry = self.manifest.meta
+            if sum_of(self.folder.read(entry.name)) != _sum(entry):
+                raise DataLossError(f"file '{self.folder.place(entry.name)}': checksum does not match")
+        for tables in self.manifest.tables.values():
+            place = f"{tables.folder}/{MANIFEST_NAME}"
+            if _core.crc32c(self.folder.read(place)) != tables.manifest_crc32c:
+                raise DataLossError(
+                    f"file '{self.folder.place(place)}': not the one this checkpoint was committed with"
+                )
+            for _ in read_blocks(self.folder.place(tables.folder)):
+                pass
+        return self.manifest.num_bytes
+
+    def _tables(self, store: str) -> TablesEntry:
+        return self.manifest.tables[store]
+
+
+def diff(first: str, second: str) -> dict[str, Any]:
+    """How two checkpoints differ: step, positions, dense tensors and rows; empty parts are equal."""
+    a, b = SavedState(first), SavedState(second)
+    return {
+        "step": [a.manifest.step, b.manifest.step],
+        "positions": _different(
+            {name: value.decode(errors="replace") for name, value in a.manifest.positions.items()},
+            {name: value.decode(errors="replace") for name, value in b.manifest.positions.items()},
+        ),
+        "tensors": _tensor_differences(a.tensors(), b.tensors()),
+        "tables": _table_differences(a, b),
+    }
+
+
+def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, list[Any]]:
+    return {name: [a.get(name), b.get(name)] for name in sorted({*a, *b}) if a.get(name) != b.get(name)}
+
+
+def _tensor_differences(a: dict[str, Tensor], b: dict[str, Tensor]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in sorted({*a, *b}):
+        if name not in a or name not in b:
+            found[name] = f"only in the {'second' if name not in a else 'first'}"
+        elif a[name].shape != b[name].shape or a[name].dtype != b[name].dtype:
+            found[name] = f"{a[name].dtype} {tuple(a[name].shape)}, {b[name].dtype} {tuple(b[name].shape)}"
+        elif not torch.equal(a[name].view(-1).view(torch.uint8), b[name].view(-1).view(torch.uint8)):
+            distance = (a[name].double() - b[name].double()).abs().max() if a[name].numel() else torch.tensor(0.0)
+            found[name] = f"differs by up to {float(distance):g}"
+    return found
+
+
+def _table_differences(a: SavedState, b: SavedState) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for store in sorted({*a.manifest.tables, *b.manifest.tables}):
+        sides = [_row_digests(each, store) if store in each.manifest.tables else {} for each in (a, b)]
+        for table in sorted({*sides[0], *sides[1]}):
+            first, second = sides[0].get(table, {}), sides[1].get(table, {})
+            changed = sum(first[key] != second[key] for key in first.keys() & second.keys())
+            counts = {
+                "only_first": len(first.keys() - second.keys()),
+                "only_second": len(second.keys() - first.keys()),
+                "changed": changed,
+            }
+            if any(counts.values()):
+                found[f"{store}/{table}"] = counts
+    return found
+
+
+def _row_digests(state: SavedState, store: str) -> dict[str, dict[int, int]]:
+    """Table -> id -> a hash of its time and payload."""
+    digests: dict[str, dict[int, int]] = {}
+    for table, keys, times, payload in state.rows(store):
+        rows = np.concatenate([times.view(np.uint8).reshape(len(times), 4), payload], axis=1)
+        digests.setdefault(table, {}).update(
+            (int(key), hash(row.tobytes())) for key, row in zip(keys, rows, strict=True)
+        )
+    return digests
+
+
+def export(path: str, target: FolderPath) -> list[str]:
+    """Writes what a checkpoint has learned as safetensors files: `weights`, and for each table ids, times and weights.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        AlreadyExistsError: the target is not empty.
+        InvalidArgumentError: a table holds compressed rows only.
+    """
+    state, folder = SavedState(path), open_folder(target)
+    if folder.names():
+        raise AlreadyExistsError(f"'{folder.path}': export needs an empty or new folder")
+    folder.make()
+    write_tensors(folder, f"weights{TENSORS}", state.weights())
+    written = [f"weights{TENSORS}"]
+    for store in state.manifest.tables:
+        for table, tensors in _table_tensors(state, store).items():
+            written.append(f"{store}.{table}{TENSORS}")
+            write_tensors(folder, written[-1], tensors)
+    return written
+
+
+def _table_tensors(state: SavedState, store: str) -> dict[str, dict[str, Tensor]]:
+    schemas = {schema.name: schema for schema in state.schemas(store)}
+    parts: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in schemas}
+    for table, keys, times, payload in state.rows(store):
+        width = 4 * schemas[table].dim
+        if payload.shape[1] != width + schemas[table].state_bytes:
+            raise InvalidArgumentError(f"table {table!r}: its rows are compressed for serving and cannot be exported")
+        weights = np.ascontiguousarray(payload[:, :width]).view(np.float32)
+        parts[table].append((keys, times.astype(np.int64), weights))
+    return {
+        table: {
+            name: torch.from_numpy(np.concatenate([part[place] for part in found]))
+            for place, name in enumerate(("ids", "times", "weights"))
+        }
+        for table, found in parts.items()
+        if found
+    }
+
+
+def reshard(path: str, target: FolderPath, *, num_files: int) -> str:
+    """Copies a checkpoint to another directory with its tables in another number of bucket files.
+
+    Restoring does not need it: any number of owners read any number of files. It helps where each should open few.
+
+    Returns:
+        The new prefix.
+    """
+    state, folder = SavedState(path), open_folder(target)
+    if folder.exists(f"{state.prefix}{SUFFIX}"):
+        raise AlreadyExistsError(f"'{folder.place(state.prefix)}': there is a checkpoint already")
+    state.verify()
+    folder.make()
+    tables = {}
+    for store, entry in state.manifest.tables.items():
+        name = f"{state.prefix}{ASSETS}/{store}"
+        written = rewrite(state.folder.place(entry.folder), folder.place(name), num_files=num_files)
+        tables[store] = replace(
+            entry,
+            folder=name,
+            manifest_crc32c=_core.crc32c(written.to_bytes()),
+            bytes=sum(file.bytes for file in written.files),
+        )
+    tensors, meta = (
+        _copied(state, entry, f"{state.prefix}{suffix}", target)
+        for entry, suffix in ((state.manifest.tensors, TENSORS), (state.manifest.meta, META))
+    )
+    manifest = replace(state.manifest, tables=tables, tensors=tensors, meta=meta)
+    folder.sync()
+    folder.replace(f"{state.prefix}{SUFFIX}", manifest.to_bytes())
+    path = f"{full_local_path(folder.path)}/{state.prefix}"
+    if not folder.exists(CHECKPOINT):
+        write_checkpoint_state(folder, CheckpointState(model_checkpoint_path=path, all_model_checkpoint_paths=[path]))
+    return path
+
+
+def _copied(state: SavedState, entry: FileEntry | None, name: str, target: FolderPath) -> FileEntry | None:
+    if entry is None:
+        return None
+    open_folder(target).write(name, [state.folder.read(entry.name)])
+    return replace(entry, name=name)
+
+
+def get_nas_weight_json(ckpt_dir_or_file: str, prefix: str | None = None) -> list[str]:
+    """The values of the first weight of a checkpoint whose name contains `prefix`, each as a text.
+
+    Args:
+        ckpt_dir_or_file: A prefix, or a directory, whose newest checkpoint is meant.
+        prefix: A part of the name.
+
+    Raises:
+        NotFoundError: there is no checkpoint, or no such weight; lists the names.
+    """
+    return nas_weight_json(SavedState(resolve(ckpt_dir_or_file)).weights(), prefix)
+
+
+def _sum(entry: FileEntry) -> FileSum:
+    return FileSum(bytes=entry.bytes, crc32c=entry.crc32c)

@@ -1,0 +1,76 @@
+"""Arguments that several commands of ``monolith data`` share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.cli._data.writing import FORMATS
+from monolith.data.compression import Compression
+from monolith.data.framing import Framing
+from monolith.data.sample_format import SampleFormat
+
+if TYPE_CHECKING:
+    import argparse
+
+_FRAMINGS = ", ".join(each.name.lower() for each in Framing)
+_COMPRESSIONS = ", ".join(each.name.lower() for each in Compression if each is not Compression.FROM_NAME)
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """What is read."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="INPUT",
+        help="files, globs, URLs that fsspec knows, or kafka://host:port/topic; Parquet is known by its first bytes",
+    )
+    parser.add_argument("--framing", metavar="NAME", help=f"of the input: {_FRAMINGS} (default: found out)")
+    parser.add_argument(
+        "--sample",
+        metavar="NAME",
+        help=f"what the records hold: {', '.join(each.name.lower() for each in SampleFormat)} (default: found out)",
+    )
+    parser.add_argument(
+        "--compression", default="from_name", metavar="NAME", help=f"of the input: {_COMPRESSIONS} (default: found out)"
+    )
+    parser.add_argument(
+        "--max-bad", type=int, default=0, metavar="N", help="leave out up to N bad records and count them (default: 0)"
+    )
+    parser.add_argument(
+        "--ids", default="", metavar="A,B", help="Parquet columns of integers that are ids, where the file does not say"
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """What is written."""
+    parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears when it is whole")
+    parser.add_argument("--to", choices=FORMATS, help="format (default: parquet for *.parquet, otherwise example)")
+    parser.add_argument(
+        "--out-framing",
+        default="tfrecord",
+        metavar="NAME",
+        help="tfrecord, plain or sort_id (default: tfrecord, the one with checksums)",
+    )
+    parser.add_argument(
+        "--out-compression",
+        default="from_name",
+        metavar="NAME",
+        help=f"{_COMPRESSIONS} (default: by the name of the file: .gz, .zst, .snappy, .zlib)",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=256, metavar="N", help="rows of an example_batch (default: 256)"
+    )
+    parser.add_argument(
+        "--look-ahead",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="samples that decide about the columns of a Parquet file (default: 10000)",
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that exists")
+
+
+def finish_output(args: argparse.Namespace) -> None:
+    """Chooses the format by the name of the file, if it was not said."""
+    if args.to is None:
+        args.to = "parquet" if args.out.endswith(".parquet") else "example"

@@ -1,0 +1,132 @@
+"""Examples as plain values, and as lines to read."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+from monolith import ids
+
+if TYPE_CHECKING:
+    from monolith.data.protos.example_pb2 import Example
+
+_MOST_SHOWN = 8
+
+
+def plain(example: Example) -> dict[str, Any]:
+    """The example as JSON has it: labels, weight, line id, and each feature as its kind and values."""
+    values: dict[str, Any] = {"label": list(example.label)}
+    if example.instance_weight:
+        values["instance_weight"] = example.instance_weight
+    if example.HasField("line_id"):
+        values["line_id"] = {field.name: _json(value) for field, value in example.line_id.ListFields()}
+    if example.data_source_key:
+        values["data_source_key"] = example.data_source_key
+    values["features"] = {
+        each.name: {kind: _feature_values(each.feature, kind)}
+        for each in example.named_feature
+        if (kind := each.feature.WhichOneof("type")) is not None
+    }
+    return values
+
+
+def lines(place: str, example: Example) -> list[str]:
+    """The example as lines of ``name  value``, aligned, below the place that it comes from."""
+    values = plain(example)
+    rows = [("label", ", ".join(f"{each:g}" for each in values["label"]) or "none")]
+    if "instance_weight" in values:
+        rows.append(("weight", f"{values['instance_weight']:g}"))
+    rows += [(f"line_id.{name}", _short(value)) for name, value in values.get("line_id", {}).items()]
+    rows += [
+        (name, _feature_text(kind, content))
+        for name, each in values["features"].items()
+        for kind, content in each.items()
+    ]
+    width = max(len(name) for name, _ in rows)
+    return [place, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+
+
+def _feature_values(feature: Any, kind: str) -> Any:
+    content = getattr(feature, kind)
+    if kind.endswith("_lists"):
+        return [[_json(each) for each in part.value] for part in content.list]
+    if kind.endswith("_list"):
+        return [_json(each) for each in content.value]
+    return _json(content)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    return value if isinstance(value, bool | int | float | str) else [_json(each) for each in value]
+
+
+def _feature_text(kind: str, content: Any) -> str:
+    if kind in {"fid_v1_list", "fid_v2_list"}:
+        version = 1 if kind == "fid_v1_list" else 2
+        shown = _short([_id_text(each, version) for each in content])
+        return f"{len(content)} v{version} id{'' if len(content) == 1 else 's'}: {shown}".rstrip(" :")
+    name = kind.removesuffix("s").removesuffix("_list").removesuffix("_value")
+    many = f"{len(content)} " if isinstance(content, list) else ""
+    return f"{many}{name}: {_short(content)}"
+
+
+def _id_text(value: int, version: int) -> str:
+    bits = ids.SIGNATURE_BITS_V1 if version == 1 else ids.SIGNATURE_BITS_V2
+    return f"{value >> bits}/{value & ((1 << bits) - 1)}"
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, list):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    shown = ", ".join(_short(each) for each in value[:_MOST_SHOWN])
+    return f"{shown}, ..." if len(value) > _MOST_SHOWN else shown
+
+
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """Statistics as lines to read."""
+    out = [f"samples  {report['samples']:,}"]
+    for task, label in enumerate(report["labels"]):
+        rate = "no label" if label["positive_rate"] is None else f"{100 * label['positive_rate']:.2f} % above 0"
+        out.append(f"label {task}  {rate}, {label['samples']:,} samples, {label['missing']:,} without")
+    if report["req_time"]:
+        out.append(f"req_time  {report['req_time']['first']} to {report['req_time']['last']}")
+    table = report["table"]
+    rows = [("feature", "kind", "samples", "per sample", "longest", "unique", "slots", "table")]
+    for name, each in report["features"].items():
+        unique = f"{'' if each.get('unique_is_exact', True) else '~'}{each['unique']:,}" if "unique" in each else ""
+        slots = ", ".join(each.get("slots", {})) + (
+            ", ..." if each.get("num_slots", 0) > len(each.get("slots", {})) else ""
+        )
+        size = _size(each["table_bytes"]) if "table_bytes" in each else ""
+        rows.append(
+            (
+                *(name, each["kind"], f"{each['samples_with']:,}", f"{each['values_per_sample']:g}"),
+                *(f"{each['longest']:,}", unique, slots, size),
+            )
+        )
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    out.append("")
+    out += ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    out.append("")
+    out.append(
+        f"a table of dim {table['dim']} with {table['optimizer']}: {table['ids']:,} ids x"
+        f" {table['bytes_per_id']:g} bytes = {_size(table['bytes'])}"
+    )
+    if report["late_features"]:
+        out.append(f"came up late, counted from there on: {', '.join(report['late_features'])}")
+    if report["uncounted_features"]:
+        out.append(f"of a kind that is not counted: {', '.join(report['uncounted_features'])}")
+    return out
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"

@@ -1,0 +1,144 @@
+"""Inputs of ``monolith data``: files of any framing, Parquet, topics; what they hold is found out if not said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith import _core
+from monolith.cli._data.samples import fits
+from monolith.data.bad_records import BadRecords
+from monolith.data.compression import Compression, looks_like, open_decompressed
+from monolith.data.framing import Framing
+from monolith.data.framing_check import framings_of
+from monolith.data.kafka import KafkaConfig, KafkaDataset
+from monolith.data.sample_format import SampleFormat
+from monolith.data.sources.file_set import FileSet
+from monolith.data.sources.record_dataset import RecordDataset
+from monolith.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from monolith.data.dataset import Dataset
+    from monolith.data.records import Records
+
+KAFKA = "kafka://"
+_HEAD_BYTES = 1 << 19
+_KINDS = (SampleFormat.EXAMPLE, SampleFormat.EXAMPLE_BATCH, SampleFormat.INSTANCE, SampleFormat.TF_EXAMPLE)
+_MOST_LOOKED_AT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is read: records of a format, or Parquet files."""
+
+    name: str
+    sample: SampleFormat | None
+    """What the records hold; None: Parquet."""
+    framing: Framing | None = None
+    """None: Parquet, or messages that are the records."""
+    records: Dataset[Records] | None = None
+    files: FileSet | None = None
+
+    def blocks(self) -> Iterator[Records]:
+        """The records; not of Parquet."""
+        if self.records is None:
+            raise InvalidArgumentError(f"{self.name}: Parquet files hold columns, not records")
+        with self.records.read() as reading:
+            yield from reading
+
+
+def open_input(args: argparse.Namespace) -> Input:
+    """The input that the arguments name: `paths`, `framing`, `sample`, `compression`, `max_bad`."""
+    bad = BadRecords(args.max_bad)
+    sample = None if args.sample is None else SampleFormat.of(args.sample)
+    if any(path.startswith(KAFKA) for path in args.paths):
+        return _open_topic(args, sample, bad)
+    files = FileSet(args.paths)
+    name = files.files[0] if len(files.files) == 1 else f"{len(files.files)} files, the first is {files.files[0]}"
+    head, compression = _head_of(files, Compression.of(args.compression))
+    if head[:4].tobytes() == b"PAR1":
+        return Input(name, None, files=files)
+    framing = None if args.framing is None else Framing.of(args.framing)
+    framing, sample = _found_out(head, framing, sample, f"file '{files.files[0]}'")
+    dataset = RecordDataset(files, framing, compression=compression, sample=sample, bad=bad)
+    return Input(name, sample, framing, records=dataset)
+
+
+def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.uint8], Compression]:
+    """The first bytes of the first file, uncompressed, and how the files are compressed."""
+    path = files.files[0]
+    with files.open(path) as file:
+        if compression is Compression.FROM_NAME and compression.resolve(path) is Compression.NONE:
+            # A name need not tell; the first bytes do.
+            compression = looks_like(file.read(4)) or Compression.NONE
+            file.seek(0)
+        compression = compression.resolve(path)
+        stream = open_decompressed(file, compression)
+        head = bytearray()
+        while len(head) < _HEAD_BYTES and (piece := stream.read(_HEAD_BYTES - len(head))):
+            head += piece
+    return np.frombuffer(bytes(head), np.uint8), compression
+
+
+def _found_out(
+    head: npt.NDArray[np.uint8], framing: Framing | None, sample: SampleFormat | None, name: str
+) -> tuple[Framing, SampleFormat]:
+    """Framing and format, as given or as the head shows."""
+    if framing is not None and (sample is not None or not len(head)):
+        return framing, sample or SampleFormat.EXAMPLE
+    for kind in _KINDS if sample is None else (sample,):
+        candidates = framings_of(head, kind, at_end=False) if framing is None else [framing]
+        for candidate in candidates:
+            payloads = _payloads(head, candidate)
+            if payloads and all(fits(payload, kind) for payload in payloads):
+                return candidate, kind
+    if not len(head):
+        raise InvalidArgumentError(f"{name}: it is empty; give its --framing and --sample")
+    raise InvalidArgumentError(
+        f"{name}: its start fits no {'framing' if framing is None else framing.name} of "
+        f"{'any format' if sample is None else sample.name}; give --framing, --sample or --compression"
+    )
+
+
+def _payloads(head: npt.NDArray[np.uint8], framing: Framing) -> list[bytes]:
+    spans, *_ = _core.scan_frames(
+        head, 0, framing=framing.value, at_end=False, max_record_bytes=1 << 31, max_records=_MOST_LOOKED_AT
+    )
+    return [head[begin : begin + length].tobytes() for begin, length in spans.reshape(-1, 2).tolist()]
+
+
+def _open_topic(args: argparse.Namespace, sample: SampleFormat | None, bad: BadRecords) -> Input:
+    brokers, _, topics = args.paths[0].removeprefix(KAFKA).partition("/")
+    if len(args.paths) > 1 or not brokers or not topics:
+        raise InvalidArgumentError(f"expected one kafka://host:port/topic, got {' '.join(args.paths)}")
+    names = topics.split(",")
+    framing = None if args.framing in {None, "none"} else Framing.of(args.framing)
+    if sample is None or args.framing is None:
+        framing, sample = _message_format(names, brokers, framing, sample)
+    config = KafkaConfig(
+        group="monolith-data", framing=None if framing is None else framing.name, sample=sample.name, order="fixed"
+    )
+    dataset = KafkaDataset(names, brokers, stop="end", config=config, bad=bad)
+    return Input(args.paths[0], sample, framing, records=dataset)
+
+
+def _message_format(
+    topics: Sequence[str], brokers: str, framing: Framing | None, sample: SampleFormat | None
+) -> tuple[Framing | None, SampleFormat]:
+    config = KafkaConfig(group="monolith-data", sample="plaintext", order="fixed", block_messages=1)
+    with KafkaDataset(topics, brokers, stop="end", config=config).read() as reading:
+        block = next(reading, None)
+    if block is None:
+        raise NotFoundError(f"{KAFKA}{brokers}/{','.join(topics)}: there are no messages")
+    value = block[0]
+    for kind in _KINDS if sample is None else (sample,):
+        if framing is None and fits(value, kind):
+            return None, kind
+    return _found_out(np.frombuffer(value, np.uint8), framing, sample, block.place_of(0))

@@ -1,0 +1,197 @@
+"""Examples as rows of Parquet and back: a column for each feature, ``__LABEL__``, and ``__<FIELD>__`` for line ids.
+
+Arrow has no word for ids, so a column says in its metadata which list of a feature it was. Columns without that become
+lists of integers, reals or bytes, unless they are named as ids.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith.cli._data.samples import LABEL, WEIGHT
+from monolith.data.protos.example_pb2 import Example
+from monolith.data.protos.line_id_pb2 import LineId
+from monolith.errors import InvalidArgumentError, UnimplementedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from monolith.data.sources.file_set import FileSet
+
+_KIND = b"monolith.kind"
+_LINE_ID_FIELDS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
+_ROWS_OF_A_BLOCK = 4096
+
+
+def pyarrow() -> Any:
+    """The library.
+
+    Raises:
+        UnimplementedError: it is not installed.
+    """
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        import pyarrow.parquet  # noqa: PLC0415 - becomes an attribute of the package
+    except ModuleNotFoundError as error:
+        raise UnimplementedError("Parquet files need pyarrow; install monolith[parquet]") from error
+    return pa
+
+
+def table_of(examples: Sequence[Example], schema: Any = None) -> Any:
+    """The examples as an Arrow table, with the columns of a schema or with those that they have."""
+    pa = pyarrow()
+    rows = [_row_of(example) for example in examples]
+    kinds = {name: kind for row in rows for name, (kind, _) in row.items()}
+    if schema is None:
+        schema = pa.schema(
+            [pa.field(name, _arrow_type(kind), metadata={_KIND: kind}) for name, kind in sorted(kinds.items())]
+        )
+    elif unknown := sorted(kinds.keys() - set(schema.names)):
+        raise InvalidArgumentError(
+            f"feature {', '.join(map(repr, unknown))} comes up when the columns of the Parquet file are fixed "
+            "already; give a greater --look-ahead"
+        )
+    arrays = []
+    for field in schema:
+        kind = field.metadata[_KIND].decode()
+        if wrong := next(
+            (row[field.name][0] for row in rows if field.name in row and row[field.name][0] != kind), None
+        ):
+            raise InvalidArgumentError(f"feature {field.name!r} is {kind} in some samples and {wrong} in others")
+        arrays.append(pa.array([row.get(field.name, (kind, None))[1] for row in rows], field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _row_of(example: Example) -> dict[str, tuple[str, Any]]:
+    """Column -> kind and value."""
+    row: dict[str, tuple[str, Any]] = {}
+    for named in example.named_feature:
+        kind = named.feature.WhichOneof("type")
+        if kind is None:
+            continue
+        value = getattr(named.feature, kind)
+        if not kind.endswith("_list"):
+            raise InvalidArgumentError(f"feature {named.name!r}: a {kind} has no form in Parquet here")
+        # Arrow's ids are signed, as tensors have them.
+        signed = kind.startswith("fid")
+        row[named.name] = (kind, [each - (1 << 64) if signed and each >> 63 else each for each in value.value])
+    if example.label:
+        row[LABEL] = ("label", list(example.label))
+    if example.instance_weight:
+        row[WEIGHT] = ("weight", example.instance_weight)
+    for column, field in _LINE_ID_FIELDS.items():
+        value = getattr(example.line_id, field.name)
+        if _is_repeated(field):
+            if len(value):
+                row[column] = ("line_ids", list(value))
+        elif example.line_id.HasField(field.name):
+            row[column] = (
+                _scalar_kind(field),
+                value - (1 << 64) if isinstance(value, int) and value >> 63 > 0 else value,
+            )
+    return row
+
+
+def _is_repeated(field: Any) -> bool:
+    return bool(field.is_repeated)
+
+
+def _scalar_kind(field: Any) -> str:
+    kinds = {field.CPPTYPE_FLOAT: "line_float", field.CPPTYPE_STRING: "line_text", field.CPPTYPE_BOOL: "line_bool"}
+    return kinds.get(field.cpp_type, "line_int")
+
+
+def _arrow_type(kind: str) -> Any:
+    pa = pyarrow()
+    if kind in {"fid_v1_list", "fid_v2_list", "int64_list", "line_ids"}:
+        return pa.list_(pa.int64())
+    if kind in {"float_list", "label"}:
+        return pa.list_(pa.float32())
+    scalars = {
+        "double_list": pa.list_(pa.float64()),
+        "bytes_list": pa.list_(pa.binary()),
+        "weight": pa.float32(),
+        "line_float": pa.float32(),
+        "line_text": pa.string(),
+        "line_bool": pa.bool_(),
+        "line_int": pa.int64(),
+    }
+    return scalars[kind]
+
+
+def examples_in(files: FileSet, *, ids: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
+    """Every row as an Example, with its place.
+
+    Args:
+        files: Parquet files.
+        ids: Columns of integers that are v2 ids, where the file does not say.
+
+    Raises:
+        InvalidArgumentError: a column whose type has no form in an Example.
+    """
+    pa = pyarrow()
+    for path in files.files:
+        with files.open(path) as file:
+            try:
+                parquet = pa.parquet.ParquetFile(file)
+            except pa.ArrowInvalid as error:
+                raise InvalidArgumentError(f"file '{path}': no Parquet that can be read: {error}") from error
+            kinds = {field.name: _kind_of(field, ids, path) for field in parquet.schema_arrow}
+            number = 0
+            for block in parquet.iter_batches(batch_size=_ROWS_OF_A_BLOCK):
+                for row in block.to_pylist():
+                    yield f"file '{path}': row {number}", _example_of(row, kinds)
+                    number += 1
+
+
+def _kind_of(field: Any, ids: Collection[str], path: str) -> str:
+    pa = pyarrow()
+    if field.metadata and _KIND in field.metadata:
+        return str(field.metadata[_KIND].decode())
+    values = field.type.value_type if pa.types.is_list(field.type) or pa.types.is_large_list(field.type) else field.type
+    if field.name == LABEL:
+        return "label"
+    if field.name in _LINE_ID_FIELDS:
+        return "line_ids" if _is_repeated(_LINE_ID_FIELDS[field.name]) else "line_int"
+    if pa.types.is_integer(values) or pa.types.is_boolean(values):
+        return "fid_v2_list" if field.name in ids else "int64_list"
+    if pa.types.is_floating(values):
+        return "weight" if field.name == WEIGHT else "float_list"
+    if pa.types.is_binary(values) or pa.types.is_string(values) or pa.types.is_large_string(values):
+        return "bytes_list"
+    raise InvalidArgumentError(f"file '{path}': column {field.name!r} of type {field.type} has no form in an Example")
+
+
+def _example_of(row: dict[str, Any], kinds: dict[str, str]) -> Example:
+    example = Example()
+    for name, value in row.items():
+        kind = kinds[name]
+        if value is None:
+            continue
+        values = value if isinstance(value, list) else [value]
+        if kind == "label":
+            example.label.extend(values)
+        elif kind == "weight":
+            example.instance_weight = value
+        elif kind == "line_ids":
+            getattr(example.line_id, _LINE_ID_FIELDS[name].name).extend(values)
+        elif kind.startswith("line_"):
+            field = _LINE_ID_FIELDS[name]
+            is_unsigned = field.type in {field.TYPE_FIXED64, field.TYPE_UINT64}
+            setattr(example.line_id, field.name, value % (1 << 64) if is_unsigned else value)
+        else:
+            target = getattr(example.named_feature.add(name=name, id=len(example.named_feature)).feature, kind).value
+            if kind.startswith("fid"):
+                values = [each % (1 << 64) for each in values]
+            elif kind == "bytes_list":
+                values = [each.encode() if isinstance(each, str) else each for each in values]
+            elif kind == "int64_list":
+                values = [int(each) for each in values]
+            target.extend(values)
+    return example
+
+
+def temporary_beside(path: str, suffix: str) -> Path:
+    """Where a file is written until it is whole."""
+    return Path(f"{path}.tmp-{suffix}")

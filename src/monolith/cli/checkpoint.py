@@ -1,0 +1,144 @@
+"""``monolith checkpoint``: list, show, verify, compare and copy checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint import inspection
+from monolith.checkpoint.inspection import SavedState, resolve
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith checkpoint``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "checkpoint",
+        help="list, show, verify, compare and copy checkpoints",
+        description="Looks at checkpoints. Nothing is unpickled, and no model is needed. A path is a model directory,"
+        " whose newest checkpoint is meant, or the prefix of one: models/a/model.ckpt-60.",
+        epilog="example: monolith checkpoint verify models/a",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    for name, (text, example) in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=f"{text}.", epilog=f"example: {example}")
+        action.add_argument("path", metavar="PATH", help="a model directory, or the prefix of a checkpoint")
+        if name == "diff":
+            action.add_argument("other", metavar="OTHER", help="what to compare it with")
+        if name in {"export", "reshard"}:
+            action.add_argument("target", metavar="TARGET", help="a folder or URL to write to")
+        if name == "reshard":
+            action.add_argument("--files", type=int, default=1, help="bucket files of each store (default 1)")
+        action.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    return parser
+
+
+_ACTIONS = {
+    "list": ("show what a model directory has", "monolith checkpoint list models/a --json"),
+    "show": ("show what a checkpoint holds", "monolith checkpoint show models/a/model.ckpt-60"),
+    "verify": ("read every byte and check it", "monolith checkpoint verify models/a"),
+    "diff": ("compare two checkpoints, row by row", "monolith checkpoint diff models/a models/b"),
+    "export": ("write weights and tables as safetensors files", "monolith checkpoint export models/a exported"),
+    "reshard": ("copy with another number of table files", "monolith checkpoint reshard models/a models/b --files 8"),
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one action; `verify` and `diff` return 1 if something is wrong or different."""
+    actions: dict[str, Callable[[argparse.Namespace], tuple[Any, str, int]]] = {
+        "list": _list,
+        "show": _show,
+        "verify": _verify,
+        "diff": _diff,
+        "export": _export,
+        "reshard": _reshard,
+    }
+    document, text, status = actions[args.action](args)
+    sys.stdout.write(json.dumps(document, indent=2) if args.json else text)
+    sys.stdout.write("\n")
+    return status
+
+
+def _list(args: argparse.Namespace) -> tuple[Any, str, int]:
+    found = inspection.list_checkpoints(args.path)
+    rows = [
+        (
+            str(each.step),
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.created)),
+            str(each.generation),
+            each.kind,
+            f"{each.rows:,}",
+            _size(each.bytes),
+            " ".join(name for name in ("latest", "exempt") if getattr(each, name)),
+        )
+        for each in found
+    ]
+    head = ("step", "saved", "generation", "kind", "rows", "size", "")
+    return [dataclasses.asdict(each) for each in found], _table(head, rows) if rows else "no checkpoints", 0
+
+
+def _show(args: argparse.Namespace) -> tuple[Any, str, int]:
+    state = SavedState(resolve(args.path))
+    manifest = state.manifest
+    document: dict[str, Any] = {
+        "path": state.path,
+        "step": manifest.step,
+        "generation": manifest.generation,
+        "created": manifest.created,
+        "kind": manifest.kind,
+        "bytes": manifest.num_bytes,
+        "positions": {name: value.decode(errors="replace") for name, value in manifest.positions.items()},
+        "tables": {name: tables.rows for name, tables in manifest.tables.items()},
+        "tensors": {
+            name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+            for name, tensor in state.tensors().items()
+        },
+        "optimizers": sorted(manifest.state["optimizers"]),
+        "schedules": sorted(manifest.state["schedules"]),
+        "extra": sorted(manifest.state["extra"]),
+    }
+    lines = [f"{name}: {value}" for name, value in document.items() if not isinstance(value, dict)]
+    for name in ("positions", "tables", "tensors"):
+        lines += [f"{name}:", *(f"  {key}  {value}" for key, value in sorted(document[name].items()))]
+    return document, "\n".join(lines), 0
+
+
+def _verify(args: argparse.Namespace) -> tuple[Any, str, int]:
+    path = resolve(args.path)
+    num_bytes = SavedState(path).verify()
+    return {"path": path, "bytes": num_bytes, "ok": True}, f"{path}: {_size(num_bytes)} read, all as written", 0
+
+
+def _diff(args: argparse.Namespace) -> tuple[Any, str, int]:
+    found = inspection.diff(resolve(args.path), resolve(args.other))
+    same = not (found["positions"] or found["tensors"] or found["tables"]) and found["step"][0] == found["step"][1]
+    lines = [f"step: {found['step'][0]}, {found['step'][1]}"]
+    for part in ("positions", "tensors", "tables"):
+        lines += [f"{part}:", *(f"  {name}: {value}" for name, value in found[part].items())] if found[part] else []
+    return found, "equal" if same else "\n".join(lines), 0 if same else 1
+
+
+def _export(args: argparse.Namespace) -> tuple[Any, str, int]:
+    files = inspection.export(resolve(args.path), args.target)
+    return {"target": args.target, "files": files}, "\n".join(f"{args.target}/{name}" for name in files), 0
+
+
+def _reshard(args: argparse.Namespace) -> tuple[Any, str, int]:
+    path = inspection.reshard(resolve(args.path), args.target, num_files=args.files)
+    return {"path": path, "files": args.files}, path, 0
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = ["  ".join(value.rjust(width) for value, width in zip(row, widths, strict=True)) for row in [head, *rows]]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,112 @@
+"""``monolith data``: look at samples, convert them, count them, make some."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from monolith.cli._data import commands
+from monolith.cli._data.arguments import add_input, add_output
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+_INTERRUPTED = 130
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith data`` and its commands."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "data",
+        help="print, convert, count and generate samples",
+        description="Works on samples in files of every framing and compression, in Parquet and in Kafka topics.",
+        epilog="example: monolith data peek clicks.tfrecord.gz -n 3",
+    )
+    inner = parser.add_subparsers(dest="data_command", metavar="command", required=True)
+    _add_peek(inner)
+    _add_convert(inner)
+    _add_stats(inner)
+    _add_generate(inner)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for; 130 after Ctrl-C, which leaves no half file."""
+    command: Callable[[argparse.Namespace], int] = args.data_run
+    try:
+        return command(args)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\nmonolith data {args.data_command}: stopped; no half file is left\n")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the lines has seen enough, as `head` does.
+        sys.stdout = None  # nothing is left to flush at the end of the program
+        return 0
+
+
+def _add_peek(inner: argparse._SubParsersAction[Any]) -> None:
+    parser = inner.add_parser(
+        "peek",
+        help="print the first samples readably",
+        description="Prints samples: labels, line id and features, ids as slot/signature.",
+        epilog="example: monolith data peek 'logs/*.snappy' -n 2, or kafka://localhost:9092/clicks instead of files",
+    )
+    add_input(parser)
+    parser.add_argument("-n", "--number", type=int, default=5, help="how many (default: 5)")
+    parser.add_argument("--json", action="store_true", help="print a JSON object per line")
+    parser.set_defaults(data_run=commands.peek)
+
+
+def _add_convert(inner: argparse._SubParsersAction[Any]) -> None:
+    parser = inner.add_parser(
+        "convert",
+        help="write samples in another format, framing or compression",
+        description="Reads any input and writes one file. Instance, tf.train.Example and the rows of ExampleBatch"
+        " become Examples; Examples become ExampleBatches or Parquet.",
+        epilog="example: monolith data convert 'old/*.snappy' --framing sort_id --out clicks.parquet",
+    )
+    add_input(parser)
+    add_output(parser)
+    parser.set_defaults(data_run=commands.convert)
+
+
+def _add_stats(inner: argparse._SubParsersAction[Any]) -> None:
+    parser = inner.add_parser(
+        "stats",
+        help="count ids per feature, different ids, labels, and estimate a table",
+        description="Counts what samples hold, and what a table with a row for each id would take in memory.",
+        epilog="example: monolith data stats clicks.tfrecord --dim 32 --optimizer adam --json",
+    )
+    add_input(parser)
+    parser.add_argument("--dim", type=int, default=16, help="weights of a row (default: 16)")
+    parser.add_argument("--optimizer", default="adagrad", help="row optimizer, for its state (default: adagrad)")
+    parser.add_argument(
+        "--exact-limit",
+        type=int,
+        default=5_000_000,
+        metavar="N",
+        help="different ids of a feature that are counted exactly; more are estimated, within a percent or two"
+        " (default: 5000000)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines, and show no progress")
+    parser.set_defaults(data_run=commands.stats)
+
+
+def _add_generate(inner: argparse._SubParsersAction[Any]) -> None:
+    parser = inner.add_parser(
+        "generate",
+        help="write generated clicks that drift",
+        description="Writes clicks of a made-up world: users and items met by a power law, tastes that drift, and a"
+        " planted model that can be learnt. The features user, item, tags and context have the slots 1 to 4.",
+        epilog="example: monolith data generate --examples 100000 --out clicks.tfrecord.gz",
+    )
+    add_output(parser)
+    parser.add_argument("--examples", type=int, default=100_000, metavar="N", help="how many (default: 100000)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: 0)")
+    parser.add_argument("--users", type=int, default=10_000, metavar="N", help="users who come back (default: 10000)")
+    parser.add_argument("--items", type=int, default=4_000, metavar="N", help="items on offer (default: 4000)")
+    parser.add_argument(
+        "--examples-per-day", type=int, default=25_000, metavar="N", help="how fast time passes (default: 25000)"
+    )
+    parser.set_defaults(data_run=commands.generate)

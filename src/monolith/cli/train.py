@@ -1,0 +1,189 @@
+"""``monolith train``: trains a task, resumes it, evaluates it or predicts with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from monolith.checkpoint import get_checkpoint_state
+from monolith.cli._progress import Progress
+from monolith.cli._train_progress import ProgressHook, StopOnSignal
+from monolith.train import Session, find_task
+from monolith.train.derive_config import MODES
+from monolith.train.flat_config import Origin, is_parsable
+from monolith.train.local_runner import make_trainer
+from monolith.train.runner_config import RunnerConfig
+
+if TYPE_CHECKING:
+    import argparse
+
+    from monolith.train import Trainer
+
+_INTERRUPTED = 130
+_NOT_FLAGS = frozenset({"task", "is_local"})
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith train``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "train",
+        help="train a task; run the same command again to go on",
+        description="Trains a task in this process. The same command goes on where the model directory says; Ctrl-C"
+        " finishes the step and saves. A model directory is never removed. Options of a run come from flags, from"
+        " variables MONOLITH_<OPTION>, and from --config_file, in this order.",
+        epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
+        allow_abbrev=False,
+    )
+    parser.add_argument("task", help="module:Class of a monolith.Task, or a registered name")
+    parser.add_argument("--steps", type=int, help="train so many steps more (default: to the end of the data)")
+    parser.add_argument("--max_steps", type=int, help="train until the global step is this")
+    parser.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
+    parser.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
+    parser.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
+    parser.add_argument("--config_file", help="a TOML or JSON file with options")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
+    options = parser.add_argument_group("options of the run, see docs/options.md")
+    for name in RunnerConfig.option_names():
+        if name not in _NOT_FLAGS and is_parsable(RunnerConfig, name):
+            is_flag = isinstance(RunnerConfig.default_of(name), bool)
+            flag, target = f"--{name}", f"option_{name}"
+            if is_flag:
+                options.add_argument(flag, dest=target, metavar="VALUE", nargs="?", const="true")
+            else:
+                options.add_argument(flag, dest=target, metavar="VALUE")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, or what else was asked for; 0 done, 130 stopped by a signal."""
+    options = options_of(args)
+    if args.print_config:
+        sys.stdout.write(_config_text(options, as_json=args.json))
+        return 0
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the task is looked for here, too
+    trainer = make_trainer(options, find_task(args.task), deterministic=args.deterministic)
+    if args.dry_run:
+        sys.stdout.write(_dry_run(trainer, as_json=args.json))
+        return 0
+    if trainer.config.model_dir is None:
+        raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
+    mode = MODES[options.mode]
+    if mode == "predict":
+        return _predict(trainer, args)
+    if mode == "eval":
+        return _evaluate(trainer, args)
+    return _train(trainer, args)
+
+
+def options_of(args: argparse.Namespace) -> RunnerConfig:
+    """The options of a run: flags before variables before the file before defaults."""
+    options = RunnerConfig()
+    if args.config_file is not None:
+        try:
+            options.update_from_file(args.config_file)
+        except TypeError as error:
+            raise ValueError(f"config file '{args.config_file}': {error}") from error
+    options.update_from_environment()
+    flags = {name.removeprefix("option_"): value for name, value in vars(args).items() if name.startswith("option_")}
+    options.update({name: value for name, value in flags.items() if value is not None}, Origin.FLAG)
+    options.update({"task": args.task, "is_local": True}, Origin.CODE)
+    return options
+
+
+def _train(trainer: Trainer, args: argparse.Namespace) -> int:
+    file = io.StringIO() if args.json else None
+    limit = args.max_steps if args.max_steps is not None else trainer.task.p.train.max_steps
+    with Progress(total=limit, file=file) as bar:
+        stop = StopOnSignal(bar)
+        hooks = [ProgressHook(bar), stop]
+        try:
+            state = trainer.train(steps=args.steps, max_steps=args.max_steps, hooks=hooks)
+        finally:
+            stop.restore()
+            if stop.received is not None:
+                bar.close()
+                _tell(f"go on with: {_command(args)}")
+    rows = sum(each.num_rows for each in state.embeddings.values())
+    found = {"global_step": state.global_step, "rows": rows, "model_dir": trainer.config.model_dir}
+    if args.json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    else:
+        _tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
+    return 0 if stop.received is None else _INTERRUPTED
+
+
+def _evaluate(trainer: Trainer, args: argparse.Namespace) -> int:
+    found = trainer.evaluate(steps=args.steps)
+    if args.json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    else:
+        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(found.items()))
+    return 0
+
+
+def _predict(trainer: Trainer, args: argparse.Namespace) -> int:
+    for predictions in trainer.predict(steps=args.steps):
+        sys.stdout.write(f"{json.dumps(_plain(predictions))}\n")
+    return 0
+
+
+def _dry_run(trainer: Trainer, *, as_json: bool) -> str:
+    """Builds the model and looks at one batch, without a trace in tables or files."""
+    task, model_dir = trainer.task, trainer.config.model_dir
+    state = None if model_dir is None else get_checkpoint_state(model_dir)
+    with Session(task, mode="eval") as session, session.feed(task.input_fn("train")) as feed:
+        result = session.run_next(feed)
+        parameters = [] if session.state.model is None else list(session.state.model.parameters())
+        slots = {name: slot.dim for each in session.state.embeddings.values() for name, slot in each.slots.items()}
+    found = {
+        "task": task.p.name,
+        "begins_with": "nothing" if state is None else state.model_checkpoint_path,
+        "dense_parameters": sum(parameter.numel() for parameter in parameters),
+        "slots": slots,
+        "examples_of_a_batch": result.num_examples,
+        "loss": None if result.loss is None else float(result.loss),
+    }
+    if as_json:
+        return f"{json.dumps(found)}\n"
+    return "".join(f"{name.replace('_', ' ')}: {value}\n" for name, value in found.items())
+
+
+def _config_text(options: RunnerConfig, *, as_json: bool) -> str:
+    described = [(name, value, str(origin)) for name, value, origin in options.describe()]
+    if as_json:
+        rows = {name: {"value": _printable(value), "origin": origin} for name, value, origin in described}
+        return f"{json.dumps(rows, indent=2)}\n"
+    width = max(len(name) for name, _, _ in described)
+    return "".join(f"{name:<{width}}  {_printable(value)!r}  ({origin})\n" for name, value, origin in described)
+
+
+def _printable(value: Any) -> Any:
+    return (
+        value
+        if isinstance(value, bool | int | float | str | dict | None)
+        else getattr(value, "name", str(value)).lower()
+    )
+
+
+def _plain(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.tolist()
+    if isinstance(values, dict):
+        return {name: _plain(value) for name, value in values.items()}
+    return [_plain(value) for value in values] if isinstance(values, list | tuple) else values
+
+
+def _command(args: argparse.Namespace) -> str:
+    """The command that was given, which is also the one that goes on."""
+    return shlex.join(["monolith", *getattr(args, "arguments", sys.argv[1:])])
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

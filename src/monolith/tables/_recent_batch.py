@@ -1,0 +1,60 @@
+"""What a thread looked up last, so that training on the same ids need not look at them again."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.tables.batch_memory import new_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from monolith import _core
+
+FEWEST_IDS = 4096
+"""Below this a plan costs less than remembering it."""
+
+
+class RecentBatch(threading.local):
+    """Tells lookups whether an update of the same ids will follow, by what this thread did before.
+
+    A lookup alone is fastest without a plan; a lookup and an update are fastest with one plan for both. Most threads do
+    always the one or always the other, so what came last is what is expected next.
+    """
+
+    def __init__(self) -> None:
+        self._is_training = False
+        self._looked_up: tuple[int, int] | None = None
+        """Where the ids of the last lookup lay, and how many they were."""
+        self._ids: NDArray[np.int64] | None = None
+        self._plan: _core.Plan | None = None
+        """Of `_ids`, until an update takes it."""
+
+    def expects_update(self, ids: NDArray[np.int64]) -> bool:
+        """Whether a lookup of these ids should make a plan and `keep` it."""
+        if self._plan is not None:
+            self._plan, self._is_training = None, False
+        self._looked_up = _place_of(ids)
+        return self._is_training
+
+    def keep(self, ids: NDArray[np.int64], plan: _core.Plan) -> None:
+        """For the update that follows; the ids are copied, as the caller may change them meanwhile."""
+        self._ids = new_rows((2 * ids.size,)).view(np.int64)
+        np.copyto(self._ids, ids)
+        self._plan = plan
+
+    def take_plan(self, ids: NDArray[np.int64]) -> _core.Plan | None:
+        """The plan of these ids if they are the ones that were looked up last; it is given away once."""
+        plan, self._plan = self._plan, None
+        if plan is None:
+            self._is_training = self._looked_up == _place_of(ids)
+            return None
+        self._is_training = np.array_equal(self._ids, ids)  # type: ignore[arg-type]  # kept with the plan
+        return plan if self._is_training else None
+
+
+def _place_of(ids: NDArray[np.int64]) -> tuple[int, int]:
+    return ids.__array_interface__["data"][0], ids.size

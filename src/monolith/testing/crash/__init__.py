@@ -1,0 +1,14 @@
+"""Kills training runs and looks whether anything was lost: `scripts/crash-test`, and a shorter version in the tests.
+
+Read `trial.py` first: a run is started, killed with SIGKILL at a random moment and started again, until it ends; then
+it is judged. `tasks.py` has what is trained and how it is judged, `child.py` the processes, `fingerprint.py` the
+comparison of two states bit for bit.
+"""
+
+from __future__ import annotations
+
+from monolith.testing.crash.fingerprint import fingerprint
+from monolith.testing.crash.scenarios import SCENARIOS, Scenario
+from monolith.testing.crash.trial import Kill, Trial, run_trials
+
+__all__ = ["SCENARIOS", "Kill", "Scenario", "Trial", "fingerprint", "run_trials"]

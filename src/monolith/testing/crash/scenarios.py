@@ -1,0 +1,86 @@
+"""How runs are trained and saved while they are killed, and what must hold for them in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.hook import Hook
+from monolith.testing.crash.fingerprint import fingerprint
+from monolith.testing.crash.tasks import CountingTask, EverythingTask
+from monolith.train import PipelineConfig, SavingConfig, Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.hook import HookedSession
+    from monolith.testing.crash.tasks import CrashTask
+
+__all__ = ["SCENARIOS", "Scenario"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One way to train and save."""
+
+    name: str
+    task: type[CrashTask]
+    saving: SavingConfig
+    pipeline: PipelineConfig
+    must: str
+    """What holds for a run that was killed."""
+
+    def train(self, model_dir: str, seed: int, started: Callable[[int], None]) -> dict[str, Any]:
+        """Runs or resumes to the end; calls `started` with the step that it goes on from. Returns what to judge."""
+        # One thread: killed and uninterrupted runs then also share what is left of a machine under load.
+        torch.set_num_threads(1)
+        params = self.task.params()
+        params.seed = seed
+        if self.pipeline.prefetch and hasattr(params, "evict_every_steps"):
+            params.evict_every_steps = 0  # removals are not ordered against rows that are read ahead
+        task = self.task(params)
+        config = TrainerConfig(
+            model_dir=model_dir,
+            saving=self.saving,
+            pipeline=self.pipeline,
+            deterministic=self.task is EverythingTask,
+        )
+        state = Trainer(task, config, hooks=[_TellStart(started)]).train()
+        if isinstance(task, CountingTask):
+            return {"step": state.global_step, "wrong": task.miscounts()[:5]}
+        return {"step": state.global_step, "fingerprint": fingerprint(state)}
+
+
+class _TellStart(Hook):
+    def __init__(self, started: Callable[[int], None]) -> None:
+        self._started = started
+
+    def after_create_session(self, session: HookedSession) -> None:
+        self._started(session.global_step)
+
+
+SCENARIOS = (
+    Scenario(
+        name="steps",
+        task=EverythingTask,
+        saving=SavingConfig(every_steps=4, max_to_keep=3),
+        pipeline=PipelineConfig(),
+        must="equal bit for bit",
+    ),
+    Scenario(
+        name="steps, background, read ahead",
+        task=EverythingTask,
+        saving=SavingConfig(every_steps=5, max_to_keep=3, background=True),
+        pipeline=PipelineConfig(prefetch=2, postpush=True),
+        must="equal bit for bit",
+    ),
+    Scenario(
+        name="seconds",
+        task=CountingTask,
+        saving=SavingConfig(every_seconds=0.05, max_to_keep=3, background=True),
+        pipeline=PipelineConfig(prefetch=2, postpush=True),
+        must="every example once",
+    ),
+)

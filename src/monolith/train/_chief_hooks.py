@@ -1,0 +1,143 @@
+"""Hooks that the chief of a run attaches: saving, reports and profiles, as its config says."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint import Saver
+from monolith.cluster import BarrierOp
+from monolith.files import join
+from monolith.hook import Hook
+from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.nan_guard import NanTensorHook
+from monolith.hooks.profiling import ProfilerHook, ProfileWindows
+from monolith.hooks.saver_listener import SaverListener
+from monolith.hooks.server import ServerCredentials, ServerHook
+from monolith.hooks.step_timing import StepCounterHook
+from monolith.hooks.throughput import ThroughputMetricHook
+from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
+from monolith.train._evaluation import Evaluation
+from monolith.train.session import Session
+
+if TYPE_CHECKING:
+    from monolith.hook import HookedSession, StepContext
+    from monolith.train.trainer_config import ControlConfig, SavingConfig, TrainerConfig
+
+__all__ = ["chief_hooks", "report_hooks"]
+
+_log = logging.getLogger(__name__)
+
+DENSE_ONLY = "dense_only"
+"""The folder of checkpoints without tables, in the model directory."""
+
+
+def chief_hooks(config: TrainerConfig, saver: Saver | None, *, model_name: str) -> list[Hook]:
+    """Saver, dense-only saver, controller and profiler, then metrics."""
+    hooks: list[Hook] = []
+    if saver is not None and config.model_dir is not None:
+        # Before the saver, so that a model whose loss is no number any more is not saved.
+        hooks.append(NanTensorHook())
+        saving = _saving_hooks(config.saving, saver, config.model_dir)
+        hooks += saving
+        if config.control is not None:
+            hooks.append(_server_hook(config.control, config.model_dir, saving[0]))
+        if config.reporting.profile_from is not None:
+            windows = ProfileWindows(config.reporting.profile_from, every_steps=config.reporting.profile_every_steps)
+            hooks.append(ProfilerHook(config.model_dir, windows))
+    reporting = config.reporting
+    if reporting.throughput:
+        hooks.append(
+            ThroughputMetricHook(model_name, cluster_type=reporting.cluster_type, start_time_secs=reporting.submit_time)
+        )
+    return hooks
+
+
+def report_hooks(config: TrainerConfig) -> list[Hook]:
+    """Log lines with loss and speed, and metrics of training if asked for."""
+    every_steps = config.reporting.log_every_steps
+    if every_steps is None:
+        return []
+    hooks: list[Hook] = [StepCounterHook(every_steps)]
+    if config.reporting.train_metrics:
+        hooks.append(TrainMetricsHook(every_steps))
+    return hooks
+
+
+def _server_hook(control: ControlConfig, model_dir: str, saver_hook: NoFirstSaveCheckpointSaverHook) -> ServerHook:
+    token = None if control.token_file is None else Path(control.token_file).read_text(encoding="utf-8").strip()
+    credentials = ServerCredentials(
+        token=token,
+        tls_certificate=control.tls_certificate,
+        tls_key=control.tls_key,
+        tls_client_ca=control.tls_client_ca,
+    )
+    # The barrier of this process: workers of other processes do not wait at it.
+    barrier = BarrierOp(1)
+    return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
+
+
+def _saving_hooks(saving: SavingConfig, saver: Saver, model_dir: str) -> list[NoFirstSaveCheckpointSaverHook]:
+    listeners = [EvictAfterSave()] if saving.evict_after else []
+    full = NoFirstSaveCheckpointSaverHook(saver, timer=_timer(saving), listeners=listeners)
+    if saving.dense_every_steps is None and saving.dense_every_seconds is None:
+        return [full]
+    dense_saver = Saver(join(model_dir, DENSE_ONLY), max_to_keep=saving.max_to_keep, dense_only=True)
+    dense = NoFirstSaveCheckpointSaverHook(
+        dense_saver,
+        save_secs=saving.dense_every_seconds,
+        save_steps=saving.dense_every_steps,
+        full_saver_hook=full,
+    )
+    return [full, dense]
+
+
+def _timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
+    if saving.every_seconds is None and saving.every_steps is None:
+        return None
+    window = saving.tide_window
+    if window is None:
+        return SecondOrStepTimerWithTideSetting(saving.every_seconds, saving.every_steps)
+    return SecondOrStepTimerWithTideSetting(
+        saving.every_seconds,
+        saving.every_steps,
+        tide_every_secs=saving.tide_every_seconds,
+        tide_start_hour=window.start_hour,
+        tide_start_minute=window.start_minute,
+        tide_end_hour=window.end_hour,
+        tide_end_minute=window.end_minute,
+    )
+
+
+class EvictAfterSave(SaverListener):
+    """Drops expired rows from memory after each checkpoint, which holds none of them either way."""
+
+    def after_save(self, session: HookedSession, global_step_value: int) -> None:
+        """Evicts, at the boundary of a step."""
+        if isinstance(session, Session):
+            session.settle()
+            evicted = sum(each.evict() for each in session.state.embeddings.values())
+            _log.info("step %d: %d expired rows were dropped", global_step_value, evicted)
+
+
+class TrainMetricsHook(Hook):
+    """Logs AUC or squared error of what was predicted since the last time.
+
+    Args:
+        every_steps: Steps from one line to the next.
+    """
+
+    def __init__(self, every_steps: int) -> None:
+        self._every_steps = every_steps
+        self._evaluation = Evaluation(with_error=True)
+
+    def after_run(self, context: StepContext) -> None:
+        """Adds a step, and logs when it is time."""
+        if not isinstance(context.session, Session):
+            return
+        self._evaluation.add(context.session.last)
+        if context.global_step % self._every_steps == 0:
+            found = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
+            _log.info("step %d: %s", context.global_step, found)
+            self._evaluation = Evaluation(with_error=True)

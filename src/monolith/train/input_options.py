@@ -1,0 +1,50 @@
+"""What a run was told about its input, for tasks whose `input_fn` asks: ``self.ctx.input``."""
+
+from __future__ import annotations
+
+from monolith.config import Config, config
+
+__all__ = ["InputOptions"]
+
+
+@config
+class InputOptions(Config):
+    """Where the input is and how it is framed, in the words of the command line; None where nothing was said."""
+
+    data_type: str | None = None
+    """What it holds: Instance, Example or ExampleBatch."""
+    feature_list: str | None = None
+    """Name of a list of features."""
+    lagrangex_header: bool = False
+    """Framing: each record begins with a header of lagrangex."""
+    sort_id: bool = True
+    """Framing: with a sort id."""
+    kafka_dump: bool = False
+    """Framing: a dump of Kafka."""
+    kafka_dump_prefix: bool = False
+    """Framing: with its prefix."""
+    kafka_topics: str | None = None
+    """Topics of a stream, separated by commas."""
+    kafka_group_id: str | None = None
+    """Its consumer group."""
+    kafka_servers: str | None = None
+    """Its brokers."""
+    input_path: str | None = None
+    """Where files are."""
+    wildcard: str | None = None
+    """Which files."""
+    start_date: str | None = None
+    """First day, YYYYMMDD."""
+    end_date: str | None = None
+    """Day after the last one."""
+    is_hourly: bool = False
+    """Folders by hour."""
+    start_hour: int | None = None
+    """First hour."""
+    end_hour: int | None = None
+    """Hour after the last one."""
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics of a stream, one by one."""
+        return [topic.strip() for topic in (self.kafka_topics or "").split(",") if topic.strip()]

@@ -1,0 +1,97 @@
+"""Runs a task in this process, as flat options say: `local_train`, and what the command line uses."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.train.derive_config import override_params, trainer_config_of
+from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from monolith.train.cpu_training_config import CpuTrainingConfig
+    from monolith.train.params import Params
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["local_train", "make_trainer", "use_threads"]
+
+
+def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
+    params: Params,
+    num_ps: int = 0,
+    model_dir: str | None = None,
+    steps: int = 100,
+    save_checkpoints_steps: int = 50,
+    profiling: bool = False,
+    enable_embedding_prefetch: bool = True,
+    enable_embedding_postpush: bool = True,
+    remove_model_dir_if_exists: bool = True,
+    only_feature_engineering: bool = False,
+) -> Trainer:
+    """Trains a task in this process, from nothing unless told otherwise.
+
+    Args:
+        params: Of the task.
+        num_ps: Parts that tables are split into; 0 and 1 mean one.
+        model_dir: Where checkpoints go; by default a folder of the task's name among the temporary files of the user.
+        steps: Steps to train.
+        save_checkpoints_steps: Steps from one checkpoint to the next.
+        profiling: Trace the first ten steps, into ``profile/`` of the model directory.
+        enable_embedding_prefetch: Read the rows of the next batch ahead.
+        enable_embedding_postpush: Apply the gradients of rows beside the next step.
+        remove_model_dir_if_exists: Begin with an empty directory.
+        only_feature_engineering: Refused: see ``docs/options.md``.
+
+    Returns:
+        The trainer, to evaluate, predict or export with.
+    """
+    folder = model_dir or str(Path(tempfile.gettempdir()) / getpass.getuser() / params.name)
+    options = DistributedCpuTrainingConfig(
+        num_ps=num_ps,
+        model_name=params.name,
+        model_dir=folder,
+        save_checkpoints_steps=save_checkpoints_steps,
+        embedding_prefetch_capacity=int(enable_embedding_prefetch),
+        enable_embedding_postpush=enable_embedding_postpush,
+        only_feature_engineering=only_feature_engineering,
+    )
+    if profiling:
+        options.profile_some_steps_from = 0
+    trainer = make_trainer(options, params)  # refuses before anything is removed
+    if remove_model_dir_if_exists and Path(folder).is_dir():
+        shutil.rmtree(folder)
+    trainer.train(steps=steps)
+    return trainer
+
+
+def make_trainer(options: CpuTrainingConfig, params: Params, *, deterministic: bool = False) -> Trainer:
+    """A trainer for a task, as flat options say; they cannot change from now on.
+
+    Raises:
+        ValueError: an option that does nothing here, or that contradicts another one.
+    """
+    override_params(params, getattr(options, "params_override", None))
+    config = trainer_config_of(options, params)
+    use_threads(options)
+    return Trainer(params.instantiate(), _replaced(config, deterministic=deterministic))
+
+
+def use_threads(options: CpuTrainingConfig) -> None:
+    """Tells torch how many threads the options ask for; where they say nothing, torch decides."""
+    if not isinstance(options, DistributedCpuTrainingConfig):
+        return
+    if options.is_set("intra_op_parallelism_threads"):
+        torch.set_num_threads(options.intra_op_parallelism_threads)
+    if options.is_set("inter_op_parallelism_threads"):
+        torch.set_num_interop_threads(options.inter_op_parallelism_threads)
+
+
+def _replaced(config: TrainerConfig, *, deterministic: bool) -> TrainerConfig:
+    values = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    return type(config)(**values | {"deterministic": deterministic})

@@ -1,0 +1,25 @@
+"""Names of files for debugging in a model directory."""
+
+from __future__ import annotations
+
+from monolith.files import join
+
+__all__ = ["get_debugging_info_file_name", "get_meta_graph_file_name"]
+
+
+def get_debugging_info_file_name(model_dir: str) -> str:
+    """Where the chief says who takes part in a run.
+
+    >>> get_debugging_info_file_name("/models/ranker")
+    '/models/ranker/debugging_info.pb'
+    """
+    return join(model_dir, "debugging_info.pb")
+
+
+def get_meta_graph_file_name(model_dir: str) -> str:
+    """Where a description of the model goes.
+
+    >>> get_meta_graph_file_name("/models/ranker")
+    '/models/ranker/meta_graph_for_debugging.pb'
+    """
+    return join(model_dir, "meta_graph_for_debugging.pb")

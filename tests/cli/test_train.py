@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import monolith
+from monolith.checkpoint import ModelDirLock
+from monolith.cli import main
+
+TASK = "monolith.testing:ExampleTask"
+
+
+def steps_of(model_dir: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
+
+
+def test_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path / "m"), "--steps", "5"]
+    for steps in (5, 10):
+        assert main(command) == 0
+        shown = capsys.readouterr()
+        assert f"step {steps} with " in shown.err
+        assert shown.out == ""
+    assert steps_of(tmp_path / "m") == [5, 10]
+
+
+def test_progress_shows_step_speed_loss_auc_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", TASK, "--model_dir", str(tmp_path), "--max_steps", "8"]) == 0
+    line = capsys.readouterr().err.splitlines()[0]
+    assert re.fullmatch(r"8/8 steps \(100 %\), examples per second \S+, loss \S+, AUC \S+, rows \S+", line)
+
+
+def test_nothing_that_is_there_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "2"]) == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_json_is_the_only_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "2", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["global_step"] == 2
+    assert shown.err == ""
+
+
+def test_modes_evaluate_and_predict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path)]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main([*command, "--mode", "eval"]) == 0
+    assert "auc: 0." in capsys.readouterr().out
+    assert main([*command, "--mode=eval", "--json", "--steps", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 32
+    assert main([*command, "--mode", "infer", "--steps", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [len(json.loads(line)) for line in lines] == [32, 32]
+    assert steps_of(tmp_path) == [20]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path / "m"), "--dry-run"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "begins with: nothing" in shown
+    assert "slots: {'user': 4, 'item': 4}" in shown
+    assert not (tmp_path / "m").exists()
+    assert main([*command[:-1], "--steps", "1"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["begins_with"] == str(tmp_path / "m" / "model.ckpt-1")
+    assert steps_of(tmp_path / "m") == [1]
+
+
+def test_the_config_is_printed_with_its_origins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("index = 1\nnum_workers = 2\ncheckpoints_max_to_keep = 3\n")
+    monkeypatch.setenv("MONOLITH_NUM_WORKERS", "4")
+    monkeypatch.setenv("MONOLITH_INDEX", "2")
+    flags = ["--index", "3", "--enable_embedding_postpush", "--sort_id=false", "--config_file", str(file)]
+    assert main(["train", TASK, "--print-config", *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["index"] == {"value": 3, "origin": "flag"}
+    assert found["num_workers"] == {"value": 4, "origin": "environment"}
+    assert found["checkpoints_max_to_keep"] == {"value": 3, "origin": "file"}
+    assert found["enable_embedding_postpush"] == {"value": True, "origin": "flag"}
+    assert found["sort_id"] == {"value": False, "origin": "flag"}
+    assert found["discovery_type"] == {"value": "consul", "origin": "default"}
+    assert len(found) == 72 + 14 + 39
+    assert main(["train", TASK, "--print-config", *flags]) == 0
+    assert re.search(r"^index +3  \(flag\)$", capsys.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["monolith.testing:ExampleTsk", "--model_dir", "m"], "has no 'ExampleTsk'; its tasks are ExampleTask"),
+        ([TASK], "--model_dir: say where"),
+        ([TASK, "--model_dir", "m", "--num_extra_ps", "3"], "option num_extra_ps=3 (from flag) is refused"),
+        ([TASK, "--model_dir", "m", "--index", "x"], "index must be a whole number, got 'x'"),
+        ([TASK, "--model_dir", "m", "--params_override", '{"num_batche": 1}'], "did you mean: [num_batches]"),
+        ([TASK, "--model_dir", "m", "--config_file", "no.toml"], "config file 'no.toml'"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments]) == 1
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_option_in_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("modeldir = 'x'\n")
+    assert main(["train", TASK, "--config_file", str(file)]) == 1
+    assert "unknown option 'modeldir'; did you mean 'model_dir'?" in capsys.readouterr().err
+
+
+def test_an_unknown_flag_is_refused_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main(["train", TASK, "--modeldir", "m"])
+    assert refusal.value.code == 2
+    assert "unrecognized arguments: --modeldir m; did you mean --model_dir?" in capsys.readouterr().err
+
+
+def test_a_second_chief_is_refused_with_the_first_ones_identity(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = ModelDirLock(str(tmp_path))
+    try:
+        assert main(["train", TASK, "--model_dir", str(tmp_path)]) == 1
+    finally:
+        lock.release()
+    assert "in use by process" in capsys.readouterr().err
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        "from monolith.testing import ExampleTask\n"
+        "class Endless(ExampleTask):\n"
+        "    @classmethod\n"
+        "    def params(cls):\n"
+        "        return super().params().set(num_batches=10**9)\n"
+    )
+    source = str(Path(monolith.__path__[0]).parent)
+    run = f"import sys; sys.path.insert(0, {source!r}); from monolith.cli import main; sys.exit(main())"
+    program = [sys.executable, "-c", run]
+    arguments = ["train", "endless:Endless", "--model_dir", "m 1", "--save_checkpoints_steps", "1000000"]
+    process = subprocess.Popen([*program, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 40
+    locked = tmp_path / "m 1" / "monolith_chief.lock"
+    while not locked.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == 130, said
+    assert "SIGINT: stopping after this step and saving" in said
+    assert "go on with: monolith train endless:Endless --model_dir 'm 1' --save_checkpoints_steps 1000000" in said
+    (step,) = steps_of(tmp_path / "m 1")
+    assert f"step {step:,} with " in said

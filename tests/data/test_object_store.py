@@ -1,0 +1,110 @@
+"""The same datasets over an object store: s3fs against a small S3 behind a local HTTP server."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.framed_files import framed, samples
+from data.object_store import ObjectStore, object_store
+from data.pipelines import read_all
+from monolith.data import FileSet, Framing, ParquetDataset, RecordDataset, partition_patterns
+from monolith.errors import NotFoundError
+
+s3fs = pytest.importorskip("s3fs")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ObjectStore]:
+    """One for all tests: a client of s3fs takes seconds to make."""
+    with object_store() as made:
+        yield made
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def store(served: ObjectStore) -> ObjectStore:
+    served.objects.clear()
+    served.requests.clear()
+    return served
+
+
+def options(store: ObjectStore) -> dict[str, Any]:
+    return {
+        "anon": True,
+        "endpoint_url": store.url,
+        "use_listings_cache": False,
+        "client_kwargs": {"region_name": "local"},
+        "config_kwargs": {"retries": {"max_attempts": 1}},
+    }
+
+
+def test_records_are_listed_and_read(store: ObjectStore) -> None:
+    everything = samples(300)
+    for day in range(3):
+        part = framed(Framing.TFRECORD, everything[100 * day : 100 * day + 100])
+        store.objects[f"clicks/2024010{day + 1}/part-0"] = part
+    patterns = partition_patterns("s3://clicks", start_date="20240101", end_date="20240103", wildcard="part-*")
+    dataset = RecordDataset(FileSet(patterns, storage_options=options(store)), "tfrecord").batch(64)
+    assert [record for block in read_all(dataset) for record in block] == everything[:200]
+    with dataset.read() as reading:
+        next(reading)
+        position = reading.position
+    assert [record for block in read_all(dataset, position) for record in block] == everything[64:200]
+
+
+def test_parquet_reads_only_the_columns_asked_for(store: ObjectStore) -> None:
+    columns = {f"c{number}": pa.array(np.arange(number, 400_000 + number)) for number in range(10)}
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, use_dictionary=False, compression="none", row_group_size=100_000)
+    store.objects["tables/x.parquet"] = buffer.getvalue()
+    files = FileSet("s3://tables/x.parquet", storage_options={**options(store), "default_block_size": 1 << 19})
+    batches = read_all(ParquetDataset(files, ["c3"]))
+    assert [n for batch in batches for n in batch["c3"]] == list(range(3, 400_003))
+    ranges = [request.split("bytes=")[1].split("-") for request in store.requests if "bytes=" in request]
+    fetched = sum(int(last) + 1 - int(first) for first, last in ranges)
+    assert fetched < 0.5 * len(buffer.getvalue())
+
+
+def test_what_is_not_there_is_named(store: ObjectStore) -> None:
+    store.objects["clicks/a"] = b""
+    with pytest.raises(NotFoundError, match=r"no file matches 's3://clicks/b\*'"):
+        FileSet("s3://clicks/b*", storage_options=options(store))
+    dataset = RecordDataset(FileSet("s3://clicks/gone", storage_options=options(store)), "tfrecord")
+    with pytest.raises(NotFoundError, match="file 's3://clicks/gone': there is no such file"):
+        read_all(dataset)
+
+
+def test_a_store_that_fails_is_not_the_end_of_the_data(store: ObjectStore) -> None:
+    everything = [number.to_bytes(8, "little") * 2000 for number in range(400)]
+    store.objects["clicks/a"] = framed(Framing.TFRECORD, everything)
+    files = FileSet("s3://clicks/a", storage_options={**options(store), "default_block_size": 1 << 19})
+    dataset = RecordDataset(files, "tfrecord", sample="plaintext")
+    with dataset.read() as reading:
+        first = list(next(reading))
+        store.fails_after = 0
+        with pytest.raises(OSError, match="withdrawn"):
+            list(reading)
+        position = reading.position
+        store.fails_after = None
+    read = [record for block in read_all(dataset, position) for record in block]
+    assert first + read == everything
+
+
+def test_any_file_system_of_fsspec_is_read() -> None:
+    system = fsspec.filesystem("memory")
+    everything = samples(30)
+    system.pipe("/bucket/a.tfrecord", framed(Framing.TFRECORD, everything[:10]))
+    system.pipe("/bucket/b.tfrecord", framed(Framing.TFRECORD, everything[10:]))
+    try:
+        blocks = read_all(RecordDataset("memory://bucket/*.tfrecord", "tfrecord"))
+        assert [record for block in blocks for record in block] == everything
+    finally:
+        system.store.clear()

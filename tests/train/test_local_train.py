@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import inspect
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from monolith import observe, train
+from monolith.testing import ExampleTask
+from monolith.train import Estimator, RunConfig, RunnerConfig, local_train
+
+
+def steps_of(model_dir: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
+
+
+class TestLocalTrain:
+    def test_it_has_the_signature_that_users_know(self) -> None:
+        found = {name: each.default for name, each in inspect.signature(local_train).parameters.items()}
+        assert found == {
+            "params": inspect.Parameter.empty,
+            "num_ps": 0,
+            "model_dir": None,
+            "steps": 100,
+            "save_checkpoints_steps": 50,
+            "profiling": False,
+            "enable_embedding_prefetch": True,
+            "enable_embedding_postpush": True,
+            "remove_model_dir_if_exists": True,
+            "only_feature_engineering": False,
+        }
+
+    def test_it_trains_from_nothing_and_returns_what_can_be_asked(self, tmp_path: Path) -> None:
+        (tmp_path / "m").mkdir()
+        (tmp_path / "m" / "left").write_text("over")
+        for _ in range(2):
+            trainer = local_train(
+                ExampleTask.params(), model_dir=str(tmp_path / "m"), steps=6, save_checkpoints_steps=4
+            )
+            assert steps_of(tmp_path / "m") == [4, 6]
+        assert not (tmp_path / "m" / "left").exists()
+        assert trainer.evaluate(steps=1)["global_step"] == 6
+        pipeline = trainer.config.pipeline
+        assert (pipeline.prefetch, pipeline.postpush) == (1, True)
+
+    def test_it_goes_on_where_it_is_told_to(self, tmp_path: Path) -> None:
+        for steps in (3, 6):
+            trainer = local_train(
+                ExampleTask.params(),
+                model_dir=str(tmp_path),
+                steps=3,
+                remove_model_dir_if_exists=False,
+                enable_embedding_prefetch=False,
+                enable_embedding_postpush=False,
+            )
+            assert trainer.state is not None
+            assert trainer.state.global_step == steps
+
+    def test_without_a_directory_it_takes_one_of_the_users(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setattr("getpass.getuser", lambda: "me")
+        local_train(ExampleTask.params(), steps=1)
+        assert steps_of(tmp_path / "me" / "ExampleTask") == [1]
+
+    def test_profiling_traces_the_first_steps(self, tmp_path: Path) -> None:
+        local_train(ExampleTask.params(), model_dir=str(tmp_path), steps=3, profiling=True)
+        assert [path.name for path in (tmp_path / "profile").iterdir()] == ["step_0-2.json"]
+
+    def test_what_is_refused_removes_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_text("")
+        with pytest.raises(ValueError, match="only_feature_engineering=True"):
+            local_train(ExampleTask.params(), model_dir=str(tmp_path), only_feature_engineering=True)
+        assert (tmp_path / "mine").exists()
+
+
+class TestEstimator:
+    def test_the_four_verbs(self, tmp_path: Path) -> None:
+        with Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path))) as estimator:
+            assert estimator.train(steps=4).global_step == 4
+            assert estimator.train(max_steps=6).global_step == 6
+            assert estimator.evaluate(steps=1)["examples"] == 32
+            first = next(estimator.predict(steps=1))
+            path = estimator.export_saved_model()
+        assert path == f"{tmp_path}/exported_models/model.ckpt-6"
+        served = Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path / "exported_models")))
+        assert torch.equal(next(served.predict(steps=1)), first)
+
+    def test_a_task_parameters_or_a_class_and_none_of_them_is_changed(self, tmp_path: Path) -> None:
+        task, params = ExampleTask(), ExampleTask.params()
+        for model in (task, params, ExampleTask):
+            runner = RunnerConfig(params_override='{"num_batches": 2}')
+            assert Estimator(model, runner).train().global_step == 2
+        assert task.p.num_batches == params.num_batches == 20
+
+    def test_a_run_config_reads_ahead_and_pushes_later(self) -> None:
+        pipeline = Estimator(ExampleTask).trainer.config.pipeline
+        assert (pipeline.prefetch, pipeline.postpush) == (1, True)
+
+    def test_it_begins_with_another_model(self, tmp_path: Path) -> None:
+        Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path / "old"))).train(steps=3)
+        new = Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path / "new")), warm_start_from=str(tmp_path / "old"))
+        assert new.train(steps=1).global_step == 4
+
+    def test_the_name_of_the_job_goes_into_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MONOLITH_METRIC_PREFIX", "monolith.training")
+        Estimator(ExampleTask, RunnerConfig(deep_insight_name="ranker")).train(steps=1)
+        assert observe.get_metric_prefix() == "monolith.training.ranker"
+
+    def test_options_can_change_until_the_first_call(self) -> None:
+        estimator = Estimator(ExampleTask)
+        estimator.config.checkpoints_max_to_keep = 3
+        estimator.train(steps=1)
+        with pytest.raises(AttributeError, match="the run has started"):
+            estimator.config.checkpoints_max_to_keep = 4
+        assert train.get_current_session() is None

@@ -1,0 +1,420 @@
+"""docs/options.md keeps its word: every option of the original works, or is refused with the reason given there."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import monolith as ml
+from monolith.checkpoint import Saver
+from monolith.observe import MetricClient
+from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
+from monolith.testing import ExampleTask, FakeClock
+from monolith.train import RunnerConfig, Session, Trainer, current_context, trainer_config_of
+from monolith.train.local_runner import make_trainer
+from monolith.train.refused_options import REFUSED_OPTIONS, REFUSED_VARIABLES
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+ROWS = {
+    name: (status, text)
+    for names, status, text in re.findall(
+        r"^\| (`[^|]+`) \|[^|\n]*\| (works|refused|not read) \| (.*) \|$", PAGE, re.MULTILINE
+    )
+    for name in re.findall(r"`([^`]+)`", names)
+}
+VARIABLES = [
+    "MONOLITH_WITH_HOROVOD",
+    "MONOLITH_WITH_OPTIMIZED_HOROVOD",
+    "MONOLITH_WITH_BYTEPS",
+    "MONOLITH_WITH_BYTEPS_FID",
+    "MONOLITH_WITH_BYTEPS_BWD_CAST",
+    "MONOLITH_WITH_BYTEPS_FWD_GDR",
+    "MONOLITH_WITH_BYTEPS_ALLREDUCE",
+    "MONOLITH_WITH_ALLREDUCE_FUSION",
+    "MONOLITH_SKIP_ALLREDUCE",
+    "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD",
+    "MONOLITH_GPU_FEATURE_FACTORY_FUSION_LEVEL",
+    "MONOLITH_BENCHMARK_BPS",
+    "HADOOP_HDFS_HOME",
+    "zk_servers",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "TF_CONFIG",
+    "CONSUL_HTTP_HOST",
+    "TCE_HOST_IP",
+    "CONSUL_HTTP_PORT",
+    "ZK_AUTH",
+    "MY_HOST_IP",
+    "MY_POD_IP",
+    "MY_HOST_IPV6",
+    "MLP_ROLE",
+    "MLP_ROLE_INDEX",
+    "MLP_PORT",
+    "MLP_SSH_PORT",
+    "TENSORBOARD_LOG_PATH",
+    "PRIMUS_AM_RPC_HOST",
+    "PRIMUS_AM_RPC_PORT",
+    "CLOUDNATIVE_INET_ADDR",
+    "YARN_INET_ADDR",
+    "MONOLITH_METRIC_PREFIX",
+    "MONOLITH_FORCE_GPU_COMPATIBLE",
+]
+OTHER_VALUES: dict[type, Any] = {int: 7, float: 0.5, str: "something"}
+
+
+def steps_of(model_dir: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
+
+
+def trained(tmp_path: Path, steps: int = 6, **options: Any) -> Trainer:
+    trainer = make_trainer(RunnerConfig(model_dir=str(tmp_path), **options), ExampleTask.params())
+    trainer.train(steps=steps)
+    return trainer
+
+
+class TestThePage:
+    def test_it_lists_every_option_once(self) -> None:
+        listed = re.findall(r"^\| (`[a-z_0-9`, ]+`) \|", PAGE, re.MULTILINE)
+        names = [name for cell in listed for name in re.findall(r"`([a-z_0-9]+)`", cell)]
+        options = [name for name in names if name in RunnerConfig.option_names()]
+        assert sorted(options) == sorted(RunnerConfig.option_names())
+
+    def test_it_refuses_what_the_code_refuses_with_the_same_words(self) -> None:
+        refused = {name: text for name, (status, text) in ROWS.items() if status == "refused"}
+        assert refused == {**REFUSED_OPTIONS, **REFUSED_VARIABLES}
+
+    def test_what_works_names_a_test_that_exists(self) -> None:
+        for name, (status, text) in ROWS.items():
+            if status != "works":
+                continue
+            ids = re.findall(r"`(tests/[^`]+)`", text)
+            assert ids, name
+            for each in ids:
+                file, *path = each.split("::")
+                node: Any = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+                for part in path:
+                    found = [child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part]
+                    assert found, f"{name}: {each}"
+                    node = found[0]
+
+    @pytest.mark.parametrize("name", VARIABLES)
+    def test_it_lists_the_variables_of_the_original(self, name: str) -> None:
+        assert name in ROWS
+
+
+class TestRefused:
+    @pytest.mark.parametrize("name", sorted(REFUSED_OPTIONS))
+    def test_an_option_that_would_do_nothing_is_refused_with_the_reason(self, name: str) -> None:
+        default = RunnerConfig.default_of(name)
+        value: Any = (not default) if isinstance(default, bool) else OTHER_VALUES.get(type(default), "something")
+        if default is None:
+            hint = str(RunnerConfig.__annotations__.get(name, ""))
+            value = False if name == "use_native_multi_hash_table" else value
+            value = True if name in {"partial_recovery", "use_dataservice"} else value
+            value = 7 if name in {"containers_ready_time_secs", "ps_replica_num"} else value
+            value = 0.5 if "float" in hint else value
+            value = (lambda _: "cpu") if name == "device_fn" else value
+        config = RunnerConfig(**{name: value})
+        with pytest.raises(ValueError, match=re.escape(REFUSED_OPTIONS[name])):
+            trainer_config_of(config)
+
+    def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
+        trainer_config_of(RunnerConfig(use_native_multi_hash_table=True))
+
+    @pytest.mark.parametrize("name", sorted(REFUSED_VARIABLES))
+    def test_a_variable_that_would_do_nothing_is_refused(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(name, "1")
+        with pytest.raises(ValueError, match=f"environment variable {name} is refused: "):
+            trainer_config_of(RunnerConfig())
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"server_type": "ps"}, "a trainer is a worker, got 'ps'"),
+            ({"mode": "training"}, "mode must be one of train, eval, infer, predict, got 'training'"),
+            ({"filter_type": "bloom"}, "Invalid filter type"),
+            ({"filter_type": "no_filter", "filter_capacity": 5}, "filter_capacity needs filter_type=sliding"),
+            ({"filter_equal_probability": False}, "needs filter_type=probabilistic_filter"),
+            ({"tide_start_hour": 1}, "tide"),
+            ({"tide_save_secs": 5}, "belong together"),
+            ({"continue_training": True}, "needs clear_nn"),
+            ({"index": 2}, "below num_workers"),
+            ({"params_override": "[]"}, "must be a JSON object"),
+            ({"params_override": "{"}, "must be a JSON object"),
+            ({"params_override": '{"num_batchez": 1}'}, "did you mean"),
+        ],
+    )
+    def test_contradictions(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=said):
+            make_trainer(RunnerConfig(model_dir=str(tmp_path), **options), ExampleTask.params()).train(steps=1)
+
+
+class TestIdentity:
+    def test_a_task_sees_its_place_and_its_name(self) -> None:
+        seen: list[Any] = []
+
+        class Asking(ExampleTask):
+            def build(self) -> None:
+                seen.append(current_context())
+                super().build()
+
+        options = RunnerConfig(index=1, num_workers=3, model_name="served", server_type="worker")
+        make_trainer(options, Asking.params()).train(steps=1)
+        make_trainer(RunnerConfig(), Asking.params()).train(steps=1)
+        assert (seen[0].worker_index, seen[0].num_workers, seen[0].model_name) == (1, 3, "served")
+        assert (seen[0].server_type, seen[1].model_name) == ("worker", "Asking")
+
+    def test_a_worker_that_is_no_chief_saves_nothing(self, tmp_path: Path) -> None:
+        trained(tmp_path, index=1, num_workers=2)
+        assert steps_of(tmp_path) == []
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("options", "admission"),
+        [
+            ({}, SlidingHashFilter()),
+            ({"filter_capacity": 1000, "filter_split_num": 5}, SlidingHashFilter(capacity=1000, split_num=5)),
+            ({"filter_type": "no_filter"}, NoFilter()),
+            ({"filter_type": "probabilistic_filter"}, ProbabilisticFilter(equal_probability=True)),
+            (
+                {"filter_type": "probabilistic_filter", "filter_equal_probability": False},
+                ProbabilisticFilter(equal_probability=False),
+            ),
+        ],
+    )
+    def test_filters_reach_the_tables(
+        self, options: dict[str, Any], admission: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        configs: list[Any] = []
+
+        class Seeing(ExampleTask):
+            def build(self) -> None:
+                def store(tables: Any) -> Any:
+                    configs.extend(tables.values())
+                    return ml.tables.LocalStore(tables)
+
+                self.emb = ml.Embeddings({"user": ml.Slot(dim=2, min_count=2), "item": ml.Slot(dim=2)}, store=store)
+                self.top = torch.nn.Linear(4, 1)
+
+        make_trainer(RunnerConfig(hashtable_init_capacity=500, **options), Seeing.params()).train(steps=1)
+        assert {each.admission for each in configs} == {admission}
+        assert {each.initial_capacity for each in configs} == {500}
+
+    def test_a_task_that_names_its_filter_keeps_it(self) -> None:
+        class Own(ExampleTask):
+            def build(self) -> None:
+                super().build()
+                self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)}, admission=NoFilter())
+
+        make_trainer(RunnerConfig(filter_capacity=1000), Own.params()).train(steps=1)
+
+    def test_expired_rows_are_dropped_with_each_checkpoint(self, tmp_path: Path) -> None:
+        class TwoDays(ExampleTask):
+            def input_fn(self, mode: Any) -> Any:
+                days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(0)} for _ in range(2)]
+                days[1]["req_time"] = days[1]["req_time"] + 3 * 24 * 3600
+                days[1]["item"] = days[1]["item"] + 100_000
+                return days
+
+        for evict in (True, False):
+            options = RunnerConfig(
+                model_dir=str(tmp_path / str(evict)), save_checkpoints_steps=2, feature_eviction_on_save=evict
+            )
+            state = make_trainer(options, TwoDays.params()).train()
+            rows = state.embeddings["emb"].num_rows
+            columns: Any = ExampleTask().input_fn("train").make(0)
+            items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
+            assert rows == users + items * (1 if evict else 2)
+
+
+class TestPipeline:
+    def test_prefetch_and_postpush_reach_the_session(self) -> None:
+        config = trainer_config_of(RunnerConfig(embedding_prefetch_capacity=3, enable_embedding_postpush=True))
+        assert (config.pipeline.prefetch, config.pipeline.postpush) == (3, True)
+
+    def test_threads_are_set(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        calls: list[tuple[str, int]] = []
+        monkeypatch.setattr(torch, "set_num_threads", lambda n: calls.append(("intra", n)))
+        monkeypatch.setattr(torch, "set_num_interop_threads", lambda n: calls.append(("inter", n)))
+        make_trainer(RunnerConfig(), ExampleTask.params())
+        assert calls == [], "torch decides where nothing was said"
+        options = RunnerConfig(intra_op_parallelism_threads=3, inter_op_parallelism_threads=2)
+        make_trainer(options, ExampleTask.params())
+        assert calls == [("intra", 3), ("inter", 2)]
+
+
+class TestSaving:
+    def test_steps_and_how_many_stay(self, tmp_path: Path) -> None:
+        trained(tmp_path, save_checkpoints_steps=2, checkpoints_max_to_keep=2)
+        assert steps_of(tmp_path) == [4, 6]
+
+    def test_seconds(self, tmp_path: Path) -> None:
+        config = trainer_config_of(RunnerConfig(save_checkpoints_secs=60))
+        assert (config.saving.every_seconds, config.saving.every_steps) == (60, None)
+
+    def test_the_parameters_of_the_task_give_intervals_where_the_options_do_not(self) -> None:
+        params = ExampleTask.params()
+        params.train.set(save_checkpoints_secs=9, dense_only_save_checkpoints_steps=4)
+        saving = trainer_config_of(RunnerConfig(), params).saving
+        assert (saving.every_seconds, saving.every_steps, saving.dense_every_steps) == (9, None, 4)
+        saving = trainer_config_of(RunnerConfig(save_checkpoints_steps=5), params).saving
+        assert (saving.every_seconds, saving.every_steps) == (None, 5)
+
+    def test_checkpoints_without_tables(self, tmp_path: Path) -> None:
+        trained(tmp_path, save_checkpoints_steps=4, dense_only_save_checkpoints_steps=2)
+        assert steps_of(tmp_path) == [4, 6]
+        assert 2 in steps_of(tmp_path / "dense_only")
+        assert 4 not in steps_of(tmp_path / "dense_only"), "the full one has it"
+        assert not list((tmp_path / "dense_only").glob("*.assets"))
+        assert trainer_config_of(RunnerConfig(dense_only_save_checkpoints_secs=3)).saving.dense_every_seconds == 3
+
+    def test_the_tide_changes_the_interval(self) -> None:
+        options = RunnerConfig(
+            save_checkpoints_secs=1000,
+            tide_start_hour=22,
+            tide_start_minute=30,
+            tide_end_hour=6,
+            tide_end_minute=0,
+            tide_save_secs=10,
+        )
+        saving = trainer_config_of(options).saving
+        assert saving.tide_every_seconds == 10
+        assert saving.tide_window is not None
+        assert saving.tide_window.is_open(FakeClock(now=23 * 3600))
+        assert not saving.tide_window.is_open(FakeClock(now=22 * 3600))
+
+
+class TestRestoring:
+    def test_another_checkpoint_than_the_latest_once(self, tmp_path: Path) -> None:
+        trained(tmp_path, save_checkpoints_steps=2)
+        first = trained(tmp_path, steps=1, restore_ckpt="model.ckpt-2")
+        assert first.state is not None
+        assert first.state.global_step == 3
+        second = trained(tmp_path, steps=1, restore_ckpt="model.ckpt-2")
+        assert second.state is not None
+        assert second.state.global_step == 4, "it is applied once to a directory"
+
+    def test_the_checkpoint_of_another_directory(self, tmp_path: Path) -> None:
+        trained(tmp_path / "old", save_checkpoints_steps=2)
+        state = trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old")).state
+        assert state is not None
+        assert state.global_step == 7
+        assert trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old")).state.global_step == 8  # type: ignore[union-attr]
+
+    def test_a_dense_part_that_starts_anew(self, tmp_path: Path) -> None:
+        trained(tmp_path / "a")
+        state = trained(tmp_path / "a", steps=0, clear_nn=True).state
+        assert state is not None
+        assert state.global_step == 0
+        assert state.embeddings["emb"].num_rows > 0
+        trained(tmp_path / "b")
+        kept = trained(tmp_path / "b", steps=0, clear_nn=True, continue_training=True).state
+        assert kept is not None
+        assert kept.global_step == 6
+
+    def test_weights_under_new_names(self, tmp_path: Path) -> None:
+        before = trained(tmp_path).state
+        assert before is not None
+        assert before.model is not None
+
+        class Renamed(ExampleTask):
+            def build(self) -> None:
+                super().build()
+                self.head = self.top
+                del self.top
+
+            def model_fn(self, features: Any, mode: Any) -> Any:
+                self.__dict__["top"] = self.head
+                try:
+                    return super().model_fn(features, mode)
+                finally:
+                    del self.__dict__["top"]
+
+        aliases = {"head.weight": "top.weight", "head.bias": "top.bias"}
+        options = RunnerConfig(model_dir=str(tmp_path), reload_alias_map=aliases, enable_alias_map_auto_gen=False)
+        trainer = make_trainer(options, Renamed.params())
+        state = trainer.train(steps=0)
+        assert state.model is not None
+        assert torch.equal(state.model["head"].weight, before.model["top"].weight)  # type: ignore[index]
+        assert not trainer.config.restoring.auto_alias
+        assert trainer_config_of(RunnerConfig()).restoring.auto_alias
+
+
+class TestReporting:
+    def test_speed_loss_and_metrics_of_training_are_logged(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        trained(tmp_path / "a", log_step_count_steps=3, disable_native_metrics=False)
+        assert len(re.findall(r"step [36], loss \S+, \S+ steps/s", caplog.text)) == 2
+        assert len(re.findall(r"step [36]: auc \S+, examples 96, loss", caplog.text)) == 2
+        caplog.clear()
+        trained(tmp_path / "b")
+        assert "auc" not in caplog.text
+
+    def test_some_steps_are_profiled(self, tmp_path: Path) -> None:
+        trained(tmp_path, profile_some_steps_from=2, profile_save_steps_interval=100)
+        assert [path.name for path in (tmp_path / "profile").iterdir()] == ["step_2-5.json"]
+
+    def test_start_up_is_measured_from_the_submission(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        emitted: list[tuple[str, Any]] = []
+        monkeypatch.setattr(
+            MetricClient, "emit_timer", lambda self, name, value, tags=None: emitted.append((name, dict(tags or {})))
+        )
+        trained(tmp_path, submit_time_secs=1, cluster_type="k8s", model_name="served")
+        assert ("run_start_elapsed_time.all", {"model_name": "served", "cluster_type": "k8s"}) in emitted
+
+
+class TestInput:
+    def test_a_task_reads_what_the_run_was_told_about_its_input(self) -> None:
+        given: dict[str, Any] = {
+            "data_type": "Example",
+            "feature_list": "all",
+            "lagrangex_header": True,
+            "sort_id": False,
+            "kafka_dump": True,
+            "kafka_dump_prefix": True,
+            "kafka_topics": "a, b",
+            "kafka_group_id": "g",
+            "kafka_servers": "h:1",
+            "input_path": "/data",
+            "wildcard": "*.pb",
+            "start_date": "20260101",
+            "end_date": "20260102",
+            "is_hourly": True,
+            "start_hour": 3,
+            "end_hour": 5,
+        }
+        seen: list[Any] = []
+
+        class Reading(ExampleTask):
+            def input_fn(self, mode: Any) -> Any:
+                seen.append(self.ctx.input)
+                return super().input_fn(mode)
+
+        make_trainer(RunnerConfig(**given), Reading.params()).train(steps=1)
+        assert {name: getattr(seen[0], name) for name in given} == given
+        assert seen[0].topics == ["a", "b"]
+
+    def test_parameters_of_the_task_are_overridden(self) -> None:
+        options = RunnerConfig(params_override='{"num_batches": 2, "train.max_steps": 9}')
+        trainer = make_trainer(options, ExampleTask.params())
+        assert (trainer.train().global_step, trainer.task.p.train.max_steps) == (2, 9)
+
+
+def test_an_exported_state_is_no_training_session(tmp_path: Path) -> None:
+    """A saver of one's own can save what a session trained, whatever options it ran with."""
+    task = ExampleTask()
+    with Session(task) as session, Saver(tmp_path) as saver:
+        session.run(task.input_fn("train").make(0))
+        assert saver.save(session.state, background=False).step == 1
