@@ -109,6 +109,9 @@ class _StepClock(ml.train.StopAtStep):
         super().after_create_session(session)
         self._begun = clock_now()
 
+    def end(self, session: Any) -> None:
+        """Ends, after the last pushes are applied; the saver's work is done before, and is not of this measure."""
+
     def after_run(self, context: Any) -> None:
         """The last step counts."""
         super().after_run(context)
