@@ -37,9 +37,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Fails a test after which a thread, a process, a socket or an open file is still there."""
+    """Fails any test after which a thread, a process, a socket or an open file is still there."""
     before = holdings()
     yield
     assert left_behind(before) == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+_KEPT_BY_TORCH = re.compile(r"/perf-\d+\.map$")
+"""Torch's kernels open a map of what they compile for profilers, once for the life of the process."""
 
 _GRACE_SECONDS = 5.0
 """What was told to stop may take this long to be gone."""
@@ -30,14 +34,15 @@ def holdings() -> Holdings:
         threads=frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()),
         processes=frozenset(
             # By its command, so that a shared server that a test has killed and started again is the same one.
-            f"process {_text(Path(f'/proc/{child}/cmdline')).replace(chr(0), ' ') or child}"
+            f"process {_command(child)}"
             for children in Path("/proc/self/task").glob("*/children")
             for child in _text(children).split()
         ),
         descriptors=frozenset(
             f"descriptor {target}"
             for link in Path("/proc/self/fd").iterdir()
-            if (target := _target(link)).startswith("socket:") or (target.startswith("/") and "/dev/" not in target)
+            if (target := _target(link)).startswith("socket:")
+            or (target.startswith("/") and "/dev/" not in target and not _KEPT_BY_TORCH.search(target))
         ),
     )
 
@@ -48,6 +53,16 @@ def left_behind(before: Holdings) -> list[str]:
     while (extra := holdings() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     return extra
+
+
+def _command(process: str) -> str:
+    """What the process was started as, or its number where it has ended and was not waited for."""
+    for _ in range(20):
+        # One that was started a moment ago has no command yet.
+        if command := _text(Path(f"/proc/{process}/cmdline")).replace("\0", " "):
+            return command
+        time.sleep(0.001)
+    return process
 
 
 def _text(path: Path) -> str:

@@ -69,9 +69,11 @@ class AllOf(Condition):
 
     def holds(self, batch: Batch) -> Tensor:
         """For which rows it holds, bool [B]."""
-        rows = torch.ones(batch.num_rows, dtype=torch.bool)
-        for condition in self.conditions:
-            rows = condition.holds(batch) & rows
+        if not self.conditions:
+            return torch.ones(batch.num_rows, dtype=torch.bool)
+        rows = self.conditions[0].holds(batch)
+        for condition in self.conditions[1:]:
+            rows = rows & condition.holds(batch).to(rows.device)  # one by texts or chance is made on the CPU
         return rows
 
 
@@ -86,9 +88,11 @@ class AnyOf(Condition):
 
     def holds(self, batch: Batch) -> Tensor:
         """For which rows it holds, bool [B]."""
-        rows = torch.zeros(batch.num_rows, dtype=torch.bool)
-        for condition in self.conditions:
-            rows = condition.holds(batch) | rows
+        if not self.conditions:
+            return torch.zeros(batch.num_rows, dtype=torch.bool)
+        rows = self.conditions[0].holds(batch)
+        for condition in self.conditions[1:]:
+            rows = rows | condition.holds(batch).to(rows.device)
         return rows
 
 
