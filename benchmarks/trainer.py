@@ -124,6 +124,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="few steps and pairs")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch")
     parser.add_argument("--steps", type=int, default=100, help="steps of a turn")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of turns")
     parser.add_argument("--cpu-time", action="store_true", help="count the CPU's seconds, on a machine that is busy")
     args = parser.parse_args()
     if args.cpu_time:
@@ -146,7 +147,7 @@ def main() -> int:
     missed = 0
     print("| measure | ours | plain loop | ratio | must reach | ok |\n|---|---|---|---|---|---|")
     for name, (way, limit) in ways.items():
-        ours, plain = _pairs(way, lambda: plain_loop(batches), 2 if args.quick else PAIRS)
+        ours, plain = _pairs(way, lambda: plain_loop(batches), 2 if args.quick else args.pairs)
         ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
         is_good = limit is None or ratio <= limit
         missed += not is_good

@@ -23,7 +23,7 @@ def test_a_resumed_run_has_every_row_of_one_that_was_not_killed(tmp_path: Path) 
     with Saver(tmp_path) as saver:
         saver.save(TrainState(model=model), background=False)
         saver.restore(TrainState(model=resumed))
-    ids = torch.tensor([1, 2, 3, 9])
+    every_id = torch.tensor([1, 2, 3, 9])
     assert resumed.num_rows == model.num_rows == 4
-    assert torch.equal(resumed.lookup("user", ids), model.lookup("user", ids))
+    assert torch.equal(resumed.lookup("user", every_id), model.lookup("user", every_id))
     assert resumed.evict() == model.evict() == 3

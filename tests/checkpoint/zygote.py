@@ -62,6 +62,8 @@ class Zygote:
 def main() -> None:
     """Forks until its input ends."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    import torch._dynamo  # noqa: F401, PLC0415 - torch loads it at the first step otherwise, in every child
+
     import checkpoint.runs  # noqa: F401, PLC0415 - what children will need is there when they begin
 
     answer("ready")

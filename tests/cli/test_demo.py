@@ -58,7 +58,7 @@ def test_the_online_model_ends_above_the_hashed_and_the_frozen_one(
 def test_the_comparison_is_of_equal_memory_and_rows_expire(finished: tuple[dict[str, Any], str, str]) -> None:
     result, _, _ = finished
     assert result["memory_bytes"]["online"] <= result["memory_bytes"]["hashed"] == MEMORY_BYTES
-    assert result["frozen_day"] == 2.0
+    assert result["frozen_day"] == 1.35, "a sixth of the race, in whole batches"
     windows = result["windows"]
     assert [window["examples"] for window in windows] == list(range(32_000, 320_001, 32_000))
     assert sum(window["expired"] for window in windows) == result["expired"]

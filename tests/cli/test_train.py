@@ -154,6 +154,9 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
         "    @classmethod\n"
         "    def params(cls):\n"
         "        return super().params().set(num_batches=10**9)\n"
+        "    def model_fn(self, features, mode):\n"
+        "        open('started', 'w').close()\n"
+        "        return super().model_fn(features, mode)\n"
     )
     source = str(Path(monolith.__path__[0]).parent)
     run = f"import sys; sys.path.insert(0, {source!r}); from monolith.cli import main; sys.exit(main())"
@@ -161,10 +164,8 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     arguments = ["train", "endless:Endless", "--model_dir", "m 1", "--save_checkpoints_steps", "1000000"]
     process = subprocess.Popen([*program, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 40
-    locked = tmp_path / "m 1" / "monolith_chief.lock"
-    while not locked.exists() and process.poll() is None and time.monotonic() < deadline:
+    while not (tmp_path / "started").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=40)
     assert process.returncode == 130, said
@@ -172,3 +173,9 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     assert "go on with: monolith train endless:Endless --model_dir 'm 1' --save_checkpoints_steps 1000000" in said
     (step,) = steps_of(tmp_path / "m 1")
     assert f"step {step:,} with " in said
+
+
+def test_a_run_without_a_step_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "0"]) == 0
+    assert "no step was trained, and nothing saved" in capsys.readouterr().err
+    assert steps_of(tmp_path) == []

@@ -311,6 +311,21 @@ class TestRestoring:
         assert state.global_step == 7
         assert trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old")).state.global_step == 8  # type: ignore[union-attr]
 
+    def test_a_worker_waits_for_the_chief_to_prepare_the_directory(self, tmp_path: Path) -> None:
+        trained(tmp_path / "old")
+        options = RunnerConfig(
+            model_dir=str(tmp_path / "new"), restore_dir=str(tmp_path / "old"), index=1, num_workers=2
+        )
+
+        class Preparing(FakeClock):
+            def sleep(self, seconds: float) -> None:
+                assert seconds == 30
+                trained(tmp_path / "new", steps=0, restore_dir=str(tmp_path / "old"))
+
+        params = ExampleTask.params()
+        worker = Trainer(params, trainer_config_of(options, params), clock=Preparing())
+        assert worker.train(steps=1).global_step == 7
+
     def test_a_dense_part_that_starts_anew(self, tmp_path: Path) -> None:
         trained(tmp_path / "a")
         state = trained(tmp_path / "a", steps=0, clear_nn=True).state

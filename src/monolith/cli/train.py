@@ -114,8 +114,10 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
     found = {"global_step": state.global_step, "rows": rows, "model_dir": trainer.config.model_dir}
     if args.json:
         sys.stdout.write(f"{json.dumps(found)}\n")
-    else:
+    elif state.global_step:
         _tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
+    else:
+        _tell("no step was trained, and nothing saved")
     return 0 if stop.received is None else _INTERRUPTED
 
 

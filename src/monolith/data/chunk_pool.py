@@ -10,7 +10,8 @@ import ctypes
 import weakref
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,12 @@ _STEP = 1 << 20
 """Memory is taken in multiples of so many bytes, so that it fits requests that differ by a little."""
 
 
+@cache
+def _lease_type(size: int) -> type[ctypes.Array[ctypes.c_uint8]]:
+    """Kept, because making such a type takes longer than all the rest."""
+    return ctypes.c_uint8 * size
+
+
 class ChunkPool:
     """Hands out arrays of bytes, and gets their memory back when the last array that looks at it is gone.
 
@@ -32,19 +39,24 @@ class ChunkPool:
 
     def __init__(self) -> None:
         self._free: deque[bytearray] = deque(maxlen=_MOST_KEPT)
+        self._lent: dict[int, tuple[weakref.ref[Any], bytearray]] = {}
 
     def take(self, size: int) -> npt.NDArray[np.uint8]:
         """An array of this size, of whatever bytes."""
         memory = self._find(size)
         # Numpy's views do not know each other, but all of them hold this object: when it goes, the memory is free.
-        lease = (ctypes.c_uint8 * len(memory)).from_buffer(memory)
-        weakref.finalize(lease, self._free.append, memory).atexit = False
+        lease = _lease_type(len(memory)).from_buffer(memory)
+        watch = weakref.ref(lease, self._give_back)
+        self._lent[id(watch)] = watch, memory
         return np.frombuffer(memoryview(lease), dtype=np.uint8)[:size]
+
+    def _give_back(self, watch: weakref.ref[Any]) -> None:
+        self._free.append(self._lent.pop(id(watch))[1])
 
     def _find(self, size: int) -> bytearray:
         with suppress(IndexError):  # none left, or another reader was quicker
             while True:
-                memory = self._free.popleft()
+                memory = self._free.pop()  # the last one used, which may still be in a cache
                 if len(memory) >= size:
                     return memory
         return bytearray(-(-size // _STEP) * _STEP)

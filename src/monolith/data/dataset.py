@@ -27,6 +27,7 @@ from monolith.data.pipeline.shuffle import Shuffle
 from monolith.data.pipeline.split import Split, check_ratios
 from monolith.data.pipeline.window import MergedWindow
 from monolith.data.reading import Reading
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +54,18 @@ class Dataset(ABC, Generic[T_co]):
         Raises:
             InvalidArgumentError: the position is not of such a dataset; says how they differ.
         """
+
+    @property
+    def is_replayable(self) -> bool:
+        """Whether reading again from a position gives the same elements; stages that hold rows back rest on it."""
+        return True
+
+    def _require_replayable(self, what: str) -> None:
+        if not self.is_replayable:
+            raise InvalidArgumentError(
+                f"{what}: a restart would lose and double rows, as messages come in another order when they are read "
+                'again; give the topics order="fixed", or, for batch, call it on the KafkaDataset itself'
+            )
 
     def for_epoch(self, epoch: int) -> Dataset[T_co]:  # noqa: ARG002 - for those whose order depends on it
         """The dataset as `repeat` reads it in this pass, counted from 0: what shuffles takes another order."""
@@ -83,10 +96,12 @@ class Dataset(ABC, Generic[T_co]):
 
         `Batch` gives `Batch`, `Records` give `Records`, and other elements lists of them.
         """
+        self._require_replayable("batch")
         return _Derived(self, Rebatch(size, drop_remainder=drop_remainder))
 
     def shuffle(self, rows: int, *, seed: int = 0) -> Dataset[T_co]:
         """Rows in random order within windows of `rows` rows, which memory holds; another order in each epoch."""
+        self._require_replayable("shuffle")
         return _Derived(self, Shuffle(rows, seed=seed))
 
     def take(self, count: int) -> Dataset[T_co]:
@@ -107,6 +122,7 @@ class Dataset(ABC, Generic[T_co]):
 
     def split(self, ratios: Sequence[float], *, seed: int = 0, by: str | None = None) -> tuple[Dataset[T_co], ...]:
         """One dataset for each ratio, which share no row: by the value of a column, or by the place in the stream."""
+        self._require_replayable("split")
         parts = range(len(check_ratios("split", ratios)))
         return tuple(_Derived(self, Split(ratios, part, seed=seed, by=by)) for part in parts)
 
@@ -116,6 +132,7 @@ class Dataset(ABC, Generic[T_co]):
 
     def deduplicate(self: Dataset[Batch], columns: str | Sequence[str], *, window: int) -> Dataset[Batch]:
         """The batches without the rows that are equal in these columns to one of the last `window` rows."""
+        self._require_replayable("deduplicate")
         return _Derived(self, Deduplicate(columns, window))
 
     def mark_last(self) -> Dataset[tuple[T_co, bool]]:
@@ -133,6 +150,10 @@ class _Derived(Dataset[T], Generic[S, T]):
     def __init__(self, source: Dataset[S], stage: Stage[S, T]) -> None:
         self._source = source
         self._stage = stage
+
+    @property
+    def is_replayable(self) -> bool:
+        return self._source.is_replayable
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         return self._stage.read(self._source, position)

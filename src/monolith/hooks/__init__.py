@@ -19,6 +19,7 @@ from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWind
 from monolith.hooks.request_time import ReqTimeControlDumpHook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
+from monolith.hooks.server import ServerHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
@@ -62,6 +63,7 @@ __all__ = [
     "SaverListener",
     "SecondOrStepTimer",
     "SecondOrStepTimerWithTideSetting",
+    "ServerHook",
     "SetCurrentSessionHook",
     "SharedFlags",
     "StepCounterHook",

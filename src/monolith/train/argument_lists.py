@@ -63,8 +63,8 @@ def to_list(x: Any) -> list[Any]:
 def to_snake_case(name: str) -> str:
     """The name of a class as that of a variable; one that begins with an underscore gets ``private`` in front.
 
-    >>> to_snake_case("DeepFMTower"), to_snake_case("_Head"), to_snake_case("MLP2Layer")
-    ('deep_fm_tower', 'private__head', 'mlp2_layer')
+    >>> to_snake_case("DeepFMTower"), to_snake_case("_Head"), to_snake_case("Conv2D")
+    ('deep_fm_tower', 'private__head', 'conv2d')
     """
     words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.checkpoint import RestoreOptions, Saver, copy_checkpoint_state, get_checkpoint_state
+from monolith.checkpoint import (
+    RestoreOptions,
+    Saver,
+    copy_checkpoint_state,
+    get_checkpoint_state,
+    wait_for_monolith_checkpoint,
+)
 from monolith.clock import SystemClock
 from monolith.errors import NotFoundError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
@@ -256,8 +262,10 @@ class Trainer:
 
     def _restore(self, saver: Saver, state: TrainState) -> None:
         restoring = self.config.restoring
-        if restoring.from_dir is not None:
+        if restoring.from_dir is not None and self.config.worker_index == 0:
             copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
+        elif restoring.from_dir is not None:
+            wait_for_monolith_checkpoint(saver.model_dir, clock=self._clock)
         path = None
         if restoring.checkpoint is not None:
             chosen = get_checkpoint_state(saver.model_dir, restore_ckpt=restoring.checkpoint)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from monolith.data.kafka import KafkaPosition, Partition, merge_positions
 from monolith.data.kafka.fetching import fresh
+from monolith.data.kafka.gathering import Gathering, Piece
 from monolith.data.kafka.messages import Chunk
 from monolith.data.kafka.ordering import FixedOrder
+from monolith.data.records import Places, Records
 from monolith.errors import InvalidArgumentError
 
 PARTITIONS = st.builds(Partition, st.sampled_from(["clicks", "views", "ü/{}"]), st.integers(0, 5))
@@ -26,10 +28,14 @@ OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62), max_size=8)
 def test_a_position_comes_back_from_its_bytes(
     following: dict[Partition, int], ends: dict[Partition, int], turn: Partition | None, counts: dict[str, int]
 ) -> None:
-    position = KafkaPosition(next=following, ends=ends, turn=turn, counts=counts)
+    position = KafkaPosition(next=following, ends=ends, inside=ends, turn=turn, counts=counts)
     assert KafkaPosition.from_bytes(position.to_bytes()) == position
     turned_around = KafkaPosition(
-        next=dict(reversed(following.items())), ends=dict(reversed(ends.items())), turn=turn, counts=counts
+        next=dict(reversed(following.items())),
+        ends=dict(reversed(ends.items())),
+        inside=dict(reversed(ends.items())),
+        turn=turn,
+        counts=counts,
     )
     assert turned_around.to_bytes() == position.to_bytes()
 
@@ -154,6 +160,109 @@ def test_fixed_order_goes_on_behind_any_block_as_if_it_had_never_stopped(
     stopped = data.draw(st.integers(0, len(blocks) - 1))
     _, turn, following = blocks[stopped]
     assert blocks_of(contents, seed=seed + 7, block=block, following=following, turn=turn) == blocks[stopped + 1 :]
+
+
+MESSAGES = st.dictionaries(
+    st.builds(Partition, st.just("clicks"), st.integers(0, 3)),
+    st.lists(st.integers(0, 4), max_size=8),  # how many records each message holds
+    min_size=1,
+)
+
+
+class Arriving:
+    """Messages of many records, in pieces of random sizes and order."""
+
+    def __init__(
+        self,
+        contents: dict[Partition, list[int]],
+        seed: int,
+        *,
+        following: dict[Partition, int],
+        inside: dict[Partition, int],
+    ) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - no secret
+        self.contents = contents
+        self.next = dict(following)
+        self.to_skip = {(each, following[each]): count for each, count in inside.items()}
+
+    def piece(self) -> Piece | None:
+        left = [each for each, sizes in self.contents.items() if self.next[each] < len(sizes)]
+        if not left:
+            return None
+        chunks: list[tuple[Partition, range]] = []
+        for _ in range(self.random.randint(1, 3)):
+            partition = self.random.choice(left)
+            begin = self.next[partition]
+            end = min(len(self.contents[partition]), begin + self.random.randint(1, 3))
+            if end > begin:
+                chunks.append((partition, range(begin, end)))
+                self.next[partition] = end
+        rows = [
+            (number, offset, f"{partition}/{offset}/{record}".encode())
+            for number, (partition, offsets) in enumerate(chunks)
+            for offset in offsets
+            for record in range(self.contents[partition][offset])
+        ]
+        records = Records.from_list([record for _, _, record in rows])
+        places = Places(
+            tuple(f"{partition}, offset" for partition, _ in chunks),
+            np.array([number for number, _, _ in rows], np.int64),
+            np.array([offset for _, offset, _ in rows], np.int64),
+        )
+        whole = Records(records.buffer, records.spans, places=places)
+        through = {partition: offsets.stop for partition, offsets in chunks}
+        piece = Piece(whole, tuple(partition for partition, _ in chunks), through)
+        return piece.without_first(self.to_skip) if self.to_skip else piece
+
+
+@given(MESSAGES, st.integers(1, 7), st.integers(0, 1000), st.data())
+def test_exact_blocks_go_on_behind_any_of_them_in_any_order_of_arrival(
+    contents: dict[Partition, list[int]], size: int, seed: int, data: st.DataObject
+) -> None:
+    everything = sorted(
+        f"{each}/{offset}/{record}".encode()
+        for each, sizes in contents.items()
+        for offset, count in enumerate(sizes)
+        for record in range(count)
+    )
+    seen: list[bytes] = []
+    following, inside = dict.fromkeys(contents, 0), dict[Partition, int]()
+    for attempt in range(4):
+        arriving = Arriving(contents, seed + attempt, following=following, inside=inside)
+        gathering = Gathering(size, drop_remainder=False)
+        for _ in range(data.draw(st.integers(0, 4)) if attempt < 3 else 1000):
+            if (made := gathering.next_block(arriving.piece, lambda: 0)) is None:
+                break
+            block, behind = made
+            seen += list(block)
+            following.update(behind.following)
+            inside = {each: n for each, n in inside.items() if each not in behind.following} | behind.inside
+    assert sorted(seen) == everything
+
+
+def test_what_was_gathered_is_dropped_when_partitions_move() -> None:
+    """The third piece comes after a change; what was gathered before it is fetched again by whoever has it now."""
+    partition = Partition("clicks", 0)
+    pieces = [
+        Piece(
+            Records(one.buffer, one.spans, places=Places(("x",), np.zeros(1, np.int64), np.array([n]))),
+            (partition,),
+            {partition: n + 1},
+        )
+        for n in (0, 1, 0, 1, 2)
+        for one in [Records.from_list([b"%d" % n])]
+    ]
+    fetched = 0
+
+    def piece() -> Piece:
+        nonlocal fetched
+        fetched += 1
+        return pieces[fetched - 1]
+
+    made = Gathering(3, drop_remainder=False).next_block(piece, lambda: int(fetched > 2))
+    assert made is not None
+    assert list(made[0]) == [b"0", b"1", b"2"]
+    assert made[1].following == {partition: 3}
 
 
 def test_a_partition_that_runs_ahead_is_paused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from data.framed_files import framed, samples
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
-from monolith.data import Framing, Ids, Label, Parser
+from monolith.data import Framing, Ids, Label, LineIdField, Parser
 from monolith.data.kafka import KafkaConfig, KafkaDataset, KafkaPosition, KafkaReading, Partition, merge_positions
 from monolith.errors import InvalidArgumentError
 
@@ -218,6 +218,69 @@ def test_framed_samples_become_batches(cluster: KafkaCluster, order: str) -> Non
     assert sum(batch.num_rows for batch in batches) == 60
     got = [id_ for batch in batches for id_ in batch["user"].flat_values.tolist()]  # type: ignore[union-attr]
     assert sorted(got) == sorted(expected["user"].flat_values.tolist())  # type: ignore[union-attr]
+
+
+def messages_of(records: list[bytes], partition: int) -> list[bytes]:
+    """Framed messages of none to five records."""
+    values, at = [], 0
+    while at < len(records):
+        count = (7 * at + partition) % 6
+        values.append(framed(Framing.PLAIN, records[at : at + count]))
+        if not count:
+            values.append(framed(Framing.PLAIN, records[at : at + 1]))
+        at += count or 1
+    return values
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_a_pipeline_of_exact_batches_goes_on_behind_any_of_them(cluster: KafkaCluster, order: str, size: int) -> None:
+    topic = f"pipeline-{order}-{size}"
+    for partition in range(NUM_PARTITIONS):
+        cluster.write(topic, messages_of(samples(240)[partition::NUM_PARTITIONS], partition), partition=partition)
+    config = KafkaConfig(framing="plain", order=order, block_messages=9, linger_seconds=0.02)
+    parser = Parser("example", [LineIdField("req_time")])
+    dataset = KafkaDataset(topic, cluster.brokers, stop="end", config=config).batch(size).parse(parser).prefetch(2)
+
+    def times(position: bytes | None) -> tuple[list[list[int]], list[bytes]]:
+        with dataset.read(position) as reading:
+            positions, batches = [reading.position], []
+            for batch in reading:
+                batches.append(batch["req_time"].tolist())  # type: ignore[union-attr]
+                positions.append(reading.position)
+            return batches, positions
+
+    batches, positions = times(None)
+    assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+    everything = sorted(each for batch in batches for each in batch)
+    assert everything == [1_700_000_000 + number for number in range(240)]
+    for stopped in range(0, len(positions), max(1, len(positions) // 6)):
+        rest, _ = times(positions[stopped])
+        assert sorted(each for batch in [*batches[:stopped], *rest] for each in batch) == everything
+
+
+def test_what_holds_rows_back_is_refused_in_order_of_arrival() -> None:
+    arrival = KafkaDataset("clicks", "localhost:1")
+    for make in (
+        lambda: arrival.shuffle(10),
+        lambda: arrival.split([0.5, 0.5]),
+        lambda: arrival.batch(5).map(lambda block: block).batch(3),
+    ):
+        with pytest.raises(InvalidArgumentError, match='order="fixed"'):
+            make()
+    KafkaDataset("clicks", "localhost:1", config=KafkaConfig(order="fixed")).shuffle(10).batch(3)
+    in_group = KafkaDataset("clicks", "localhost:1", config=KafkaConfig(assignment="group", framing="plain"))
+    with pytest.raises(InvalidArgumentError, match="cannot hand over part of a message"):
+        in_group.batch(5)
+
+
+def test_a_remainder_is_left_out_or_left_for_the_next_pass(cluster: KafkaCluster) -> None:
+    cluster.spread("remainder", numbers(50))
+    dataset = KafkaDataset("remainder", cluster.brokers, stop="end", config=plain(block_messages=8))
+    with dataset.batch(20, drop_remainder=True).read() as reading:
+        assert [len(block) for block in reading] == [20, 20]
+        position = reading.position
+    assert len(rest_of(dataset.read(position))) == 10
 
 
 def test_a_partition_added_later_is_read_from_its_first_message(cluster: KafkaCluster) -> None:

@@ -26,6 +26,8 @@ WORLD: Final = ClickWorld(
 MEMORY_BYTES: Final = 6_000_000
 """What the hashed model gets; the online one stays below, rows, keys, index and filter together."""
 FREEZE_AFTER: Final = 5 * WORLD.examples_per_day
+"""Examples that the frozen model learns from, or `FREEZE_SHARE` of a race if that is less."""
+FREEZE_SHARE: Final = 1 / 6
 BATCH_SIZE: Final = 2_000
 MODELS: Final = ("online", "hashed", "frozen", "best")
 """Whose AUC is measured; ``best`` is that of the planted probabilities, which no model can pass."""
@@ -51,11 +53,6 @@ class Limits:
         if self.examples is None or self.examples >= 10 * day:
             return day
         return max(BATCH_SIZE, self.examples // 10 // BATCH_SIZE * BATCH_SIZE)
-
-    @property
-    def freeze_after(self) -> int:
-        """Examples that the frozen model learns from: a quarter of a short race."""
-        return FREEZE_AFTER if self.examples is None else min(FREEZE_AFTER, self.examples // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +104,11 @@ class Progress:
         return min(1.0, max(shares))
 
     @property
+    def is_time_to_freeze(self) -> bool:
+        """Whether the frozen model has learned for long enough."""
+        return self.examples >= FREEZE_AFTER or self.done >= FREEZE_SHARE
+
+    @property
     def examples_per_second(self) -> float:
         """Of the whole race: traffic made, three models, measurements."""
         return self.examples / self.seconds if self.seconds else 0.0
@@ -151,7 +153,7 @@ class Race:
 
     def _step(self, batch: Batch) -> None:
         progress = self.progress
-        if self._frozen is None and progress.examples >= progress.limits.freeze_after > 0:
+        if self._frozen is None and progress.examples and progress.is_time_to_freeze:
             self._frozen = Frozen(self._online, progress.seed)
             progress.frozen_day = progress.day
         started = self._clock.monotonic()

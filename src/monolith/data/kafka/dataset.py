@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.dataset import Dataset
@@ -12,11 +13,12 @@ from monolith.data.framing import Framing
 from monolith.data.kafka.client import Client
 from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.fetching import Fetching
+from monolith.data.kafka.gathering import Gathering
 from monolith.data.kafka.membership import Membership, run_mark
 from monolith.data.kafka.messages import Unwrapping
 from monolith.data.kafka.ordering import Arrival, FixedOrder
 from monolith.data.kafka.position import KafkaPosition
-from monolith.data.kafka.reading import KafkaReading
+from monolith.data.kafka.reading import KafkaReading, Starting
 from monolith.data.kafka.starting import (
     Start,
     Stop,
@@ -27,6 +29,7 @@ from monolith.data.kafka.starting import (
     new_offsets,
     offsets_behind,
 )
+from monolith.data.pipeline.counts import whole_number
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
@@ -85,10 +88,35 @@ class KafkaDataset(Dataset[Records]):
         self.stop = stop
         self.config = KafkaConfig() if config is None else config
         self.bad = BadRecords() if bad is None else bad
+        self._rows: int | None = None
+        self._drop_remainder = False
         if self.config.assignment == "group" and stop == "end":
             raise ValueError(
                 'stop "end" needs assignment "worker": nobody in a group knows which part of the end is his'
             )
+
+    @property
+    def is_replayable(self) -> bool:
+        """Messages in order of arrival come in another order when they are read again."""
+        return self.config.order == "fixed"
+
+    def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
+        """Blocks of exactly `size` records; the last one as large as it comes, or left out.
+
+        In order of arrival they are made here, and a position may stand inside a message: reading again what came in
+        front of it would give another order.
+        """
+        if self.is_replayable:
+            return super().batch(size, drop_remainder=drop_remainder)
+        if self.config.assignment == "group" and self.config.framing is not None:
+            raise InvalidArgumentError(
+                "batch: a group cannot hand over part of a message, and with a framing a message may hold many; "
+                'use assignment "worker"'
+            )
+        other = copy(self)
+        other._rows = whole_number("batch: size", size, at_least=1)  # noqa: SLF001 - a copy of this one
+        other._drop_remainder = drop_remainder or self._drop_remainder  # noqa: SLF001 - a copy of this one
+        return other
 
     def read(self, position: bytes | None = None) -> KafkaReading:
         """Connects, and begins to read: where `start` says, or behind a position.
@@ -137,7 +165,12 @@ class KafkaDataset(Dataset[Records]):
             )
             if behind is not None and behind.turn is not None and behind.turn in mine:
                 ordering.start_with(behind.turn)
-        return self._reading(client, fetching, ordering, dict(fetching.fetched), partitions)
+        following = dict(fetching.fetched)
+        inside: Offsets = {}
+        if behind is not None:
+            # Not where the brokers made it begin elsewhere.
+            inside = {each: n for each, n in behind.inside.items() if behind.next.get(each) == following.get(each)}
+        return self._reading(client, fetching, ordering, Starting(following, inside, self._counts(partitions)))
 
     def _read_in_group(self, client: Client, partitions: Sequence[Partition], position: bytes | None) -> KafkaReading:
         following: Offsets = {}
@@ -150,7 +183,7 @@ class KafkaDataset(Dataset[Records]):
         handover.close_after(client)
         handover.mark = run_mark(position)
         Membership(client, handover, fetching, following=following, start=self.start).join()
-        return self._reading(client, fetching, Arrival(fetching), following, partitions)
+        return self._reading(client, fetching, Arrival(fetching), Starting(following, {}, self._counts(partitions)))
 
     def _fetching(self, client: Client, ends: Offsets) -> Fetching:
         stop_ms = milliseconds(self.stop) if isinstance(self.stop, datetime) else None
@@ -170,8 +203,7 @@ class KafkaDataset(Dataset[Records]):
         client: Client,
         fetching: Fetching,
         ordering: Ordering,
-        following: Offsets,
-        partitions: Sequence[Partition],
+        start: Starting,
     ) -> KafkaReading:
         unwrapping = Unwrapping(
             framing=None if self.config.framing is None else Framing.of(self.config.framing),
@@ -179,13 +211,16 @@ class KafkaDataset(Dataset[Records]):
             max_record_bytes=self.config.max_record_bytes,
             bad=self.bad,
         )
-        counts = {topic: sum(each.topic == topic for each in partitions) for topic in self.topics}
+        gathering = None if self._rows is None else Gathering(self._rows, drop_remainder=self._drop_remainder)
         return KafkaReading(
             client,
             fetching,
             ordering,
             unwrapping=unwrapping,
             config=self.config,
-            following=following,
-            counts=counts,
+            start=start,
+            gathering=gathering,
         )
+
+    def _counts(self, partitions: Sequence[Partition]) -> dict[str, int]:
+        return {topic: sum(each.topic == topic for each in partitions) for topic in self.topics}

@@ -51,6 +51,8 @@ class Fetching:
         """Where partitions end, of those for which that is known."""
         self.lost = 0
         """Messages that the brokers had deleted before they could be read."""
+        self.generation = 0
+        """Changes when the partitions that are ours do."""
         self._seen_ends: Offsets = {}
         self._paused: set[Partition] = set()
 
@@ -59,10 +61,12 @@ class Fetching:
         there = self._client.watermarks(list(offsets))
         checked = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
         self.fetched = dict(checked)
+        self.generation += 1
         self._assign()
 
     def disown(self, partitions: Iterable[Partition]) -> None:
         """Forgets partitions: what still comes of them is left to their new owner."""
+        self.generation += 1
         for partition in partitions:
             self.fetched.pop(partition, None)
             self._paused.discard(partition)

@@ -35,6 +35,8 @@ class KafkaPosition:
     """The offset behind the last message that was handed out; of a partition that gave none, where it began."""
     ends: Offsets = field(default_factory=dict)
     """Where the partitions end, of a pass that is not over: reading on ends where reading through would have."""
+    inside: Offsets = field(default_factory=dict)
+    """Of the message at `next`, how many records were handed out already; 0 where nothing is said."""
     turn: Partition | None = None
     """Whose block comes next, in fixed order."""
     counts: dict[str, int] = field(default_factory=dict)
@@ -45,6 +47,8 @@ class KafkaPosition:
         values: dict[str, Any] = {"kafka": _VERSION, "next": _nested(self.next), "partitions": self.counts}
         if self.ends:
             values["ends"] = _nested(self.ends)
+        if self.inside:
+            values["inside"] = _nested(self.inside)
         if self.turn is not None:
             values["turn"] = list(self.turn)
         return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
@@ -66,6 +70,7 @@ class KafkaPosition:
             return cls(
                 next=_flat(values["next"]),
                 ends=_flat(values.get("ends", {})),
+                inside=_flat(values.get("inside", {})),
                 turn=None if turn is None else Partition(str(turn[0]), int(turn[1])),
                 counts={str(topic): int(count) for topic, count in values["partitions"].items()},
             )
@@ -86,17 +91,20 @@ def merge_positions(positions: Iterable[bytes]) -> bytes:
     b'{"kafka":1,"next":{"clicks":{"0":7,"1":3}},"partitions":{}}'
     """
     merged: Offsets = {}
+    inside: Offsets = {}
     ends: Offsets = {}
     counts: dict[str, int] = {}
     for position in positions:
         part = KafkaPosition.from_bytes(position)
         for partition, offset in part.next.items():
-            merged[partition] = max(offset, merged.get(partition, 0))
+            place = max((offset, part.inside.get(partition, 0)), (merged.get(partition, 0), inside.get(partition, 0)))
+            merged[partition], inside[partition] = place
         # A worker that is done has dropped its ends: its partitions begin a new pass, the others finish theirs.
         ends |= part.ends
         for topic, count in part.counts.items():
             counts[topic] = max(count, counts.get(topic, 0))
-    return KafkaPosition(next=merged, ends=ends, counts=counts).to_bytes()
+    inside = {partition: count for partition, count in inside.items() if count}
+    return KafkaPosition(next=merged, ends=ends, inside=inside, counts=counts).to_bytes()
 
 
 def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:

@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith.data.dataset import Reading
+from monolith.data.kafka.gathering import Behind, Piece
 from monolith.data.kafka.position import KafkaPosition
 from monolith.errors import CancelledError, FailedPreconditionError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from monolith.data.kafka.client import Client
     from monolith.data.kafka.config import KafkaConfig
     from monolith.data.kafka.fetching import Fetching
-    from monolith.data.kafka.messages import Unwrapping
+    from monolith.data.kafka.gathering import Gathering
+    from monolith.data.kafka.messages import Chunk, Unwrapping
     from monolith.data.kafka.ordering import Ordering
     from monolith.data.kafka.position import Offsets
     from monolith.data.records import Records
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Where a reading begins."""
+
+    following: Offsets
+    """Of each partition the next offset; the reading keeps it up to date, and so may others who hold it."""
+    inside: Offsets
+    """Records of the message there that were handed out before."""
+    counts: dict[str, int]
+    """Partitions of each topic."""
 
 
 class KafkaReading(Reading["Records"]):
@@ -34,16 +51,19 @@ class KafkaReading(Reading["Records"]):
         *,
         unwrapping: Unwrapping,
         config: KafkaConfig,
-        following: Offsets,
-        counts: dict[str, int],
+        start: Starting,
+        gathering: Gathering | None,
     ) -> None:
         self._client = client
         self._fetching = fetching
         self._ordering = ordering
         self._unwrapping = unwrapping
         self._config = config
-        self._following = following
-        self._counts = counts
+        self._following = start.following
+        self._inside = dict(start.inside)
+        self._to_skip = {(each, start.following[each]): count for each, count in start.inside.items()}
+        self._counts = start.counts
+        self._gathering = gathering
         self._origin = f"Kafka at {client.brokers}"
         self._lock = threading.Lock()  # held while messages are fetched; `close` waits for it
         self._is_closed = False
@@ -55,10 +75,12 @@ class KafkaReading(Reading["Records"]):
     @property
     def position(self) -> bytes:
         """The offset behind the last message of the last block, of each partition."""
-        is_over = self._is_over or self._ordering.is_over()
+        holds_back = self._gathering is not None and self._gathering.holds_back
+        is_over = self._is_over or (self._ordering.is_over() and not holds_back)
         return KafkaPosition(
             next=self._following,
             ends={} if is_over else self._fetching.ends,
+            inside=self._inside,
             turn=self._ordering.turn,
             counts=self._counts,
         ).to_bytes()
@@ -112,13 +134,31 @@ class KafkaReading(Reading["Records"]):
                 self._client.close()
 
     def _advance(self) -> Records | None:
+        if self._gathering is None:
+            piece = self._next_piece()
+            if piece is None:
+                return None
+            records, behind = piece.records, Behind(piece.through, {})
+        else:
+            gathered = self._gathering.next_block(self._next_piece, lambda: self._fetching.generation)
+            if gathered is None:
+                return None
+            records, behind = gathered
+        self._following.update(behind.following)
+        for partition in behind.following:
+            self._inside.pop(partition, None)
+        self._inside |= behind.inside
+        return records
+
+    def _next_piece(self) -> Piece | None:
         while True:
             if block := self._ordering.take():
-                records = self._unwrapping.records(block, self._origin)
-                for chunk in block:
-                    self._following[chunk.partition] = int(chunk.offsets[-1]) + 1
-                if len(records):
-                    return records
+                piece = self._piece_of(block)
+                if len(piece.records):
+                    return piece
+                # Messages without a record: nothing is handed out of them, here or after a restart.
+                if self._gathering is None:
+                    self._following.update(piece.through)
             elif self._ordering.is_over():
                 return None
             elif chunks := self._fetching.fetch(self._config.block_messages):
@@ -130,6 +170,15 @@ class KafkaReading(Reading["Records"]):
                 return None
             else:
                 self._client.check_contact()
+
+    def _piece_of(self, block: Sequence[Chunk]) -> Piece:
+        records = self._unwrapping.records(block, self._origin)
+        through = {chunk.partition: int(chunk.offsets[-1]) + 1 for chunk in block}
+        piece = Piece(records, tuple(chunk.partition for chunk in block), through)
+        if self._to_skip and any(each in through for each, _ in self._to_skip):
+            piece = piece.without_first(self._to_skip)
+            self._to_skip = {place: count for place, count in self._to_skip.items() if place[0] not in through}
+        return piece
 
     def _is_idle(self) -> bool:
         """Whether the stream is silent, and not just out of reach."""

@@ -11,4 +11,4 @@ from monolith.testing.crash.fingerprint import fingerprint
 from monolith.testing.crash.scenarios import SCENARIOS, Scenario
 from monolith.testing.crash.trial import Kill, Trial, run_trials
 
-__all__ = ["SCENARIOS", "Kill", "Scenario", "Trial", "fingerprint", "run_trials"]
+__all__ = ["Kill", "SCENARIOS", "Scenario", "Trial", "fingerprint", "run_trials"]
