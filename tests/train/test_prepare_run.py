@@ -26,8 +26,9 @@ def test_it_goes_in_the_order_of_the_original(monkeypatch: pytest.MonkeyPatch) -
             order.append(name)
             super().__setitem__(name, value)
 
-    prepare_run(RunnerConfig(restore_ckpt="model.ckpt-30", **PARTIAL_SYNC), Flags())
-    assert order == ["mlp_pass", "exception hook", "rank", "restore_ckpt"]
+    options = RunnerConfig(restore_ckpt="model.ckpt-30", kafka_topics="a", kafka_servers="h:1", **PARTIAL_SYNC)
+    prepare_run(options, Flags())
+    assert order == ["mlp_pass", "exception hook", "rank", "kafka_topics", "kafka_servers", "restore_ckpt"]
 
 
 class TestFlags:
