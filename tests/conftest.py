@@ -39,9 +39,13 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def watched_folders(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
-    """Where a test could leave files that pytest does not remove: among temporary files, or in the project."""
+    """Where a test could leave files that pytest does not remove: among temporary files, or in the project.
+
+    Set up before all others and torn down after them, it fails the run when a fixture that several tests share has left
+    something behind; `nothing_left_behind` sees what single tests leave.
+    """
     # What torch compiles is worth keeping from run to run, so it stays where it would be without us.
     compiled = environment.get("TORCHINDUCTOR_CACHE_DIR") or str(
         Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
@@ -51,7 +55,9 @@ def watched_folders(project_root: Path, tmp_path_factory: pytest.TempPathFactory
         patch.setattr(tempfile, "tempdir", temporary)
         patch.setenv("TMPDIR", temporary)  # for processes that a test starts
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", compiled)
+        before = holdings([temporary])
         yield temporary, str(project_root)
+        assert left_behind(before, [temporary]) == []
 
 
 @pytest.fixture(autouse=True)
