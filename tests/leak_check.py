@@ -34,9 +34,10 @@ def holdings() -> Holdings:
         threads=frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()),
         processes=frozenset(
             # By its command, so that a shared server that a test has killed and started again is the same one.
-            f"process {_command(child)}"
+            f"process {command}"
             for children in Path("/proc/self/task").glob("*/children")
             for child in _text(children).split()
+            if (command := _command(child))
         ),
         descriptors=frozenset(
             f"descriptor {target}"
@@ -56,13 +57,13 @@ def left_behind(before: Holdings) -> list[str]:
 
 
 def _command(process: str) -> str:
-    """What the process was started as, or its number where it has ended and was not waited for."""
+    """What the process was started as; nothing for one that has ended and was not waited for: it holds nothing."""
     for _ in range(20):
         # One that was started a moment ago has no command yet.
         if command := _text(Path(f"/proc/{process}/cmdline")).replace("\0", " "):
             return command
         time.sleep(0.001)
-    return process
+    return ""
 
 
 def _text(path: Path) -> str:

@@ -340,6 +340,17 @@ def test_a_killed_save_leaves_a_whole_checkpoint_and_is_cleaned_up(
         assert not list(tmp_path.glob("*.saving"))
 
 
+def test_what_another_program_left_is_not_removed(tmp_path: Path, run: Run) -> None:
+    """A save of ours was killed at a step of which there is a TensorFlow checkpoint."""
+    foreign = ["model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001"]
+    ours = ["model.ckpt-9.safetensors", "model.ckpt-9.manifest.tmp", "model.ckpt-9.saving"]
+    for name in [*foreign, *ours]:
+        (tmp_path / name).write_text("")
+    with Saver(tmp_path) as saver:
+        saver.save(run.state)
+    assert {path.name for path in tmp_path.glob("model.ckpt-9*")} == set(foreign)
+
+
 LOCKING = textwrap.dedent("""
     import os, time
     from monolith.checkpoint import ModelDirLock

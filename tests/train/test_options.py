@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import logging
 import re
 from pathlib import Path
@@ -81,6 +82,11 @@ def trained(tmp_path: Path, steps: int = 6, **options: Any) -> Trainer:
     return trainer
 
 
+@functools.cache
+def parsed(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
 class TestThePage:
     def test_it_lists_every_option_once(self) -> None:
         listed = re.findall(r"^\| (`[a-z_0-9`, ]+`) \|", PAGE, re.MULTILINE)
@@ -100,7 +106,7 @@ class TestThePage:
             assert ids, name
             for each in ids:
                 file, *path = each.split("::")
-                node: Any = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+                node: Any = parsed(file)
                 for part in path:
                     found = [child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part]
                     assert found, f"{name}: {each}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 SAVING = ".saving"
 """Marks a prefix whose save has begun; without a manifest beside it the save did not end."""
 TENSORS, META, ASSETS = ".safetensors", ".meta", ".assets"
+_OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)(\.tmp)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,8 @@ def remove_torn_saves(folder: Folder) -> None:
         if f"{prefix}{SUFFIX}" in names:
             folder.remove(name)
         else:
-            remove_prefix(folder, prefix)
+            # Files of another program, such as a TensorFlow checkpoint of the same step, are not ours to remove.
+            remove_prefix(folder, prefix, keep={each for each in names if not _OURS.search(each)})
 
 
 def _entry(name: str, total: FileSum) -> FileEntry:

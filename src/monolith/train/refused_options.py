@@ -47,7 +47,7 @@ REFUSED_OPTIONS: Final[dict[str, str]] = {
     "max_rpc_deadline_millis": _SERVING,
     "containers_ready_time_secs": _CLUSTER,
     "max_slow_start_wait_minute": _CLUSTER,
-    "enable_model_ckpt_info": "counts by slot are in the manifest; see monolith checkpoint show",
+    "enable_model_ckpt_info": "counts by slot are written with every checkpoint, to ckpt.info-<step>",
     "only_feature_engineering": "batches are not written as ExampleBatch files; see monolith data convert",
     "enable_variable_partition": _CLUSTER,
     "enable_fused_layout": "lookups always go straight into one buffer of the model's layout",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Ids = dict[str, Tensor | Ragged]
 
 SLOTS = ("user", "item", "tags", "context")
-USER_DAYS, ITEM_DAYS = 14, 8
+USER_DAYS, ITEM_DAYS = 10, 4
 
 
 class Contestant(Protocol):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORLD: Final = ClickWorld(
     num_users=10_000, num_items=3_000, num_tags=200, examples_per_day=40_000, visitors=0.5, zipf=1.0, drift_days=80.0
 )
-MEMORY_BYTES: Final = 6_000_000
+MEMORY_BYTES: Final = 5_500_000
 """What the hashed model gets; the online one stays below, rows, keys, index and filter together."""
 FREEZE_AFTER: Final = 5 * WORLD.examples_per_day
 """Examples that the frozen model learns from, or `FREEZE_SHARE` of a race if that is less."""

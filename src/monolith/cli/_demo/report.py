@@ -96,6 +96,9 @@ def html_of(progress: Progress, *, is_complete: bool) -> str:
         "budget": f"{MEMORY_BYTES / 1e6:.1f}",
         "user_days": str(USER_DAYS),
         "item_days": str(ITEM_DAYS),
+        "expiry": "That is why the table stops growing while the traffic goes on."
+        if summary["expired"]
+        else "The run was too short for that to happen.",
         "frozen": "It had not happened yet when the run ended."
         if progress.frozen_day is None
         else f"Here that was after {progress.frozen_day:g} days.",
@@ -219,7 +222,7 @@ def _memory_note(most: int) -> str:
 def _settings(progress: Progress) -> str:
     online = progress.online_seconds
     rows = {
-        "command": f"monolith demo --seed {progress.seed}",
+        "command": _command(progress),
         "traffic": f"{WORLD.num_users:,} users and {WORLD.num_items:,} items at any one time, "
         f"{WORLD.visitors:.0%} of impressions to visitors who never return, {WORLD.examples_per_day:,} examples a day",
         "lifetimes": f"a user leaves after {WORLD.user_life_days:g} days, an item after {WORLD.item_life_days:g};"
@@ -231,6 +234,13 @@ def _settings(progress: Progress) -> str:
         f" {torch.get_num_threads()} threads; monolith {__version__}",
     }
     return "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+
+
+def _command(progress: Progress) -> str:
+    limits = progress.limits
+    given = {"examples": limits.examples, "seconds": limits.seconds, "seed": progress.seed}
+    flags = [f"--{name} {value}" for name, value in given.items() if value is not None]
+    return " ".join(["monolith demo", *flags])
 
 
 def _table(progress: Progress) -> str:

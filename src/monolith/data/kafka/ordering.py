@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from monolith.data.kafka.position import Partition
 
 
+_LOOKED_AT = 32
+"""Messages of a chunk whose size is looked at: all of them would cost as much as fetching them does."""
+_BYTES_OF_AN_OBJECT = 64
+"""What Python adds to each byte string and its place in a list: of small messages it is the greater part."""
+
+
 class Ordering(Protocol):
     """Makes blocks of messages."""
 
@@ -125,13 +131,20 @@ class _Queue:
 
     def __init__(self) -> None:
         self._chunks: deque[Chunk] = deque()
+        self._bytes_per_message = 0.0
         self.messages = 0
-        self.size_bytes = 0
+
+    @property
+    def size_bytes(self) -> float:
+        """What they take in memory, about."""
+        return self.messages * self._bytes_per_message
 
     def add(self, chunk: Chunk) -> None:
+        some = chunk.values[:: max(1, len(chunk) // _LOOKED_AT)]
+        size = sum(map(len, filter(None, some))) / len(some) + _BYTES_OF_AN_OBJECT
+        self._bytes_per_message = max(size, 0.9 * self._bytes_per_message)
         self._chunks.append(chunk)
         self.messages += len(chunk)
-        self.size_bytes += _size_bytes(chunk)
 
     def take(self, count: int) -> list[Chunk]:
         taken: list[Chunk] = []
@@ -143,10 +156,4 @@ class _Queue:
             taken.append(chunk)
             count -= len(chunk)
             self.messages -= len(chunk)
-            self.size_bytes -= _size_bytes(chunk)
         return taken
-
-
-def _size_bytes(chunk: Chunk) -> int:
-    # What Python adds to each byte string counts, too: small messages are mostly that.
-    return sum(map(len, filter(None, chunk.values))) + 64 * len(chunk)
