@@ -11,6 +11,9 @@ from pathlib import Path
 _KEPT_BY_TORCH = re.compile(r"/perf-\d+\.map$")
 """Torch's kernels open a map of what they compile for profilers, once for the life of the process."""
 
+_KEPT_THREADS = frozenset({"tqdm_monitor"})
+"""Of libraries, once for the life of the process: torch's compiler shows its progress with tqdm where that is there."""
+
 _GRACE_SECONDS = 5.0
 """What was told to stop may take this long to be gone."""
 
@@ -31,7 +34,11 @@ class Holdings:
 def holdings() -> Holdings:
     """What this process has now; pipes and event descriptors are left out: libraries keep some for good."""
     return Holdings(
-        threads=frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()),
+        threads=frozenset(
+            f"thread {thread.name} ({thread.ident})"
+            for thread in threading.enumerate()
+            if thread.name not in _KEPT_THREADS
+        ),
         processes=frozenset(
             # By its command, so that a shared server that a test has killed and started again is the same one.
             f"process {command}"
