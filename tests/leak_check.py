@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _KEPT_BY_TORCH = re.compile(r"/perf-\d+\.map$")
 """Torch's kernels open a map of what they compile for profilers, once for the life of the process."""
 
+_KEPT_THREADS = frozenset({"tqdm_monitor"})
+"""Of libraries, once for the life of the process: torch's compiler shows its progress with tqdm where that is there."""
+
 _KEPT_ON_DISK = re.compile(
     r"\..*"  # caches of tools in the project's folder: .pytest_cache, .hypothesis, .coverage
     r"|hsperfdata_.*"  # what every Java machine shows of itself; ZooKeeper and Kafka are such
@@ -54,7 +57,11 @@ def holdings(folders: Sequence[str] = ()) -> Holdings:
     Pipes and event descriptors are left out: libraries keep some for good.
     """
     return Holdings(
-        threads=frozenset(f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()),
+        threads=frozenset(
+            f"thread {thread.name} ({thread.ident})"
+            for thread in threading.enumerate()
+            if thread.name not in _KEPT_THREADS
+        ),
         # By its command, so that a shared server that a test has killed and started again is the same one.
         processes=frozenset(f"process {command}" for child in _children() if (command := _command(child))),
         descriptors=frozenset(f"descriptor {target}" for target in _open_targets()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,12 @@ class ObjectStore(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.fails_after: int | None = None
         """How many more requests are answered before the store fails."""
+
+    def wait_for_handlers(self) -> None:
+        """Until every connection is closed; the clients close theirs first."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline and any("process_request" in each.name for each in threading.enumerate()):
+            time.sleep(0.01)
 
     @property
     def url(self) -> str:

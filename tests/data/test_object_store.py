@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,19 +23,27 @@ from monolith.errors import NotFoundError
 s3fs = pytest.importorskip("s3fs")
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[ObjectStore]:
-    """One for all tests: a client of s3fs takes seconds to make."""
-    with object_store() as made:
-        yield made
-    s3fs.S3FileSystem.clear_instance_cache()
+@pytest.fixture(scope="module", autouse=True)
+def loop_of_fsspec() -> None:
+    """Starts the threads that fsspec keeps for ever: its loop, and those that look up addresses for it."""
+
+    async def look_up() -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(None, time.sleep, 0.05) for _ in range(4)))
+
+    fsspec.asyn.sync(fsspec.asyn.get_loop(), look_up)
 
 
 @pytest.fixture
-def store(served: ObjectStore) -> ObjectStore:
-    served.objects.clear()
-    served.requests.clear()
-    return served
+def store() -> Iterator[ObjectStore]:
+    with object_store() as made:
+        yield made
+        for system in list(s3fs.S3FileSystem._cache.values()):
+            if system._s3 is not None:
+                fsspec.asyn.sync(system.loop, system._s3.__aexit__, None, None, None)
+                system._s3 = None
+        s3fs.S3FileSystem.clear_instance_cache()
+        made.wait_for_handlers()
 
 
 def options(store: ObjectStore) -> dict[str, Any]:

@@ -219,6 +219,16 @@ def test_sessions_nest_and_end_also_by_an_error() -> None:
     assert current_global_step() is None
 
 
+def test_sessions_may_end_in_any_order() -> None:
+    outer, inner = global_step_from(lambda: 1), global_step_from(lambda: 2)
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    assert current_global_step() == 2
+    inner.__exit__(None, None, None)
+    assert current_global_step() is None
+
+
 def test_the_step_reaches_another_thread_by_a_copied_context_only() -> None:
     seen: list[int | None] = []
     with global_step_from(lambda: 5):

@@ -8,7 +8,7 @@ mistake: an undeclared name is refused, with those it resembles.
 >>> p.batch_size = 64
 >>> p.batchsize
 Traceback (most recent call last):
-AttributeError: batchsize (did you mean: [batch_size])
+AttributeError: batchsize (did you mean: [batch_size])...
 """
 
 from __future__ import annotations
