@@ -33,6 +33,7 @@ def run_under_torchrun(folder: Path) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     command += [f"--nproc-per-node={NUM_PROCESSES}", str(SUITE), str(folder)]
     variables = {**environment.starting_with(""), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    variables["TMPDIR"] = str(folder)  # the launcher leaves a folder for its logs
     variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
