@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from monolith.data import Compression, Framing, SampleFormat
 
 
-def test_example_runs(project_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_runs(
+    project_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a reader's temporary folders are not removed by the page
     text = (project_root / "docs" / "how-to" / "example-files.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     exec(compile(example, "example-files.md", "exec"), {"__name__": "how_to"})  # noqa: S102 - what the reader runs
