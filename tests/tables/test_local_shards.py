@@ -149,6 +149,31 @@ def test_times_go_with_their_ids() -> None:
         stores[0].apply([(plan, torch.ones(32))], rule(1, times=torch.zeros(3, dtype=torch.int64)))
 
 
+def test_the_time_of_a_single_id_is_its_own() -> None:
+    for store in (shards(4), LocalStore(TABLES)):
+        plan = plan_of(store, [8], [], 0)
+        store.apply([(plan, torch.ones(3))], rule(0, times=torch.tensor([77]))).result()
+        assert [time for time, _ in contents(store).values()] == [77]
+
+
+def test_an_update_that_stopped_half_way_is_completed_by_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, whole = shards(3), LocalStore(TABLES)
+    train(whole, list(range(30)), 0)
+    plan = plan_of(store, list(range(30)), [], 0)
+
+    def fail(_: Any) -> Any:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(store.shards[1], "commit", fail)
+        with pytest.raises(MemoryError):
+            store.apply([(plan, torch.ones(90))], rule(0))
+    assert 0 < store.stats().rows < 30
+    assert not store.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
+    assert contents(store) == contents(whole)
+    assert store.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
+
+
 def test_expiry_counts_from_the_newest_time_of_all_shards() -> None:
     store = shards(3)
     old, new = ids_of_shard(0, 3, 2), ids_of_shard(2, 3, 1)

@@ -251,8 +251,8 @@ class LocalShards:
         """The update as each shard takes it: with the times of its own ids."""
         sizes = [len(plan.inverse) for plan in plans]
         times = time_array(rule.times, (sum(sizes),), _SUBJECT)
-        if len(times) == 1:
-            return [rule] * len(self.shards)
+        if len(times) == 1:  # of all ids, or of the only one, which is not in every shard
+            return [replace(rule, times=int(times[0]))] * len(self.shards)
         by_plan = np.split(times, np.cumsum(sizes)[:-1])
         return [
             replace(
@@ -302,9 +302,11 @@ def _require_splits(splits: np.ndarray[tuple[int, ...], np.dtype[np.int64]], *, 
 
 
 def _sum(parts: Sequence[_Counts]) -> _Counts:
-    """Counts added up; a flag is set where it is set in some part."""
+    """Counts added up; a batch is a duplicate if it is one for every shard."""
     totals = {each.name: sum(getattr(part, each.name) for part in parts) for each in fields(parts[0])}
-    return type(parts[0])(**{name: bool(total) if name == "duplicate" else total for name, total in totals.items()})
+    if "duplicate" in totals:
+        totals["duplicate"] = totals["duplicate"] == len(parts)
+    return type(parts[0])(**totals)
 
 
 def _table_stats(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
