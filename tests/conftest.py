@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import getpass
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +40,31 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         yield server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def watched_folders(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
+    """Where a test could leave files that pytest does not remove: among temporary files, or in the project.
+
+    Set up before all others and torn down after them, it fails the run when a fixture that several tests share has left
+    a process or a file; threads and sockets that a library keeps for good are started by such fixtures on purpose.
+    """
+    # What torch compiles is worth keeping from run to run, so it stays where it would be without us.
+    compiled = environment.get("TORCHINDUCTOR_CACHE_DIR") or str(
+        Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    )
+    temporary = str(tmp_path_factory.mktemp("t", numbered=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", temporary)
+        patch.setenv("TMPDIR", temporary)  # for processes that a test starts
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", compiled)
+        before = holdings([temporary])
+        yield temporary, str(project_root)
+        kept = dataclasses.replace(holdings(), files=before.files, processes=before.processes)
+        assert left_behind(kept, [temporary]) == []
+
+
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Fails any test after which a thread, a process, a socket or an open file is still there."""
-    before = holdings()
+def nothing_left_behind(watched_folders: tuple[str, ...]) -> Iterator[None]:
+    """Fails any test after which a thread, a process, a socket, an open file or a new file is still there."""
+    before = holdings(watched_folders)
     yield
-    assert left_behind(before) == []
+    assert left_behind(before, watched_folders) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import fsspec
@@ -26,7 +27,8 @@ PAGES = [
 
 @pytest.mark.usefixtures("nothing_left_behind")
 @pytest.mark.parametrize("page", PAGES)
-def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a reader's temporary folders are not removed by the page
     monkeypatch.setenv("MONOLITH_METRIC_PREFIX", "put back afterwards")
     blocks = re.findall(
         r"^```python\n(.*?)^```$", (HOW_TO / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
@@ -38,3 +40,18 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         collective.shutdown()
         fsspec.filesystem("memory").store.clear()
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in HOW_TO.glob("discovery-*.md")))
+def test_a_page_of_a_discovery_service_answers_four_questions(page: str) -> None:
+    text = (HOW_TO / page).read_text(encoding="utf-8")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    titles, bodies = zip(*(section.split("\n", 1) for section in sections), strict=True)
+    assert titles == ("What to set", "What it writes", "How to look at it", "How it fails")
+    assert all(body.strip() for body in bodies)
+    assert "| You see | Because | Do |" in bodies[-1]
+
+
+def test_every_discovery_service_has_a_page() -> None:
+    names = {"consul", "host-files", "mlp", "static", "tf-config", "zookeeper"}
+    assert {path.stem.removeprefix("discovery-") for path in HOW_TO.glob("discovery-*.md")} == names

@@ -310,6 +310,28 @@ class TestRestoring:
         assert second.state is not None
         assert second.state.global_step == 4, "it is applied once to a directory"
 
+    @pytest.mark.parametrize("folder", ["", "/elsewhere/"])
+    def test_a_checkpoint_is_named_with_or_without_a_folder(self, tmp_path: Path, folder: str) -> None:
+        trained(tmp_path, save_checkpoints_steps=2)
+        state = trained(tmp_path, steps=1, restore_ckpt=f"{folder}model.ckpt-2").state
+        assert state is not None
+        assert state.global_step == 3
+
+    def test_who_only_looks_gets_the_named_checkpoint_each_time_and_writes_nothing(self, tmp_path: Path) -> None:
+        trained(tmp_path, save_checkpoints_steps=2)
+        before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.is_file()}
+        for _ in range(2):
+            options = RunnerConfig(model_dir=str(tmp_path), restore_ckpt="model.ckpt-2")
+            assert make_trainer(options, ExampleTask.params()).evaluate(steps=1)["global_step"] == 2
+        assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.is_file()} == before
+
+    def test_a_run_alone_waits_for_nobody_to_prepare_the_directory(self, tmp_path: Path) -> None:
+        trained(tmp_path / "old")
+        options: dict[str, Any] = {"index": 1, "num_workers": 2, "is_local": True, "restore_dir": str(tmp_path / "old")}
+        state = trained(tmp_path / "new", steps=1, **options).state
+        assert state is not None
+        assert state.global_step == 7
+
     def test_the_checkpoint_of_another_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old", save_checkpoints_steps=2)
         state = trained(tmp_path / "new", steps=1, restore_dir=str(tmp_path / "old")).state

@@ -95,7 +95,14 @@ def prepare_runner(
     if dispatcher is not None:
         flags["data_service_dispatcher"] = dispatcher
     add_mpi_exception_hook()
-    flags.update({name: value for name in _KAFKA_FLAGS if (value := getattr(settings, name)) is not None})
+    prepared = _with_index(settings)
+    for name in _KAFKA_FLAGS:
+        if (value := getattr(settings, name)) is not None:
+            flags[name] = value
+    return prepared
+
+
+def _with_index(settings: RunnerSettings) -> RunnerSettings:
     rank = mpi_rank()
     by_rank = settings.enable_gpu_training and settings.enable_partial_sync_training
     if by_rank and settings.server_type == "worker" and settings.index <= 0 and rank is not None:

@@ -26,6 +26,7 @@ from monolith.train.local_runner import local_train, make_trainer
 from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
+from monolith.train.prepare_run import prepare_run
 from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
 from monolith.train.run_config import RunConfig
 from monolith.train.runner_config import RunnerConfig
@@ -91,6 +92,7 @@ __all__ = [
     "make_trainer",
     "params",
     "preemption_errors",
+    "prepare_run",
     "register_single_task_model",
     "task_registry",
     "time_of",

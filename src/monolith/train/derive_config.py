@@ -127,6 +127,7 @@ def _restoring(options: CpuTrainingConfig) -> RestoringConfig:
     return RestoringConfig(
         checkpoint=_get(options, "restore_ckpt"),
         from_dir=_get(options, "restore_dir"),
+        alone=bool(_get(options, "is_local")),
         clear_nn=options.clear_nn,
         continue_training=options.continue_training,
         alias_map=options.reload_alias_map,

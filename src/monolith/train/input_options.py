@@ -29,6 +29,8 @@ class InputOptions(Config):
     """Its consumer group."""
     kafka_servers: str | None = None
     """Its brokers."""
+    data_service_dispatcher: str | None = None
+    """``grpc://host:port`` of the data service of a job on the MLP platform that has one."""
     input_path: str | None = None
     """Where files are."""
     wildcard: str | None = None

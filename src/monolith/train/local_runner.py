@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import shutil
 import tempfile
@@ -12,12 +13,15 @@ import torch
 
 from monolith.train.derive_config import override_params, trainer_config_of
 from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.prepare_run import prepare_run
+from monolith.train.refused_options import require_effective
+from monolith.train.runner_config import RunnerConfig
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from monolith.train.cpu_training_config import CpuTrainingConfig
+    from monolith.train.input_options import InputOptions
     from monolith.train.params import Params
-    from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["local_train", "make_trainer", "use_threads"]
 
@@ -74,13 +78,22 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
 def make_trainer(options: CpuTrainingConfig, params: Params, *, deterministic: bool = False) -> Trainer:
     """A trainer for a task, as flat options say; they cannot change from now on.
 
+    For a `RunnerConfig` it first does what `prepare_run` says.
+
     Raises:
         ValueError: an option that does nothing here, or that contradicts another one.
     """
+    require_effective(options)
+    flags: dict[str, object] = {}
+    if isinstance(options, RunnerConfig):
+        prepare_run(options, flags)
     override_params(params, getattr(options, "params_override", None))
     config = trainer_config_of(options, params)
     use_threads(options)
-    return Trainer(params.instantiate(), _replaced(config, deterministic=deterministic))
+    return Trainer(
+        params.instantiate(),
+        dataclasses.replace(config, deterministic=deterministic, input=_with_dispatcher(config.input, flags)),
+    )
 
 
 def use_threads(options: CpuTrainingConfig) -> None:
@@ -93,6 +106,6 @@ def use_threads(options: CpuTrainingConfig) -> None:
         torch.set_num_interop_threads(options.inter_op_parallelism_threads)
 
 
-def _replaced(config: TrainerConfig, *, deterministic: bool) -> TrainerConfig:
-    values = {name: getattr(config, name) for name in config.__dataclass_fields__}
-    return type(config)(**values | {"deterministic": deterministic})
+def _with_dispatcher(told: InputOptions, flags: dict[str, object]) -> InputOptions:
+    dispatcher = flags.get("data_service_dispatcher")
+    return told if dispatcher is None else dataclasses.replace(told, data_service_dispatcher=str(dispatcher))

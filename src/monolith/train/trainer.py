@@ -270,17 +270,11 @@ class Trainer:
 
     def _restore(self, saver: Saver, state: TrainState) -> None:
         restoring = self.config.restoring
-        if restoring.from_dir is not None and self.config.worker_index == 0:
+        if restoring.from_dir is not None and (restoring.alone or self.config.worker_index == 0):
             copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
         elif restoring.from_dir is not None:
             wait_for_monolith_checkpoint(saver.model_dir, clock=self._clock)
-        path = None
-        if restoring.checkpoint is not None:
-            chosen = get_checkpoint_state(saver.model_dir, restore_ckpt=restoring.checkpoint)
-            # It was applied once; from then on the newest that is whole is meant, as without it.
-            if chosen is not None and chosen.model_checkpoint_path.endswith(f"/{restoring.checkpoint}"):
-                path = chosen.model_checkpoint_path
-        restored = saver.restore(state, path)
+        restored = saver.restore(state, self._named_checkpoint(saver.model_dir, training=True))
         if restored is None:
             return
         _log.info("session: goes on from %s", restored.path)
@@ -290,6 +284,15 @@ class Trainer:
                 " where it was",
                 restored.path,
             )
+
+    def _named_checkpoint(self, model_dir: str, *, training: bool) -> str | None:
+        """The checkpoint that the config names; None where it names none, and where training has applied it before."""
+        name = self.config.restoring.checkpoint
+        if name is None:
+            return None
+        chosen = get_checkpoint_state(model_dir, restore_ckpt=name, training=training)
+        path = None if chosen is None else chosen.model_checkpoint_path
+        return path if path is not None and _base_name(path) == _base_name(name) else None
 
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
@@ -313,7 +316,7 @@ class Trainer:
                 f"{self.task.p.name}: there is nothing trained yet, and no model_dir to restore from; train first"
             )
         with Saver(self.config.model_dir) as saver:
-            if saver.restore(state) is None:
+            if saver.restore(state, self._named_checkpoint(saver.model_dir, training=False)) is None:
                 raise NotFoundError(f"'{self.config.model_dir}' has no checkpoint; train first")
 
 
@@ -322,6 +325,10 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
     if not isinstance(made, Task):
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
     return made
+
+
+def _base_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
 
 
 def _batches(session: Session, source: Any, limit: int | None) -> Iterator[None]:

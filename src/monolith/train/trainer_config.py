@@ -70,6 +70,8 @@ class RestoringConfig(Config):
     """Base name of a checkpoint to begin with instead of the newest one; applied once to a model directory."""
     from_dir: str | None = None
     """Another model directory to take the first checkpoint from, while this one has none."""
+    alone: bool = False
+    """Prepare the directory for `from_dir` whatever the index is: there is no chief to wait for."""
     clear_nn: bool = False
     """Start the dense part anew, once."""
     continue_training: bool = False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from monolith import environment
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 _log = logging.getLogger(__name__)
@@ -22,23 +23,27 @@ def mpi_rank() -> int | None:
 
 
 def add_mpi_exception_hook() -> None:
-    """Let an uncaught exception end the whole MPI job; does nothing outside MPI.
+    """Let an uncaught exception end the whole MPI job; does nothing outside MPI, nor a second time.
 
     The hook that was there prints the exception first. Then mpi4py aborts the job where the program has loaded it;
     elsewhere the process ends at once with status 1, upon which ``mpirun`` ends the others. Without this the other
     ranks would wait in their next collective call for ever.
     """
-    if mpi_rank() is None:
-        return
-    previous = sys.excepthook
+    if mpi_rank() is not None and not isinstance(sys.excepthook, _AbortJob):
+        sys.excepthook = _AbortJob(sys.excepthook)
 
-    def abort_job(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-        previous(kind, error, at)
+
+class _AbortJob:
+    """The hook; a class, so that it is known when it is there already."""
+
+    def __init__(self, previous: Callable[..., object]) -> None:
+        self._previous = previous
+
+    def __call__(self, kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        self._previous(kind, error, at)
         sys.stdout.flush()
         sys.stderr.flush()
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is not None:
             mpi.COMM_WORLD.Abort(1)
         os._exit(1)
-
-    sys.excepthook = abort_job

@@ -1,0 +1,88 @@
+"""The times and counts that the original's users know, where nobody says otherwise."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from monolith.cluster import NodeAliveChecker, fetch_ps_cluster_from_file, get_training_cluster
+from monolith.cluster.discovery import (
+    Client,
+    ConsulServiceDiscovery,
+    MLPServiceDiscovery,
+    ZKServiceDiscovery,
+    consul_client,
+)
+from monolith.cluster.discovery.heartbeat import Heartbeat
+from monolith.cluster.retry import retry_with_socket_error
+from monolith.cluster.runtimes.mlp_roles import wait_for_port
+from monolith.testing import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "default"),
+    [
+        (NodeAliveChecker, "timeout", 1),
+        (NodeAliveChecker, "num_thread", 10),
+        (Client.ask, "timeout", 15),
+        (ConsulServiceDiscovery, "retry_time_secs", 3),
+        (retry_with_socket_error, "max_backoff_seconds", 5),
+        (ZKServiceDiscovery, "max_tries", 3),
+        (ZKServiceDiscovery, "delay", 5),
+        (ZKServiceDiscovery, "period_seconds", 1800),
+        (MLPServiceDiscovery.query, "skip_port_check", False),
+        (wait_for_port, "timeout_seconds", None),
+        (get_training_cluster, "timeout_seconds", None),
+        (get_training_cluster, "failure_handler", None),
+        (fetch_ps_cluster_from_file, "timeout", 1800),
+    ],
+)
+def test_defaults(call: Callable[..., Any], name: str, default: object) -> None:
+    assert inspect.signature(call).parameters[name].default == default
+
+
+def test_the_socket_of_an_agent_is_where_fleets_put_it() -> None:
+    assert consul_client.SOCKET_PATH == "/opt/tmp/sock/consul.sock"
+
+
+def test_a_heartbeat_comes_twice_in_its_time_to_live_and_soon_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[float, float]] = []
+    monkeypatch.setattr(Heartbeat, "start", lambda self, interval, retry: started.append((interval, retry)))
+    client = Client("127.0.0.1", 1)
+    monkeypatch.setattr(client, "ask", lambda *_, **__: consul_client.Answer(200, b""))
+    client.register("job", 2222)
+    assert started == [(30, 2)]
+
+
+def test_a_query_has_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("127.0.0.1", 1)
+    timeouts: list[float] = []
+
+    def lookup(name: str, timeout: float) -> list[dict[str, Any]]:
+        timeouts.append(timeout)
+        return []
+
+    monkeypatch.setattr(client, "lookup", lookup)
+    assert ConsulServiceDiscovery("job", client=client).query("ps") == {}
+    assert timeouts == [15]
+
+
+def test_pauses_between_tries_are_random_and_below_five_seconds() -> None:
+    pauses: list[float] = []
+
+    class Recording(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    def fail() -> None:
+        raise ConnectionResetError
+
+    for _ in range(20):
+        with pytest.raises(ConnectionResetError):
+            retry_with_socket_error(fail, clock=Recording())
+    assert len(pauses) == 20 * 4
+    assert all(0 <= pause <= 5 for pause in pauses)
+    assert len(set(pauses)) > 1
