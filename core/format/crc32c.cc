@@ -105,7 +105,7 @@ inline uint32_t StepByte(uint32_t crc, unsigned char byte) {
 // The product of two polynomials over two elements.
 inline uint64_t Times(uint32_t a, uint32_t b) {
   uint64x2_t product;
-  asm(".arch_extension crypto\n\tpmull %0.1q, %1.1d, %2.1d"
+  asm(".arch_extension aes\n\tpmull %0.1q, %1.1d, %2.1d"
       : "=w"(product)
       : "w"(vdupq_n_u64(a)), "w"(vdupq_n_u64(b)));
   return vgetq_lane_u64(product, 0);

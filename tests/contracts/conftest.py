@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
-from monolith.tables import LocalStore, TableConfig
+from monolith.tables import LocalShards, LocalStore, TableConfig
 from monolith.tables.store import Store
 from monolith.testing.reference_store import ReferenceStore
 
@@ -21,6 +22,9 @@ StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
+    "one shard": partial(LocalShards, num_shards=1),
+    "three shards": partial(LocalShards, num_shards=3),
+    "five shards": partial(LocalShards, num_shards=5),
 }
 
 

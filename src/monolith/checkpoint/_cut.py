@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
 from monolith.checkpoint._value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError
-from monolith.tables.local_store import LocalStore
+from monolith.tables.local_shards import LocalShards, ShardsCut
+from monolith.tables.local_store import LocalCut, LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint._staging import Staging
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.local_store import LocalCut
     from monolith.tables.store import Store
+
+StoreHere: TypeAlias = LocalStore | LocalShards
+"""A store whose rows are in this process, in one piece or in several."""
+StoreCut: TypeAlias = LocalCut | ShardsCut
 
 NOT_A_WEIGHT = "@"
 """What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
@@ -32,7 +36,7 @@ class StateCut:
 
     step: int
     positions: Mapping[str, bytes]
-    stores: Mapping[str, tuple[LocalStore, LocalCut]]
+    stores: Mapping[str, tuple[StoreHere, StoreCut]]
     state: Mapping[str, Any]
     """Trees of plain values; tensors are references into `tensors`."""
     tensors: Mapping[str, Tensor]
@@ -57,12 +61,12 @@ def take_cut(
     """
     state.settle()
     with ExitStack() as undone:
-        stores: dict[str, tuple[LocalStore, LocalCut]] = {}
+        stores: dict[str, tuple[StoreHere, StoreCut]] = {}
         for name, store in ({} if dense_only else state.stores).items():
-            local = local_store(name, store)
-            cut = local.cut(seq=local.flush(timeout_seconds=flush_timeout_seconds))
+            here = store_here(name, store)
+            cut = here.cut(seq=here.flush(timeout_seconds=flush_timeout_seconds))
             undone.callback(cut.release)
-            stores[name] = (local, cut)
+            stores[name] = (here, cut)
         trees, tensors = encode_state(state)
         if staging is not None:
             tensors = staging.copy(tensors)
@@ -100,13 +104,13 @@ def _model_tree(state: TrainState, encoder: TreeEncoder) -> dict[str, Any] | Non
     return {name: encoder.encode(value, name) for name, value in saved.items()}
 
 
-def local_store(name: str, store: Store) -> LocalStore:
+def store_here(name: str, store: Store) -> StoreHere:
     """The store, if this process has its rows.
 
     Raises:
         InvalidArgumentError: it lives elsewhere.
     """
-    if not isinstance(store, LocalStore):
+    if not isinstance(store, LocalStore | LocalShards):
         raise InvalidArgumentError(
             f"store {name!r}: a checkpoint is made of the rows of this process (LocalStore), got {type(store).__name__}"
         )

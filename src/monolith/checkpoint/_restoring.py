@@ -11,7 +11,7 @@ from torch import Tensor
 from monolith import _core
 from monolith.checkpoint._adapting import EXTRA_STATE, Keeps, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
-from monolith.checkpoint._cut import local_store
+from monolith.checkpoint._cut import store_here
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
@@ -21,17 +21,17 @@ from monolith.checkpoint._writing import stamps
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.tables.snapshot import PreparedRestore
+from monolith.tables.snapshot import PreparedRestores
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from monolith.checkpoint._cut import StoreHere
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.manifest import TablesEntry
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.local_store import LocalStore
 
 
 class LoadedCheckpoint:
@@ -49,12 +49,12 @@ class LoadedCheckpoint:
         FailedPreconditionError: a store cannot take its tables.
     """
 
-    def __init__(self, path: str, stores: Mapping[str, LocalStore], *, keeps: Keeps = keep_nothing) -> None:
+    def __init__(self, path: str, stores: Mapping[str, StoreHere], *, keeps: Keeps = keep_nothing) -> None:
         self.path = path
         self.manifest = read_manifest(path)
         self._folder = open_folder(split_path(path)[0])
         self._stores = stores
-        self._prepared: dict[str, PreparedRestore] = {}
+        self._prepared: dict[str, PreparedRestores] = {}
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
             reading = beside.submit(self._read_tensors)
             if self.manifest.kind == "full":
@@ -95,9 +95,9 @@ class LoadedCheckpoint:
             return {}
         return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
-    def _prepare(self, store: LocalStore, entry: TablesEntry) -> PreparedRestore:
+    def _prepare(self, store: StoreHere, entry: TablesEntry) -> PreparedRestores:
         _require_same_snapshot(self._folder, entry)
-        return PreparedRestore(store.native.core, self._folder.place(entry.folder))
+        return PreparedRestores(store.owners, self._folder.place(entry.folder))
 
 
 def restore_all(
@@ -146,8 +146,8 @@ def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> S
     return checkpoint.saved
 
 
-def _stores(state: TrainState) -> dict[str, LocalStore]:
-    return {name: local_store(name, store) for name, store in state.stores.items()}
+def _stores(state: TrainState) -> dict[str, StoreHere]:
+    return {name: store_here(name, store) for name, store in state.stores.items()}
 
 
 def _discard_gradients(state: TrainState, keeps: Keeps) -> None:
@@ -194,7 +194,7 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             )
 
 
-def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, LocalStore]) -> dict[str, TablesEntry]:
+def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, StoreHere]) -> dict[str, TablesEntry]:
     if not stores:
         return {}
     if set(tables) == set(stores):

@@ -14,16 +14,15 @@ from monolith.checkpoint._tensor_file import FileSum, sum_of, write_tensors
 from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
 from monolith.errors import OpError
 from monolith.tables.schema import fnv1a_64
-from monolith.tables.snapshot import save_cut
+from monolith.tables.snapshot import save_cuts
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 from monolith.tables.store import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint._cut import StateCut, StoreCut, StoreHere
     from monolith.checkpoint._folder import Folder
-    from monolith.tables.local_store import LocalCut, LocalStore
 
 logger = logging.getLogger(__name__)
 
@@ -119,13 +118,12 @@ class _Writing:
         keep |= {file.name for file in (manifest.tensors, manifest.meta) if file is not None}
         remove_prefix(self._folder, prefix, keep=keep)
 
-    def _write_tables(self, name: str, store: LocalStore, cut: LocalCut) -> TablesEntry:
+    def _write_tables(self, name: str, store: StoreHere, cut: StoreCut) -> TablesEntry:
         order = self._order
         folder = f"{self._assets}/{name}"
         identity = f"{order.prefix} {order.generation} {order.number} {name}"
-        report = save_cut(
-            store.native.core,
-            cut.core,
+        report = save_cuts(
+            list(zip(store.owners, cut.cores, strict=True)),
             self._folder.place(folder),
             threads=order.threads,
             rate_bytes_per_second=order.rate_bytes_per_second,
@@ -175,7 +173,7 @@ def _entry(name: str, total: FileSum) -> FileEntry:
     return FileEntry(name=name, bytes=total.bytes, crc32c=total.crc32c)
 
 
-def applied_json(cut: LocalCut) -> Any:
+def applied_json(cut: StoreCut) -> Any:
     """The stamps of a cut as JSON values."""
     return {
         str(worker): {

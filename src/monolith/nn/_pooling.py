@@ -17,7 +17,7 @@ from monolith import _core
 from monolith.nn import _torch_pooling
 from monolith.nn.combiners import ReduceMean
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.local_store import LocalPlan
+from monolith.tables.local_plan import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ import math
 import time as clock
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -43,14 +43,13 @@ from monolith.tables.store import BatchStamp, Update
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn.slot import LearningRate
+    from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.filters import AdmissionFilter
     from monolith.tables.store import Applied, Store
-
-    StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 
 __all__ = ["DEFAULT_OPTIMIZER", "Embeddings", "PlannedBatch"]
 
@@ -71,7 +70,8 @@ class Embeddings(nn.Module):
         slots: Name -> `Slot`; the order is that of the outputs.
         optimizer: Of all slots that name none; Adagrad by default.
         learning_rate: Instead of that optimizer's own: a number, or a function of the global step.
-        store: An engine (`LocalStore`: rows in this process) or a store that has these tables already.
+        store: An engine (`LocalStore`: rows in this process) or a store that has these tables already; None: as the
+            runner says (`use_table_defaults`), else a `LocalStore`.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
         nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
         admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
@@ -92,7 +92,7 @@ class Embeddings(nn.Module):
         optimizer: RowOptimizer = DEFAULT_OPTIMIZER,
         *,
         learning_rate: LearningRate | None = None,
-        store: Store | StoreFactory = LocalStore,
+        store: Store | StoreFactory | None = None,
         seed: int = 0,
         nonfinite: Literal["raise", "skip", "apply"] = "raise",
         admission: AdmissionFilter | None = None,
@@ -384,7 +384,9 @@ def _table_defaults(
     return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
 
 
-def _store_of(store: Store | StoreFactory, configs: Mapping[str, TableConfig]) -> Store:
+def _store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
+    if store is None:
+        store = current_table_defaults().store or LocalStore
     # A class of stores has the attributes of a store, so it is told apart first.
     is_factory = isinstance(store, type) or not hasattr(store, "plan")
     if not is_factory:

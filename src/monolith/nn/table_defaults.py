@@ -1,4 +1,4 @@
-"""What a runner says about tables that a model leaves open: how occurrences are counted, and how large tables begin.
+"""What a runner says about tables that a model leaves open: who keeps them, how they count occurrences and begin.
 
 A model that is built inside `use_table_defaults` takes them wherever its own `Embeddings` names nothing else.
 """
@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeAlias
 
     from monolith.tables.filters import AdmissionFilter
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+
+    StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 
 __all__ = ["TableDefaults", "current_table_defaults", "use_table_defaults"]
 
@@ -26,6 +31,8 @@ class TableDefaults:
     """How occurrences are counted where a slot has a `min_count`; None: a `SlidingHashFilter`."""
     initial_capacity: int | None = None
     """Rows that a table has room for at once; None: it begins small."""
+    store: StoreFactory | None = None
+    """Makes the store that keeps the rows; None: a `LocalStore`."""
 
 
 _DEFAULTS: ContextVar[TableDefaults] = ContextVar("monolith_table_defaults", default=TableDefaults())  # noqa: B039

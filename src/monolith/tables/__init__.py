@@ -10,6 +10,7 @@ from monolith.tables import compressors, filters, initializers, row_optimizers
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables.cut import TableCut
 from monolith.tables.hash_table import HashTable
+from monolith.tables.local_shards import LocalShards
 from monolith.tables.local_store import LocalStore
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.rows import FoundRows, TablePlan
@@ -41,6 +42,7 @@ __all__ = [
     "FoundRows",
     "HashTable",
     "LoadReport",
+    "LocalShards",
     "LocalStore",
     "Mark",
     "Pending",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from monolith.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,12 +60,33 @@ def merge_updates(
         places.append(np.arange(len(shift)) + shift)
         flat[places[-1]] = plan.core.unique_ids[plan.core.inverse]
     merged = native.core.plan(flat, splits, True)
-    gradient = _sum(native, merged, plans, gradients, places)
+    with np.errstate(over="ignore", invalid="ignore"):  # who applies the sum decides about what is not finite
+        gradient = _sum(native, merged, plans, gradients, places)
     if len(times) != 1:
         reordered = np.empty(len(flat), np.int64)
         reordered[np.concatenate(places)] = times
         times = reordered
     return MergedUpdate(merged, gradient, times)
+
+
+def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> None:
+    """Refuses, as the core's `apply` does, gradients that tables with ``nonfinite="raise"`` cannot take.
+
+    Raises:
+        InvalidArgumentError: names the table and the id.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(update.gradient if scale == 1.0 else update.gradient * np.float32(scale))
+    if finite.all():
+        return
+    tables, offsets = _layout(native, update.plan)
+    for place in np.unique(np.searchsorted(offsets, np.flatnonzero(~finite), side="right") - 1):
+        config = native.configs[tables[place]]
+        if config.nonfinite == "raise":
+            raise InvalidArgumentError(
+                f"table {config.name!r}: the gradient of id {update.plan.unique_ids[place]} is not finite; nothing was"
+                " applied. Set nonfinite='skip' or 'apply' in the table's config to go on"
+            )
 
 
 def _sum(

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array, id_array, tensor_view, time_array
-from monolith.tables._merged_update import MergedUpdate, merge_updates
+from monolith.tables._arrays import finite_scale, float_array, id_array, time_array
+from monolith.tables._merged_update import MergedUpdate, merge_updates, require_finite
 from monolith.tables._native_tables import NativeTables
 from monolith.tables.batch_memory import new_rows
+from monolith.tables.bucket_owner import BucketOwner
 from monolith.tables.cut import ALL_BUCKETS, bucket_bounds, row_blocks
+from monolith.tables.local_plan import LocalPlan, LocalRows, PreparedUpdate
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.rows import applied_from_core
 from monolith.tables.store import (
@@ -32,7 +34,6 @@ from monolith.tables.table_group import TableGroup
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith import _core
@@ -44,59 +45,13 @@ _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1
 
 
-class LocalPlan:
-    """A batch's distinct ids, and how far the batch has come. Tensors are views of the core's arrays."""
-
-    __slots__ = ("core", "native", "num_values", "stamp", "status", "table_splits")
-
-    def __init__(
-        self, native: NativeTables, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp
-    ) -> None:
-        self.native = native
-        self.core = core
-        self.num_values = native.core.num_values(core)
-        """Length of the flat rows and gradients."""
-        self.table_splits = table_splits
-        self.stamp = stamp
-        self.status = "new"
-        """new, open (read for training), applied or discarded; changed under the store's lock."""
-
-    @property
-    def unique_ids(self) -> Tensor:
-        """int64 [U]."""
-        return tensor_view(self.core.unique_ids)
-
-    @property
-    def splits(self) -> Tensor:
-        """int64 [buckets * T + 1]."""
-        return tensor_view(self.core.splits)
-
-    @property
-    def inverse(self) -> Tensor:
-        """int32 [n]."""
-        return tensor_view(self.core.inverse)
-
-    @property
-    def counts(self) -> Tensor:
-        """int32 [U]."""
-        return tensor_view(self.core.counts)
-
-
-class LocalRows:
-    """Rows that were read, and the last update they contain."""
-
-    __slots__ = ("seen_seq", "values")
-
-    def __init__(self, values: Tensor, seen_seq: int) -> None:
-        self.values = values
-        self.seen_seq = seen_seq
-
-
 class LocalCut:
     """The state after one update: rows, filters, tombstones and the stamps of the batches in them."""
 
     def __init__(self, core: _core.Cut, *, seq: int, mark: Mark, applied: Mapping[int, BatchStamp]) -> None:
         self.core = core
+        self.cores = (core,)
+        """One for each of the store's `owners`."""
         self.seq = seq
         self.mark = mark
         self.applied = applied
@@ -138,6 +93,11 @@ class LocalStore:
         self._open_plans = 0
 
     @property
+    def owners(self) -> tuple[BucketOwner, ...]:
+        """Who has which buckets, for savers."""
+        return (BucketOwner(self.native.core, ALL_BUCKETS),)
+
+    @property
     def schema(self) -> Schema:
         """What the rows hold."""
         return self.native.schema
@@ -177,6 +137,10 @@ class LocalStore:
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""
+        return Finished(self.commit(self.prepare(updates, rule)))
+
+    def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> PreparedUpdate:
+        """Everything of `apply` but the update itself; what does not fit is refused here."""
         plans = [self._own(plan) for plan, _ in updates]
         if not plans or len({id(plan) for plan in plans}) != len(plans):
             raise InvalidArgumentError(f"{_SUBJECT}: apply takes one or more plans, each once; got {len(plans)}")
@@ -184,18 +148,40 @@ class LocalStore:
             float_array(gradient, (plan.num_values,), _SUBJECT, "gradient")
             for plan, (_, gradient) in zip(plans, updates, strict=True)
         ]
+        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
+        return PreparedUpdate(
+            plans=plans,
+            merged=MergedUpdate(plans[0].core, gradients[0], times)
+            if len(plans) == 1
+            else merge_updates(self.native, plans, gradients, times),
+            rates=float_array(rule.learning_rates, (self.native.rate_splits[-1],), _SUBJECT, "learning_rates"),
+            scale=finite_scale(rule.scale, _SUBJECT),
+            rule=rule,
+        )
+
+    def require_applicable(self, update: PreparedUpdate) -> None:
+        """Raises what `commit` would raise because of a gradient: for those who commit to several stores or to none."""
+        with self._lock:
+            if self._was_applied([plan.stamp for plan in update.plans]):
+                return
+        if not update.is_known_finite:
+            require_finite(self.native, update.merged, update.scale)
+
+    def commit(self, update: PreparedUpdate) -> Applied:
+        """The update itself, unless its batches were applied before."""
+        plans = update.plans
         with self._lock:
             if self._was_applied([plan.stamp for plan in plans]):
                 self._close(plans, "applied")
-                return Finished(Applied(duplicate=True))
+                return Applied(duplicate=True)
             for plan in plans:
                 if plan.status == "discarded":
                     raise FailedPreconditionError(f"{_SUBJECT}: plan of {plan.stamp} was discarded; make a new one")
-            applied = self._step(plans, gradients, rule)
+            applied = self._step(update)
             self._close(plans, "applied")
             self._applied |= {plan.stamp.worker: plan.stamp for plan in sorted(plans, key=lambda p: p.stamp.seq)}
-            self._last_seq = max(self._last_seq, rule.seq)
-        return Finished(applied)
+            self._last_seq = max(self._last_seq, update.rule.seq)
+        return applied
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""
@@ -238,17 +224,27 @@ class LocalStore:
 
         All blocks are held and checked before anything is written; load a range of buckets at a time to bound memory.
         """
-        begin, end = bucket_bounds(buckets)
+        bounds = bucket_bounds(buckets)
         given = list(blocks)
         inside = [block for block in given if block.bucket in buckets]
+        self._require_digests(inside)
+        data = [block.data for block in inside]
         with self._lock:
-            self._load(inside, begin, end, replace=replace)
+            if replace:
+                self.native.core.check(data, bounds, None)
+                self.native.core.clear_buckets(*bounds)
+            self.native.core.load(data, bounds, None)
         return LoadReport(
             rows=sum(block.count for block in inside if block.kind in {BlockKind.FULL, BlockKind.SERVING}),
             tombstones=sum(block.count for block in inside if block.kind is BlockKind.TOMBSTONE),
             filters=sum(block.kind is BlockKind.FILTER for block in inside),
             ignored=sum(max(1, block.count) for block in given if block.bucket not in buckets),
         )
+
+    def require_loadable(self, blocks: Sequence[RowBlock], *, buckets: range) -> None:
+        """Raises what `load` of these blocks, all of them of these buckets, would raise; changes nothing."""
+        self._require_digests(blocks)
+        self.native.core.check([block.data for block in blocks], bucket_bounds(buckets), None)
 
     def resume(self, *, seq: int, applied: Mapping[int, BatchStamp], generation: int) -> None:
         """Takes over how far a saved run had come; marks of other generations are refused from now on."""
@@ -295,17 +291,11 @@ class LocalStore:
             )
         return plan
 
-    def _step(self, plans: Sequence[LocalPlan], gradients: Sequence[NDArray[np.float32]], rule: Update) -> Applied:
-        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
-        rates = float_array(rule.learning_rates, (self.native.rate_splits[-1],), _SUBJECT, "learning_rates")
-        scale = finite_scale(rule.scale, _SUBJECT)
-        update = MergedUpdate(plans[0].core, gradients[0], times)
-        if len(plans) > 1:
-            update = merge_updates(self.native, plans, gradients, times)
-        plan, gradient, times = update
+    def _step(self, update: PreparedUpdate) -> Applied:
+        plan, gradient, times = update.merged
         layout = (_PER_UNIQUE_ID, None, None)
         applied = self.native.core.apply(
-            plan, gradient, *layout, rates, rule.step, times, scale, None, rule.known_finite and len(plans) == 1
+            plan, gradient, *layout, update.rates, update.rule.step, times, update.scale, None, update.is_known_finite
         )
         return applied_from_core(applied)
 
@@ -329,15 +319,10 @@ class LocalStore:
             )
         return bool(old)
 
-    def _load(self, blocks: Sequence[RowBlock], begin: int, end: int, *, replace: bool) -> None:
+    def _require_digests(self, blocks: Sequence[RowBlock]) -> None:
         for block in blocks:
             if block.kind is not BlockKind.FILTER:
                 self._require_digest(block)
-        data = [block.data for block in blocks]
-        if replace:
-            self.native.core.check(data, (begin, end), None)
-            self.native.core.clear_buckets(begin, end)
-        self.native.core.load(data, (begin, end), None)
 
     def _require_digest(self, block: RowBlock) -> None:
         tables = self.schema.tables

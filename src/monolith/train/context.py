@@ -23,7 +23,7 @@ class Context:
     """The place of this process in a job."""
 
     num_ps: int = 0
-    """Parameter servers; 0: tables are in this process."""
+    """Parameter servers; 0: the tables of this process are in one piece."""
     ps_index: int = 0
     """Which of them this is, if it is one."""
     num_workers: int = 1

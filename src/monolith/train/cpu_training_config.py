@@ -24,7 +24,7 @@ class CpuTrainingConfig(FlatConfig):
     index: int = 0
     """Which one of its role; worker 0 is the chief."""
     num_ps: int = 0
-    """Parameter servers; 0: tables are in this process."""
+    """Parameter servers, in the process of the worker; 0: its tables are in one piece."""
     num_workers: int = 1
     """Workers, the chief among them."""
     model_name: str = ""

@@ -56,7 +56,7 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
         pipeline=PipelineConfig(
             prefetch=options.embedding_prefetch_capacity, postpush=options.enable_embedding_postpush
         ),
-        tables=TablesConfig(admission=_admission(options), initial_capacity=options.hashtable_init_capacity or None),
+        tables=_tables(options),
         reporting=_reporting(options, params),
         control=ControlConfig() if find_spec("grpc") else None,
         input=_input(options),
@@ -132,6 +132,19 @@ def _restoring(options: CpuTrainingConfig) -> RestoringConfig:
         continue_training=options.continue_training,
         alias_map=options.reload_alias_map,
         auto_alias=options.enable_alias_map_auto_gen is not False,
+    )
+
+
+def _tables(options: CpuTrainingConfig) -> TablesConfig:
+    if options.num_ps > 0 and options.num_workers > 1:
+        raise ValueError(
+            f"option num_ps={options.num_ps}: servers are in the process of their only worker, got"
+            f" num_workers={options.num_workers}; runs of several processes are not part of this version"
+        )
+    return TablesConfig(
+        admission=_admission(options),
+        initial_capacity=options.hashtable_init_capacity or None,
+        num_ps=options.num_ps,
     )
 
 

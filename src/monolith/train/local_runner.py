@@ -42,7 +42,8 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
 
     Args:
         params: Of the task.
-        num_ps: Parts that tables are split into; 0 and 1 mean one.
+        num_ps: Servers, all in this process, that rows are divided among; 0 and 1 mean that nothing is divided. Rows
+            and checkpoints are the same with any number.
         model_dir: Where checkpoints go; by default a folder of the task's name among the temporary files of the user.
         steps: Steps to train.
         save_checkpoints_steps: Steps from one checkpoint to the next.

@@ -24,7 +24,6 @@ _INSIGHT = "messages about single samples are not part of this version"
 _BYTEPS = "exchange between ranks is not part of this version"
 
 REFUSED_OPTIONS: Final[dict[str, str]] = {
-    "num_ps": _CLUSTER,
     "use_native_multi_hash_table": "there is one kind of table; only True and None are taken",
     "enable_variable_prefetch": "dense variables are in this process; there is no remote copy to fetch",
     "enable_variable_postpush": "dense variables are in this process; there is nothing to push",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from monolith.clock import SystemClock
 from monolith.errors import NotFoundError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
 from monolith.train.context import Context, TaskContext, use_context
@@ -234,12 +236,18 @@ class Trainer:
         """What the task and its modules find around them."""
         config = self.config
         context = Context(
+            num_ps=config.tables.num_ps,
             num_workers=config.num_workers,
             worker_index=config.worker_index,
             model_name=self._model_name,
             server_type="worker",
         )
-        tables = TableDefaults(admission=config.tables.admission, initial_capacity=config.tables.initial_capacity)
+        num_ps = config.tables.num_ps
+        tables = TableDefaults(
+            admission=config.tables.admission,
+            initial_capacity=config.tables.initial_capacity,
+            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 else None,
+        )
         with use_context(context), use_table_defaults(tables):
             yield
 

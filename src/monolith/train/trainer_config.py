@@ -6,6 +6,7 @@ from collections.abc import Mapping  # noqa: TC003 - a field's type
 
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
+from monolith.tables.cut import NUM_BUCKETS
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.input_options import InputOptions
@@ -89,6 +90,13 @@ class TablesConfig(Config):
     """How occurrences are counted."""
     initial_capacity: int | None = None
     """Rows that a table has room for at once."""
+    num_ps: int = 0
+    """Servers, all of them in this process, that rows are divided among; 0 and 1 mean that nothing is divided."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "num_ps")
+        if self.num_ps > NUM_BUCKETS:
+            raise ValueError(f"TablesConfig: num_ps must be at most {NUM_BUCKETS}, got {self.num_ps}")
 
 
 @config

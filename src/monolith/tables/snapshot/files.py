@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError, UnavailableError
+from monolith.tables.cut import ALL_BUCKETS
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ def file_name(begin: int, end: int, snapshot_id: int) -> str:
     return f"buckets-{begin:04d}-{end:04d}-{snapshot_id:016x}.rows"
 
 
-def bucket_ranges(num_files: int) -> Iterator[tuple[int, int]]:
-    """All buckets cut into `num_files` runs whose sizes differ by at most one."""
-    size, rest = divmod(_core.NUM_BUCKETS, num_files)
-    begin = 0
+def bucket_ranges(num_files: int, buckets: range = ALL_BUCKETS) -> Iterator[tuple[int, int]]:
+    """Consecutive buckets cut into `num_files` runs whose sizes differ by at most one."""
+    size, rest = divmod(len(buckets), num_files)
+    begin = buckets.start
     for number in range(num_files):
         end = begin + size + (number < rest)
         yield begin, end

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import _core
@@ -15,6 +15,9 @@ from monolith.tables.snapshot._location import Source, open_source
 from monolith.tables.snapshot._rules import TableMatch, match_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.tables.bucket_owner import BucketOwner
     from monolith.tables.snapshot._location import SnapshotPath
     from monolith.tables.snapshot.manifest import FileEntry, Json, Manifest
 
@@ -115,6 +118,33 @@ class PreparedRestore:
     def close(self) -> None:
         """Lets go of the folder. Calling it again does nothing."""
         self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PreparedRestores:
+    """`PreparedRestore` for the owners of all buckets: each takes its own from the snapshot, whoever wrote it."""
+
+    def __init__(self, owners: Sequence[BucketOwner], path: SnapshotPath) -> None:
+        with ExitStack() as undone:
+            self._each = [
+                undone.enter_context(PreparedRestore(owner.group, path, buckets=owner.buckets)) for owner in owners
+            ]
+            self._closing = undone.pop_all()
+
+    def load(self) -> RestoreReport:
+        """Replaces what the owners hold."""
+        reports = [each.load() for each in self._each]
+        rows = {table: sum(report.rows[table] for report in reports) for table in reports[0].rows}
+        return replace(reports[0], rows=rows)
+
+    def close(self) -> None:
+        """Lets go of the folder. Calling it again does nothing."""
+        self._closing.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from monolith import _core
@@ -18,6 +19,8 @@ from monolith.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from monolith.tables.bucket_owner import BucketOwner
+from monolith.tables.cut import ALL_BUCKETS
 from monolith.tables.schema import TableSchema
 from monolith.tables.snapshot._location import Destination, SnapshotPath, open_destination
 from monolith.tables.snapshot.files import bucket_ranges, file_name, remove_files
@@ -38,7 +41,8 @@ class SaveOptions(TypedDict, total=False):
     """Keyword arguments of `save`."""
 
     num_files: int | None
-    """Bucket files to write, 1 to 1024; None: by size. Any number of owners can restore any number of files."""
+    """Bucket files to write, 1 to 1024, at least one for each owner; None: by size. Any number of owners can restore
+    any number of files."""
     rate_bytes_per_second: float | None
     """Highest rate of writing, over all threads; None: as fast as the disk takes it."""
     state: bool
@@ -163,16 +167,16 @@ def save(
     wanted = _checked(options)
     destination = open_destination(path, wanted.generation)
     try:
-        job = _SaveJob(group, str(path), destination, wanted, threads=1 if background else _num_threads())
+        cuts = [(BucketOwner(group, ALL_BUCKETS), group.cut())]
+        job = _SaveJob(cuts, str(path), destination, wanted, threads=1 if background else _num_threads())
     except BaseException:
         destination.close()
         raise
     return SaveHandle(job) if background else job.run()
 
 
-def save_cut(
-    group: _core.Group,
-    cut: _core.Cut,
+def save_cuts(
+    cuts: Sequence[tuple[BucketOwner, _core.Cut]],
     path: SnapshotPath,
     *,
     threads: int | None = None,
@@ -180,16 +184,21 @@ def save_cut(
 ) -> SaveReport:
     """`save` of a state that the caller has frozen, such as one of several that belong together.
 
-    Any thread may call it. The cut is released, whatever happens. `threads` write at once; None: as many as a save in
-    the foreground.
+    Any thread may call it. The cuts are released, whatever happens.
+
+    Args:
+        cuts: The owners of all buckets, in their order, and the cut of each; all were taken at the same moment.
+        path: As in `save`.
+        threads: How many write at once; None: as many as a save in the foreground.
+        options: see `SaveOptions`.
     """
     try:
         wanted = _checked(options)
         destination = open_destination(path, wanted.generation)
     except BaseException:
-        cut.release()
+        _release(cuts)
         raise
-    return _SaveJob(group, str(path), destination, wanted, threads=threads or _num_threads(), cut=cut).run()
+    return _SaveJob(cuts, str(path), destination, wanted, threads=threads or _num_threads()).run()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,20 +237,20 @@ def _num_threads() -> int:
 
 
 class _SaveJob:
-    """One save: owns the cut and the destination until `run` has ended."""
+    """One save: owns the cuts and the destination until `run` has ended."""
 
     def __init__(
         self,
-        group: _core.Group,
+        cuts: Sequence[tuple[BucketOwner, _core.Cut]],
         path: str,
         destination: Destination,
         wanted: _Wanted,
         *,
         threads: int,
-        cut: _core.Cut | None = None,
     ) -> None:
         self.transfer = _core.Transfer()
-        self._group = group
+        self._cuts = cuts
+        self._group = group = cuts[0][0].group  # all have the same tables
         self._path = path
         self._destination = destination
         self._wanted = wanted
@@ -252,11 +261,7 @@ class _SaveJob:
         self._schemas = [
             TableSchema.parse(group.table_name(number), group.schema(number)) for number in range(group.num_tables)
         ]
-        self._cut = group.cut() if cut is None else cut
-        self._expected_bytes = sum(
-            count * (12 + _payload_bytes(schema, wanted.state))
-            for count, schema in zip(self._cut.count(), self._schemas, strict=True)
-        )
+        self._expected_bytes = sum(self._bytes_of(cut) for _, cut in cuts)
 
     @property
     def progress(self) -> SaveProgress:
@@ -271,7 +276,7 @@ class _SaveJob:
                 raise CancelledError(f"folder '{self._path}': the save was cancelled, nothing was changed") from error
             raise
         finally:
-            self._cut.release()
+            _release(self._cuts)
             self._destination.close()
         return SaveReport(
             path=self._path,
@@ -284,13 +289,24 @@ class _SaveJob:
         )
 
     def _write_files(self) -> list[_core.SnapshotFileInfo]:
+        written: list[_core.SnapshotFileInfo] = []
+        try:
+            for owner, cut in self._cuts:
+                written += self._write_files_of(owner, cut)
+        except BaseException:
+            for info in written:  # the core removes those of the owner whose files it could not write
+                Path(info.path).unlink(missing_ok=True)
+            raise
+        return written
+
+    def _write_files_of(self, owner: BucketOwner, cut: _core.Cut) -> list[_core.SnapshotFileInfo]:
         folder = self._destination.folder
         files = [
             (str(folder / file_name(begin, end, self._snapshot_id)), begin, end)
-            for begin, end in bucket_ranges(self._num_files())
+            for begin, end in bucket_ranges(self._num_files(owner, cut), owner.buckets)
         ]
         return _core.write_snapshot_files(
-            self._cut,
+            cut,
             files,
             snapshot_id=self._snapshot_id,
             state=self._wanted.state,
@@ -300,12 +316,21 @@ class _SaveJob:
             transfer=self.transfer,
         )
 
-    def _num_files(self) -> int:
+    def _bytes_of(self, cut: _core.Cut) -> int:
+        """An estimate."""
+        return sum(
+            count * (12 + _payload_bytes(schema, self._wanted.state))
+            for count, schema in zip(cut.count(), self._schemas, strict=True)
+        )
+
+    def _num_files(self, owner: BucketOwner, cut: _core.Cut) -> int:
+        size = len(owner.buckets)
         if self._wanted.num_files is not None:
-            return self._wanted.num_files
-        if self._expected_bytes < _SMALL_BYTES:
+            return max(1, self._wanted.num_files * size // _core.NUM_BUCKETS)
+        expected = self._bytes_of(cut)
+        if expected < _SMALL_BYTES:
             return 1
-        return min(_MOST_FILES, max(self._threads, math.ceil(self._expected_bytes / _FILE_BYTES)))
+        return min(_MOST_FILES, size, max(self._threads, math.ceil(expected / _FILE_BYTES)))
 
     def _table_entries(self, infos: Sequence[_core.SnapshotFileInfo]) -> tuple[TableEntry, ...]:
         return tuple(
@@ -316,14 +341,17 @@ class _SaveJob:
                 rows=sum(info.rows_by_table.get(number, 0) for info in infos),
                 newest_time=newest_time,
             )
-            for number, (schema, newest_time) in enumerate(zip(self._schemas, self._cut.newest_times(), strict=True))
+            for number, (schema, newest_time) in enumerate(zip(self._schemas, self._newest_times(), strict=True))
         )
+
+    def _newest_times(self) -> list[int]:
+        return [max(times) for times in zip(*(cut.newest_times() for _, cut in self._cuts), strict=True)]
 
     def _manifest(self, infos: Sequence[_core.SnapshotFileInfo]) -> Manifest:
         return Manifest(
             snapshot_id=self._snapshot_id,
             generation=self._wanted.generation,
-            epoch=self._cut.epoch,
+            epoch=self._cuts[0][1].epoch,
             created=self._created,
             state=self._wanted.state,
             tables=self._table_entries(infos),
@@ -337,6 +365,11 @@ class _SaveJob:
             remove_files(self._destination.folder, manifest)
             raise FailedPreconditionError("cancelled by the caller")
         self._destination.publish(manifest)
+
+
+def _release(cuts: Sequence[tuple[BucketOwner, _core.Cut]]) -> None:
+    for _, cut in cuts:
+        cut.release()
 
 
 def _payload_bytes(schema: TableSchema, state: bool) -> int:

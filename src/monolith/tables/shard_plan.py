@@ -1,0 +1,81 @@
+"""The plan of a batch whose ids belong to several stores: a plan for each, and the whole as one."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from monolith import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.local_plan import LocalPlan
+    from monolith.tables.store import BatchStamp
+
+
+class PartOfBatch(NamedTuple):
+    """The ids of one owner, in the order of the batch."""
+
+    ids: NDArray[np.int64]
+    table_splits: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    """Where in the batch they were."""
+
+
+def split_batch(ids: NDArray[np.int64], table_splits: NDArray[np.int64], num_parts: int) -> list[PartOfBatch]:
+    """The ids of each owner; an owner has consecutive buckets."""
+    _, sizes, grouped = _core.partition(ids, num_parts, True)
+    parts = np.split(grouped, np.cumsum(sizes)[:-1])
+    return [PartOfBatch(ids[part], np.searchsorted(part, table_splits), part) for part in parts]
+
+
+class ShardPlan:
+    """One plan for each shard, end to end: shards have consecutive buckets, so the whole is bucket-major, too."""
+
+    def __init__(
+        self, store: object, parts: Sequence[LocalPlan], positions: Sequence[NDArray[np.int64]], stamp: BatchStamp
+    ) -> None:
+        self.store = store
+        self.parts = parts
+        self.positions = positions
+        """Of each shard: where in the batch its ids are."""
+        self.stamp = stamp
+        self.part_values = [part.num_values for part in parts]
+        """Of each shard: length of its flat rows and gradients."""
+
+    @property
+    def num_values(self) -> int:
+        """Length of the flat rows and gradients."""
+        return sum(self.part_values)
+
+    @cached_property
+    def unique_ids(self) -> Tensor:
+        """int64 [U]."""
+        return torch.cat([part.unique_ids for part in self.parts])
+
+    @cached_property
+    def splits(self) -> Tensor:
+        """int64 [buckets * T + 1]: a bucket has ids of one part only, so the starts add up."""
+        return torch.stack([part.splits for part in self.parts]).sum(0)
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """int32 [n]."""
+        inverse = torch.empty(sum(len(each) for each in self.positions), dtype=torch.int32)
+        begin = 0
+        for part, positions in zip(self.parts, self.positions, strict=True):
+            inverse[torch.from_numpy(positions)] = part.inverse + begin
+            begin += part.core.num_unique
+        return inverse
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """int32 [U]."""
+        return torch.cat([part.counts for part in self.parts])

@@ -1,0 +1,118 @@
+"""`num_ps` > 0 in a run of one process: rows are divided, and nothing else is different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import monolith as ml
+from monolith.tables import BlockKind, LocalShards, LocalStore
+from monolith.tables.cut import ALL_BUCKETS
+from monolith.testing import ExampleTask
+from monolith.train import Estimator, RunConfig, RunnerConfig, Trainer, current_context, local_train, trainer_config_of
+from monolith.train.local_runner import make_trainer
+
+
+def bits(trainer: Trainer) -> tuple[Any, ...]:
+    """Rows with optimizer state and times, stamps, and the dense part."""
+    assert trainer.state is not None
+    store = trainer.state.embeddings["emb"].store
+    cut = store.cut(seq=store.flush(timeout_seconds=1))
+    rows = {
+        (block.table, key): (time, payload.tobytes())
+        for block in cut.blocks(ALL_BUCKETS, state=True)
+        if block.kind is BlockKind.FULL
+        for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True)
+    }
+    cut.release()
+    assert trainer.state.model is not None
+    weights = {n: v.tolist() for n, v in trainer.state.model.state_dict().items() if isinstance(v, torch.Tensor)}
+    return rows, dict(cut.applied), weights, trainer.state.global_step, dict(trainer.state.positions)
+
+
+def store_of(trainer: Trainer) -> Any:
+    assert trainer.state is not None
+    return trainer.state.embeddings["emb"].store
+
+
+def trained(num_ps: int, *, steps: int | None = None, **options: Any) -> Trainer:
+    trainer = make_trainer(RunnerConfig(num_ps=num_ps, **options), ExampleTask.params(), deterministic=True)
+    trainer.train(steps=steps)
+    return trainer
+
+
+class TestNumPs:
+    @pytest.mark.parametrize("postpush", [False, True])
+    def test_rows_are_those_of_one_piece_bit_for_bit(self, *, postpush: bool) -> None:
+        options = {"embedding_prefetch_capacity": int(postpush), "enable_embedding_postpush": postpush}
+        runs = {num_ps: trained(num_ps, **options) for num_ps in (0, 1, 2, 3)}
+        assert [len(getattr(store_of(run), "shards", "-")) for run in runs.values()] == [1, 1, 2, 3]
+        assert isinstance(store_of(runs[1]), LocalStore)
+        whole = bits(runs[0])
+        assert len(whole[0]) > 100
+        assert all(bits(run) == whole for run in runs.values())
+
+    def test_a_run_goes_on_with_another_number(self, tmp_path: Path) -> None:
+        for num_ps in (3, 0, 5, 2):
+            options = {"model_dir": str(tmp_path), "save_checkpoints_steps": 3}
+            pieces = trained(num_ps, steps=5, **options)
+        assert bits(pieces) == bits(trained(0))
+
+    def test_local_train_and_estimator_divide_rows(self, tmp_path: Path) -> None:
+        trainer = local_train(ExampleTask.params(), num_ps=2, model_dir=str(tmp_path), steps=3)
+        assert len(store_of(trainer).shards) == 2
+        assert trainer.evaluate(steps=1)["global_step"] == 3
+        with Estimator(ExampleTask, RunConfig(num_ps=3, is_local=True)) as estimator:
+            estimator.train(steps=1)
+            assert len(store_of(estimator.trainer).shards) == 3
+
+    def test_expired_rows_go_from_every_shard(self, tmp_path: Path) -> None:
+        class Days(ExampleTask):
+            def input_fn(self, mode: Any) -> Any:
+                days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(n)} for n in range(2)]
+                days[1]["req_time"] = days[1]["req_time"] + 3 * 24 * 3600
+                days[1] |= {name: days[1][name][:1] for name in ("user", "item", "label", "req_time")}
+                return days
+
+        rows = []
+        for num_ps in (0, 3):
+            options = RunnerConfig(
+                model_dir=str(tmp_path / str(num_ps)),
+                save_checkpoints_steps=2,
+                feature_eviction_on_save=True,
+                num_ps=num_ps,
+            )
+            trainer = make_trainer(options, Days.params(), deterministic=True)
+            trainer.train()
+            rows.append(bits(trainer)[0])
+        assert rows[0] == rows[1]
+        assert len(rows[1]) == 32 + 1 + 1  # the users of both days, and the item of the second
+
+    def test_a_task_sees_it_and_one_that_names_its_store_keeps_that(self) -> None:
+        seen: list[int] = []
+
+        class Own(ExampleTask):
+            def build(self) -> None:
+                super().build()
+                seen.append(current_context().num_ps)
+                self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)}, store=LocalStore)
+
+        trainer = make_trainer(RunnerConfig(num_ps=4), Own.params())
+        trainer.train(steps=1)
+        assert seen == [4]
+        assert not isinstance(store_of(trainer), LocalShards)
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"num_ps": -1}, "num_ps must be >= 0, got -1"),
+            ({"num_ps": 1025}, "num_ps must be at most 1024, got 1025"),
+            ({"num_ps": 2, "num_workers": 3}, "num_ps=2: servers are in the process of their only worker"),
+        ],
+    )
+    def test_numbers_that_cannot_be(self, options: dict[str, Any], said: str) -> None:
+        with pytest.raises(ValueError, match=said):
+            trainer_config_of(RunnerConfig(**options))
