@@ -126,8 +126,8 @@ class TestTrainersAreMadePrepared:
 
     def test_what_is_refused_is_refused_before_anybody_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runner_settings, "mlp_pass", lambda **_: pytest.fail("the platform was asked"))
-        with pytest.raises(ValueError, match="num_ps"):
-            make_trainer(RunnerConfig(num_ps=2), ExampleTask.params())
+        with pytest.raises(ValueError, match="use_estimator"):
+            make_trainer(RunnerConfig(use_estimator=True), ExampleTask.params())
 
     def test_smaller_configs_have_no_scheduler(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(runner_settings, "mlp_pass", lambda **_: pytest.fail("the platform was asked"))
