@@ -21,7 +21,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(autouse=True)
 def _wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((100, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((100, 24)))
 
 
 def drawings(file: io.StringIO) -> list[str]:
@@ -97,7 +97,7 @@ def test_a_line_in_between_is_not_mixed_with_the_bar(clock: FakeClock) -> None:
 
 
 def test_a_narrow_terminal_cuts_the_line(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((12, 24)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((12, 24)))
     file = Terminal()
     with Progress(total=10, file=file, clock=clock) as bar:
         bar.update(5, rows=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +214,7 @@ class Statistics:
             self._times = (min(first, before[0]), max(last, before[1]))
 
 
+@functools.cache
 def table_bytes_per_id(dim: int, optimizer: str) -> float:
     """What an id takes in a table, by the count of a table that is filled to find out: row, state, index and all."""
     known = {name.lower(): getattr(row_optimizers, name) for name in row_optimizers.__all__}
@@ -225,7 +227,7 @@ def table_bytes_per_id(dim: int, optimizer: str) -> float:
         numbers = torch.arange(begin, min(begin + step, _PROBE_ROWS))
         table.assign(numbers, torch.zeros(len(numbers), dim), time=0)
     stats = table.stats()
-    # What is left of a block of memory differs a little from table to table.
+    # What is left of a block of memory differs a little from table to table, so a process asks one only.
     return round(float(stats["row_bytes"] + stats["index_bytes"] + stats["other_bytes"]) / _PROBE_ROWS, 1)
 
 
