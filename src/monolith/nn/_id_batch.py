@@ -121,10 +121,10 @@ class IdBatchReader:
                 num_examples = count
             flat.append(values)
         frame = self._frame(num_examples, per_example, splits, flat)
-        arrays = [values.numpy() for values in flat]
-        ids, bad_slot = _core.pack_slot_ids(arrays, self._carried, self._numbers, self._forbidden)
+        addresses = [values.data_ptr() for values in flat]
+        ids, bad_slot = _core.pack_slot_ids(addresses, frame.shape.sizes, self._carried, self._numbers, self._forbidden)
         if bad_slot >= 0:
-            self._refuse_ids(bad_slot, arrays[bad_slot])
+            self._refuse_ids(bad_slot, flat[bad_slot].numpy())
         return IdBatch(ids=ids, table_splits=frame.table_splits, shape=frame.shape)
 
     def _frame(
