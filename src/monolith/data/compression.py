@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import zlib
+from abc import ABC, abstractmethod
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -96,15 +97,15 @@ def open_decompressed(source: ByteSource, compression: Compression) -> ByteSourc
     return source
 
 
-class _Buffered:
+class _Buffered(ABC):
     """Hands out in pieces what `_fill` appends to `_pending`; `_fill` appends nothing at the end of the stream."""
 
     def __init__(self) -> None:
         self._pending = b""
         self._at = 0
 
-    def _fill(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def _fill(self) -> bytes: ...
 
     def read(self, size: int = -1, /) -> bytes:
         if self._at == len(self._pending):
