@@ -169,6 +169,14 @@ def test_a_quiet_stream_ends_after_its_idle_time(cluster: KafkaCluster) -> None:
     assert 0.4 < time.monotonic() - begin < 10
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_stream_slower_than_its_idle_time_is_still_read_to_its_end(cluster: KafkaCluster, order: str) -> None:
+    topic = f"slow-{order}"
+    cluster.spread(topic, numbers(400))
+    slow = plain(order=order, idle_seconds=1e-4, linger_seconds=1e-4, client={"fetch.message.max.bytes": 200})
+    assert sorted(map(int, rest_of(KafkaDataset(topic, cluster.brokers, config=slow).read()))) == list(range(400))
+
+
 def test_workers_share_the_partitions_of_all_topics(cluster: KafkaCluster) -> None:
     cluster.spread("share-a", numbers(40))
     cluster.spread("share-b", numbers(40, 40))

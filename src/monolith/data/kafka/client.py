@@ -186,13 +186,17 @@ class Client:
         One partition at a time would wait behind the fetches that are under way, half a second each.
         """
         low = self._list_offsets(partitions, self._library.OFFSET_BEGINNING)
-        high = self._list_offsets(partitions, self._library.OFFSET_END)
+        high = self.ends(partitions)
         return {partition: (low[partition], high[partition]) for partition in partitions}
+
+    def ends(self, partitions: Sequence[Partition]) -> Offsets:
+        """The offset behind the last message of each partition."""
+        return self._list_offsets(partitions, self._library.OFFSET_END)
 
     def offsets_at(self, partitions: Sequence[Partition], milliseconds: int) -> Offsets:
         """The first offset of a message at this time or later; the end where there is none."""
         found = self._list_offsets(partitions, milliseconds)
-        ends = self._list_offsets(partitions, self._library.OFFSET_END)
+        ends = self.ends(partitions)
         return {partition: ends[partition] if found[partition] < 0 else found[partition] for partition in partitions}
 
     def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:

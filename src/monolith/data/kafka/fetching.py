@@ -79,6 +79,12 @@ class Fetching:
         # The last offsets before an end may belong to no message: marks of transactions, deleted keys.
         return max(self.fetched.get(partition, 0), self._seen_ends.get(partition, 0)) >= end
 
+    def is_behind(self) -> bool:
+        """Whether the brokers hold messages that are wanted now and were not fetched yet; asks them."""
+        wanted = [each for each in self.fetched if each not in self._paused and not self.is_complete(each)]
+        ends = self._client.ends(wanted)
+        return any(max(self.fetched[each], self._seen_ends.get(each, 0)) < ends[each] for each in wanted)
+
     def fetch(self, limit: int) -> list[Chunk]:
         """The next messages, at most `limit`; none when none came in time.
 

@@ -181,6 +181,8 @@ class KafkaReading(Reading["Records"]):
         return piece
 
     def _is_idle(self) -> bool:
-        """Whether the stream is silent, and not just out of reach."""
+        """Whether the stream is silent, and neither out of reach nor slow to bring what is there."""
         limit = self._config.idle_seconds
-        return limit is not None and time.monotonic() - self._last_message >= limit and self._client.answers()
+        if limit is None or time.monotonic() - self._last_message < limit:
+            return False
+        return self._client.answers() and not self._fetching.is_behind()
