@@ -1,10 +1,15 @@
 // Lets many calls through at once, and now and then one that must be alone: the cut, a mark, clear.
 //
-// The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive.
+// The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive. Calls that change
+// rows say so (Writing): a reader that saw none of them inside, before and after, need not look whether one disturbed it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
+
+#include "table/bucket_lock.h"
 
 namespace monolith {
 
@@ -28,6 +33,22 @@ class Gate {
     Gate& gate_;
   };
 
+  // A call that may change rows.
+  class Writing {
+   public:
+    explicit Writing(Gate& gate) : call_(gate), gate_(gate) {
+      gate_.writes_.fetch_add(kOneBegun + 1, std::memory_order_relaxed);
+      WriteFence();  // no change of the call may become visible before the call itself
+    }
+    ~Writing() { gate_.writes_.fetch_sub(1, std::memory_order_release); }
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+
+   private:
+    const Shared call_;
+    Gate& gate_;
+  };
+
   class Alone {
    public:
     explicit Alone(Gate& gate) : gate_(gate) {
@@ -48,7 +69,15 @@ class Gate {
     Gate& gate_;
   };
 
+  // A word that is another whenever a writing call has begun or ended since. Readers put a ReadFence() between it and what they read.
+  uint64_t Writes() const { return writes_.load(std::memory_order_relaxed); }
+  static bool IsNobodyWriting(uint64_t writes) { return writes % kOneBegun == 0; }
+
  private:
+  static constexpr uint64_t kOneBegun = uint64_t{1} << 24;
+
+  std::atomic<uint64_t> writes_{0};  // writing calls begun since the start, times kOneBegun, plus those inside
+
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   int inside_ = 0;

@@ -233,7 +233,7 @@ class Applier {
 };
 
 Applied Group::Apply(const Plan& plan, const Update& update) {
-  Gate::Shared call(gate_);
+  Gate::Writing call(gate_);
   return Applier(*this, plan, update).Run();
 }
 

@@ -34,9 +34,9 @@ int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
 // Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
 class BagPooler {
  public:
-  BagPooler(BucketLock* locks, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
+  BagPooler(BucketLock* locks, const Gate& gate, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
             int64_t step)
-      : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(locks, step) {}
+      : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(locks, gate, step) {}
 
   void Sum(int64_t begin, int64_t end, float* out) {
     Buffer<float> rows(static_cast<size_t>(kIdsPerBlock) * dim_);
@@ -102,7 +102,7 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
   CheckSize("values", values.size(), first_value.back());
   Gate::Shared call(gate_);
   return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
-    RowReader reader(locks_.get(), step);
+    RowReader reader(locks_.get(), gate_, step);
     int64_t hits = 0;
     for (size_t t = 0; t < tables_.size(); ++t) {
       const Table& table = *tables_[t];
@@ -127,7 +127,7 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     const int dim = table.spec.dim();
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
       const std::span<const int64_t> ids(plan.unique.data() + begin, static_cast<size_t>(end - begin));
-      return RowReader(locks_.get(), step).ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
+      return RowReader(locks_.get(), gate_, step).ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
     });
   }
   Buffer<int64_t> first_value(plan.splits.size());
@@ -140,7 +140,7 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     size_t cell = begin * tables_.size();
     const int64_t first = plan.splits[cell], last = plan.splits[end * tables_.size()];
     const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
-    return RowReader(locks_.get(), step).ReadTables(ids, plan.hints.data() + first, [&](int64_t i) {
+    return RowReader(locks_.get(), gate_, step).ReadTables(ids, plan.hints.data() + first, [&](int64_t i) {
       while (first + i >= plan.splits[cell + 1]) ++cell;
       const Table& table = *tables_[cell % tables_.size()];
       float* out = values.data() + first_value[cell] + (first + i - plan.splits[cell]) * table.spec.dim();
@@ -160,7 +160,7 @@ int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std:
   Gate::Shared call(gate_);
   const int64_t ids_per_bag = std::max<int64_t>(1, static_cast<int64_t>(ids.size()) / std::max<int64_t>(bags, 1));
   return SumOverTasks(bags, std::max<int64_t>(1, kIdsPerTask / ids_per_bag), [&](int64_t begin, int64_t end) {
-    BagPooler pooler(locks_.get(), table, ids, row_splits, step);
+    BagPooler pooler(locks_.get(), gate_, table, ids, row_splits, step);
     if (pooling == Pooling::kSum) pooler.Sum(begin, end, values.data());
     if (pooling == Pooling::kMean) pooler.Mean(begin, end, values.data());
     if (pooling == Pooling::kFirstN) pooler.FirstN(begin, end, first_n, values.data());

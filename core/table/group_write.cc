@@ -150,7 +150,7 @@ int64_t Group::Assign(int table_number, std::span<const int64_t> ids, std::span<
   CheckSize("values", values.size(), static_cast<int64_t>(ids.size()) * table.spec.dim());
   const Times checked_times(times, static_cast<int64_t>(ids.size()));
   if (ids.empty()) return 0;
-  Gate::Shared call(gate_);
+  Gate::Writing call(gate_);
   const int64_t written = RowWriter(*this, table_number, ids).Assign(values, checked_times, add, step);
   table.RaiseNewestTime(checked_times.Newest(0, static_cast<int64_t>(ids.size())));
   EnforceCap(table);
@@ -162,7 +162,7 @@ void Group::Reinitialize(int table_number, std::span<const int64_t> ids, int64_t
   CheckSize("status", status.size(), static_cast<int64_t>(ids.size()));
   const Times checked_time(std::span<const int64_t>(&time, 1), 1);
   if (ids.empty()) return;
-  Gate::Shared call(gate_);
+  Gate::Writing call(gate_);
   RowWriter(*this, table_number, ids).Reinitialize(checked_time.Of(0), status);
   table.RaiseNewestTime(time);
   EnforceCap(table);
@@ -170,7 +170,7 @@ void Group::Reinitialize(int table_number, std::span<const int64_t> ids, int64_t
 
 int64_t Group::Erase(int table_number, std::span<const int64_t> ids) {
   table(table_number);
-  Gate::Shared call(gate_);
+  Gate::Writing call(gate_);
   return RowWriter(*this, table_number, ids).Erase();
 }
 
@@ -199,7 +199,7 @@ int64_t Group::Evict(int table_number, int64_t now) {
   if (now < -1 || now >= (int64_t{1} << 32)) {
     throw Error(Code::kInvalidArgument, "now must be Unix seconds in [0, 2^32), got " + std::to_string(now));
   }
-  Gate::Shared call(gate_);
+  Gate::Writing call(gate_);
   int64_t evicted = 0;
   for (auto& table : tables_) {
     if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;

@@ -49,7 +49,7 @@ class Loader {
   void WritePayload(const Table& table, const RowBlockView& block, uint32_t row, std::byte* payload) const;
 
   Group& group_;
-  const Gate::Shared call_;
+  const Gate::Writing call_;
   const uint32_t begin_;
   const uint32_t end_;
   std::vector<RowMap> maps_;  // by table

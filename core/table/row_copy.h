@@ -8,9 +8,7 @@ namespace monolith {
 
 template <int kCount>
 inline void CopyPiece(float* __restrict to, const float* __restrict from) {
-  float piece[kCount];
-  std::memcpy(piece, from, sizeof(piece));
-  std::memcpy(to, piece, sizeof(piece));
+  std::memcpy(to, from, sizeof(float) * kCount);
 }
 
 // In pieces of known size, which become registers: a call to memcpy costs more than the copy of a usual row.

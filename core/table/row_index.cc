@@ -45,6 +45,8 @@ int FirstEmpty(const IndexLine& line) {
 
 }  // namespace
 
+const IndexLine IndexHead::kEmptyLine{};
+
 void IndexHead::SetShape(const IndexShape& shape) {
   const auto address = reinterpret_cast<uint64_t>(shape.segments);
   constexpr uint32_t kWhole = IndexShape::kSegmentLines;
@@ -82,21 +84,6 @@ void RowIndex::Rebuild::Insert(uint64_t hash, uint32_t row) {
   const int entry = used[at]++;
   lines[at].rows[entry] = row;
   lines[at].tags[entry] = TagOf(hash);
-}
-
-std::span<const uint32_t> RowIndex::RowsInLineOrder() const {
-  thread_local std::vector<uint32_t> scratch;
-  const IndexShape now = shape();
-  scratch.resize(static_cast<size_t>(now.num_lines) * kLineEntries);
-  size_t count = 0;
-  for (uint32_t at = 0; at < now.num_lines; ++at) {
-    const IndexLine& line = *now.Line(at);
-    for (int entry = 0; entry < kLineEntries; ++entry) {
-      scratch[count] = line.rows[entry];
-      count += line.tags[entry] != 0;
-    }
-  }
-  return {scratch.data(), count};
 }
 
 uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {

@@ -13,7 +13,6 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #if defined(__aarch64__)
@@ -102,12 +101,21 @@ class IndexHead {
     const uint32_t num_lines = code <= IndexShape::kSegmentLines ? code : (code - kCodeOffset) * IndexShape::kSegmentLines;
     return {reinterpret_cast<IndexLine* const*>(word & kAddress), num_lines};
   }
+  // The home line of a hash, or an empty one if the index has no whole segment yet.
+  const IndexLine* HomeInWholeSegment(uint64_t hash) const {
+    const uint64_t word = shape_.load(std::memory_order_relaxed);
+    const auto code = static_cast<uint32_t>(word >> 48);
+    if (code < IndexShape::kSegmentLines) [[unlikely]] return &kEmptyLine;
+    const IndexShape shape{reinterpret_cast<IndexLine* const*>(word & kAddress), (code - kCodeOffset) * IndexShape::kSegmentLines};
+    return shape.Line(shape.HomeOf(hash));
+  }
   // REQUIRES: num_lines is 0 or one that RowIndex rounds to.
   void SetShape(const IndexShape& shape);
   uint32_t size() const { return size_.load(std::memory_order_relaxed); }
   void SetSize(uint32_t size) { size_.store(size, std::memory_order_relaxed); }
 
  private:
+  static const IndexLine kEmptyLine;
   static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
   static constexpr uint32_t kCodeOffset = IndexShape::kSegmentLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
 
@@ -153,18 +161,12 @@ class RowIndex {
 
   // True iff one more entry needs Grow() first.
   bool IsFull() const { return size() >= limit_; }
-  // Makes room for at least `entries`, and for growth beyond them. hash_of(row) must give the hash of every entry; ask_for(row) comes
-  // a little before it. `phase` in [0, 1) spreads the growth of sibling indexes over time.
-  template <typename HashOf, typename AskFor>
-  void Grow(uint32_t entries, double phase, BlockArena& arena, HashOf&& hash_of, AskFor&& ask_for) {
-    constexpr size_t kAhead = 24;
+  // Makes room for at least `entries`, and for growth beyond them. for_each(add) must call add(hash, row) for every entry. `phase` in
+  // [0, 1) spreads the growth of sibling indexes over time.
+  template <typename ForEach>
+  void Grow(uint32_t entries, double phase, BlockArena& arena, ForEach&& for_each) {
     Rebuild rebuild(LinesFor(entries, phase));
-    const std::span<const uint32_t> rows = RowsInLineOrder();  // so that entries reach the new lines in about their order, too
-    for (size_t i = 0; i < std::min(kAhead, rows.size()); ++i) ask_for(rows[i]);
-    for (size_t i = 0; i < rows.size(); ++i) {
-      if (i + kAhead < rows.size()) ask_for(rows[i + kAhead]);
-      rebuild.Insert(hash_of(rows[i]), rows[i]);
-    }
+    for_each([&rebuild](uint64_t hash, uint32_t row) { rebuild.Insert(hash, row); });
     Replace(rebuild, phase, arena);
   }
 
@@ -187,8 +189,6 @@ class RowIndex {
   };
 
   uint32_t LinesFor(uint32_t entries, double phase) const;
-  // All entries, in a scratch buffer of this thread.
-  std::span<const uint32_t> RowsInLineOrder() const;
   void Replace(const Rebuild& rebuild, double phase, BlockArena& arena);
 
   void FreeSegmentLists();

@@ -39,8 +39,9 @@ class RowIndexTest : public ::testing::Test {
 
   void Insert(uint64_t hash, uint32_t row) {
     if (index_.IsFull()) {
-      index_.Grow(
-          index_.size() + 1, 0.5, arena_, [&](uint32_t number) { return rows_.at(number); }, [](uint32_t) {});
+      index_.Grow(index_.size() + 1, 0.5, arena_, [&](auto&& add) {
+        for (const auto& [number, its_hash] : rows_) add(its_hash, number);
+      });
     }
     index_.Insert(hash, row);
     rows_[row] = hash;

@@ -1,7 +1,8 @@
 // Looks rows up without locks.
 //
-// Blocks of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched their buckets meanwhile, and
-// repeats under the lock the few ids for which one did. Used by one thread; must not outlive the locks and tables it reads.
+// While nobody writes, most rows of a table are found and copied the short way (table/quiet_lane.h). Otherwise, and for the others, blocks
+// of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched their buckets meanwhile, and repeats
+// under the lock the few ids for which one did. Used by one thread; must not outlive the group it reads.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "table/gate.h"
 #include "table/group.h"
 #include "table/row_copy.h"
 #include "table/row_finder.h"
@@ -23,7 +25,7 @@ struct RowWish {
 
 class RowReader {
  public:
-  RowReader(BucketLock* locks, int64_t step) : locks_(locks), step_(step) {}
+  RowReader(BucketLock* locks, const Gate& gate, int64_t step) : locks_(locks), gate_(gate), step_(step) {}
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
@@ -68,7 +70,12 @@ class RowReader {
   template <int kDim>
   int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
+  // The short way; -1 when it may not be taken, or a writer came in between.
+  template <int kDim>
+  int64_t ReadQuietly(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
+
   BucketLock* const locks_;
+  const Gate& gate_;
   const int64_t step_;
   RowFinder finder_;
 };

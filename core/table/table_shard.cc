@@ -57,10 +57,9 @@ uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t k
 }
 
 void TableShard::Reserve(Home home, uint32_t bucket, uint32_t entries) {
-  const RecordPool::View records = home.rows.view();
-  index.Grow(
-      entries, PhaseOf(bucket), home.lines, [records](uint32_t row) { return HashId(HeaderOf(records.AtAllocated(row))->key); },
-      [records](uint32_t row) __attribute__((always_inline)) { Prefetch(records.AtAllocated(row)); });
+  index.Grow(entries, PhaseOf(bucket), home.lines, [&](auto&& add) {
+    VisitAll(home.rows, [&, records = home.rows.view()](uint32_t row) { add(HashId(HeaderOf(records.AtAllocated(row))->key), row); });
+  });
 }
 
 void TableShard::Erase(Home home, uint32_t row, const HistoryClock& clock) {
