@@ -154,6 +154,8 @@ class TestRefused:
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
             ({"index": 2}, "below num_workers"),
+            ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
+            ({"feature_evict_every_n_steps": -1}, "evict_every_steps must be > 0"),
             ({"params_override": "[]"}, "must be a JSON object"),
             ({"params_override": "{"}, "must be a JSON object"),
             ({"params_override": '{"num_batchez": 1}'}, "did you mean"),
@@ -241,6 +243,15 @@ class TestTables:
             columns: Any = ExampleTask().input_fn("train").make(0)
             items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
             assert rows == users + items * (1 if evict else 2)
+
+
+    def test_expired_rows_are_dropped_every_so_many_steps_or_hours(self) -> None:
+        config = trainer_config_of(RunnerConfig(feature_evict_every_n_hours=2))
+        assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (7200, None)
+        config = trainer_config_of(RunnerConfig(feature_evict_every_n_steps=50))
+        assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (None, 50)
+        off = trainer_config_of(RunnerConfig()).tables
+        assert (off.evict_every_seconds, off.evict_every_steps) == (None, None)
 
 
 class TestPipeline:

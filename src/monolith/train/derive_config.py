@@ -145,6 +145,8 @@ def _tables(options: CpuTrainingConfig) -> TablesConfig:
         admission=_admission(options),
         initial_capacity=options.hashtable_init_capacity or None,
         num_ps=options.num_ps,
+        evict_every_steps=options.feature_evict_every_n_steps or None,
+        evict_every_seconds=options.feature_evict_every_n_hours * 3600 or None,
     )
 
 

@@ -22,7 +22,7 @@ from monolith.errors import NotFoundError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_shards import LocalShards
-from monolith.train._chief_hooks import chief_hooks, report_hooks
+from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
@@ -171,7 +171,8 @@ class Trainer:
             chief += chief_hooks(self.config, saver, model_name=self._model_name)
             chief += self.task.training_chief_hooks()
         user = [*self._hooks, *hooks, *report_hooks(self.config)]
-        return [*chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
+        first = eviction_hooks(self.config.tables)  # a checkpoint of the same step holds what they leave
+        return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
         failures_in_a_row, failed_at = 0, -1
