@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-import monolith as ml
 from hooks.sessions import FakeSession
+from monolith.data import Batch
 from monolith.hook import Hook
 from monolith.hooks import EvictionHook
 from monolith.testing import ExampleTask, FakeClock
@@ -28,10 +28,10 @@ class DayByDay(ExampleTask):
         make = clicks.make
 
         def make_day(number: int) -> Any:
-            batch = dict(make(number))
+            batch: dict[str, Any] = dict(make(number))
             batch["req_time"] = batch["req_time"] + DAY * number
             batch["item"] = batch["item"] + 10_000 * number
-            return ml.data.Batch(batch, num_rows=clicks.batch_size)
+            return Batch(batch, num_rows=clicks.batch_size)
 
         clicks.make = make_day  # type: ignore[method-assign]
         return clicks
@@ -52,8 +52,8 @@ def items_of(number: int) -> int:
 
 
 def users_until(number: int) -> int:
-    batches = [DayByDay().input_fn("train").make(each)["user"].tolist() for each in range(number + 1)]
-    return len(set(sum(batches, [])))
+    clicks = DayByDay().input_fn("train")
+    return len({user for each in range(number + 1) for user in clicks.make(each)["user"].tolist()})
 
 
 class TestByStep:
@@ -107,9 +107,13 @@ class TestByStep:
 
 class TestBySeconds:
     def test_it_counts_from_the_start_of_the_session(self) -> None:
-        evicted: list[int] = []
-        clock, session = FakeClock(), FakeSession()
-        tables = SimpleNamespace(evict=lambda: evicted.append(session.global_step) or 5)
+        clock, session, evicted = FakeClock(), FakeSession(), []
+
+        def evict() -> int:
+            evicted.append(session.global_step)
+            return 5
+
+        tables = SimpleNamespace(evict=evict)
         session.state = SimpleNamespace(embeddings={"emb": tables})  # type: ignore[attr-defined]
         hook = EvictionHook(every_secs=60, clock=clock)
         hook.after_create_session(session)

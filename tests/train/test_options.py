@@ -244,7 +244,6 @@ class TestTables:
             items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
             assert rows == users + items * (1 if evict else 2)
 
-
     def test_expired_rows_are_dropped_every_so_many_steps_or_hours(self) -> None:
         config = trainer_config_of(RunnerConfig(feature_evict_every_n_hours=2))
         assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (7200, None)
