@@ -26,6 +26,7 @@ from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hook
 from monolith.train._evaluation import Evaluation
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
+from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import READER, Session, SessionState
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
@@ -141,7 +142,7 @@ class Trainer:
         Returns:
             Name -> value, with the global step of what was evaluated.
         """
-        limit = self.task.p.eval.steps if steps is None else steps
+        limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
         with self._looking("eval", hooks) as session:
             for _ in _batches(session, self.task.input_fn("eval"), limit):
@@ -230,7 +231,16 @@ class Trainer:
 
     @property
     def _model_name(self) -> str:
-        return self.config.model_name or str(self.task.p.name)
+        return str(self.config.model_name or self.task.p.metrics.deep_insight_name or self.task.p.name)
+
+    @property
+    def _eval_steps(self) -> int | None:
+        """As the task's parameters say: so many batches, or so many examples in batches of a stated size."""
+        p = self.task.p
+        batch_size = p.eval.per_replica_batch_size
+        if p.eval.steps is not None or p.input.eval_examples is None or batch_size is None:
+            return None if p.eval.steps is None else int(p.eval.steps)
+        return int(p.input.eval_examples) // int(batch_size)
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -325,6 +335,7 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
     made = task() if isinstance(task, type) else task.instantiate() if not isinstance(task, Task) else task
     if not isinstance(made, Task):
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
+    require_effective_parameters(made.p, Task.params())
     return made
 
 
