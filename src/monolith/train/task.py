@@ -129,7 +129,10 @@ class Task:
         return ()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
-        """What an export offers: name of a signature -> columns that it reads. Empty: one that reads all columns."""
+        """What an export offers: name of a signature -> columns that it reads.
+
+        Empty: one, ``serving_default``, that reads all columns of the example, or of the slots without one.
+        """
         return {}
 
     # What a runner uses

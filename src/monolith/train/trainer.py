@@ -28,6 +28,7 @@ from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import READER, Session, SessionState
+from monolith.train.signatures import describe_signatures, write_signatures
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
 from monolith.train.trainer_config import TrainerConfig
@@ -155,14 +156,28 @@ class Trainer:
             for _ in _batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
-    def export(self, path: str) -> str:
-        """Writes weights and tables to a folder of their own; a trainer with that ``model_dir`` predicts from it.
+    def export(self, path: str, *, example: Any = None) -> str:
+        """Writes weights, tables and the task's signatures to a folder of their own, see ``docs/formats/export.md``.
+
+        A trainer with that ``model_dir`` predicts from it.
+
+        Args:
+            path: The folder, or an fsspec URL.
+            example: A batch with all columns that requests will have: the signatures then say types and shapes, and
+                each of them was run once.
 
         Returns:
             The prefix that was written.
+
+        Raises:
+            ValueError: a signature that the model cannot answer; nothing was written.
         """
-        with self._looking("predict", ()) as session, Saver(path, max_to_keep=1) as saver:
-            return saver.save(session.state, background=False).path
+        with self._looking("predict", ()) as session:
+            signatures = describe_signatures(session, example)
+            with Saver(path, max_to_keep=1) as saver:
+                written = saver.save(session.state, background=False).path
+            write_signatures(written, signatures)
+            return written
 
     # Training
 
