@@ -48,7 +48,21 @@ def test_list(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = json.loads(call(capsys, "list", model_dir, "--json"))
     assert [(each["step"], each["latest"], each["exempt"]) for each in listed] == [(3, False, True), (6, True, False)]
     assert listed[1]["rows"] > 0
-    assert call(capsys, "list", model_dir / "missing") == "no checkpoints\n"
+
+
+def test_list_of_a_directory_without_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "list", tmp_path) == "no checkpoints\n"
+    assert call(capsys, "list", tmp_path, "--json") == "[]\n"
+
+
+@pytest.mark.parametrize("what", ["missing", "file", "memory"])
+def test_list_of_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    path = "memory://nowhere/m" if what == "memory" else tmp_path / what
+    (tmp_path / "file").touch()
+    assert main(["checkpoint", "list", str(path)]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert f"monolith checkpoint: error: '{path}': there is no such directory" in shown.err
 
 
 def test_show(model_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,15 @@ import torch
 
 import monolith as ml
 from monolith.checkpoint import Saver
+from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import RunnerConfig, Session, Trainer, current_context, trainer_config_of
+from monolith.train import RunConfig, RunnerConfig, Session, Trainer, current_context, trainer_config_of
+from monolith.train.flat_config import _kinds_of
 from monolith.train.local_runner import make_trainer
 from monolith.train.refused_options import REFUSED_OPTIONS, REFUSED_VARIABLES
+from monolith.train.refused_parameters import REFUSED_PARAMETERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
@@ -94,9 +97,16 @@ class TestThePage:
         options = [name for name in names if name in RunnerConfig.option_names()]
         assert sorted(options) == sorted(RunnerConfig.option_names())
 
+    def test_it_gives_the_defaults_of_the_code(self) -> None:
+        for name, default in re.findall(r"^\| `([a-z_0-9]+)` \| `([^`]*)` \|", PAGE, re.MULTILINE):
+            found = (RunnerConfig if name in RunnerConfig.option_names() else RunConfig).default_of(name)
+            if name != "discovery_type":
+                assert default == (repr(found) if found != "" else '""'), name
+
     def test_it_refuses_what_the_code_refuses_with_the_same_words(self) -> None:
         refused = {name: text for name, (status, text) in ROWS.items() if status == "refused"}
-        assert refused == {**REFUSED_OPTIONS, **REFUSED_VARIABLES}
+        parameters = {f"p.{name}": reason for name, reason in REFUSED_PARAMETERS.items()}
+        assert refused == {**REFUSED_OPTIONS, **REFUSED_VARIABLES, **parameters}
 
     def test_what_works_names_a_test_that_exists(self) -> None:
         for name, (status, text) in ROWS.items():
@@ -154,6 +164,8 @@ class TestRefused:
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
             ({"index": 2}, "below num_workers"),
+            ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
+            ({"feature_evict_every_n_steps": -1}, "evict_every_steps must be > 0"),
             ({"params_override": "[]"}, "must be a JSON object"),
             ({"params_override": "{"}, "must be a JSON object"),
             ({"params_override": '{"num_batchez": 1}'}, "did you mean"),
@@ -162,6 +174,58 @@ class TestRefused:
     def test_contradictions(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said):
             make_trainer(RunnerConfig(model_dir=str(tmp_path), **options), ExampleTask.params()).train(steps=1)
+
+
+EFFECTIVE = {
+    # Besides those that change the frozen config or the settings of discovery, what else an option may change.
+    "task": "tests/cli/test_train.py::test_the_same_command_goes_on",
+    "server_type": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
+    "mode": "tests/cli/test_train.py::test_modes_evaluate_and_predict",
+    "intra_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
+    "inter_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
+    "params_override": "tests/train/test_options.py::TestInput::test_parameters_of_the_task_are_overridden",
+}
+TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_end_minute": 2, "tide_save_secs": 5}
+TOGETHER: dict[str, dict[str, Any]] = {
+    "index": {"num_workers": 9},
+    "filter_equal_probability": {"filter_type": "probabilistic_filter"},
+    "continue_training": {"clear_nn": True},
+    **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
+}
+"""Options that only mean something beside others."""
+OTHERS: dict[str, Any] = {
+    "filter_type": "no_filter",
+    "filter_split_num": 5,
+    "zk_watch_address_family": "ipv6",
+    "discovery_type": ServiceDiscoveryType.ZK,
+    "reload_alias_map": {"a": "b"},
+}
+"""Values of options that do not take just any."""
+
+
+class TestEffective:
+    """No option is taken without effect: each one that is not refused changes what the inside sees."""
+
+    @pytest.mark.parametrize("name", sorted(set(RunnerConfig.option_names()) - set(REFUSED_OPTIONS)))
+    def test_an_option_that_is_taken_changes_something(self, name: str) -> None:
+        def seen(**options: Any) -> Any:
+            config = RunnerConfig(**options)
+            return trainer_config_of(config), config.runner_settings()
+
+        if name in EFFECTIVE:
+            assert EFFECTIVE[name] in ROWS[name][1]
+        else:
+            beside = TOGETHER.get(name, {})
+            assert seen(**{**beside, name: self.other_value(name)}) != seen(**beside)
+
+    def other_value(self, name: str) -> Any:
+        default = RunnerConfig.default_of(name)
+        if name in OTHERS:
+            return OTHERS[name]
+        if isinstance(default, bool):
+            return not default
+        kinds = [kind for kind in _kinds_of(RunnerConfig, name) if kind is not type(None)]
+        return {int: 3, float: 0.5, str: "something", bool: False}[kinds[0]]
 
 
 class TestIdentity:
@@ -241,6 +305,14 @@ class TestTables:
             columns: Any = ExampleTask().input_fn("train").make(0)
             items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
             assert rows == users + items * (1 if evict else 2)
+
+    def test_expired_rows_are_dropped_every_so_many_steps_or_hours(self) -> None:
+        config = trainer_config_of(RunnerConfig(feature_evict_every_n_hours=2))
+        assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (7200, None)
+        config = trainer_config_of(RunnerConfig(feature_evict_every_n_steps=50))
+        assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (None, 50)
+        off = trainer_config_of(RunnerConfig()).tables
+        assert (off.evict_every_seconds, off.evict_every_steps) == (None, None)
 
 
 class TestPipeline:

@@ -43,6 +43,10 @@ class Folder(Protocol):
         """The full path of a name."""
         ...
 
+    def is_there(self) -> bool:
+        """Whether the folder itself exists; on an object store: whether anything is in it."""
+        ...
+
     def names(self) -> list[str]:
         """Files and folders directly in it, sorted; none if the folder does not exist."""
         ...
@@ -133,6 +137,11 @@ class LocalFolder:
         """The full path of a name."""
         return str(self._folder / name)
 
+    def is_there(self) -> bool:
+        """Whether the folder itself exists."""
+        with named_errors(self.path, "read"):
+            return self._folder.is_dir()
+
     def names(self) -> list[str]:
         """Files and folders directly in it."""
         with named_errors(self.path, "listed"):
@@ -222,6 +231,12 @@ class RemoteFolder:
     def place(self, name: str) -> str:
         """The full URL of a name."""
         return f"{self.path}/{name}"
+
+    def is_there(self) -> bool:
+        """Whether anything is in it."""
+        self._filesystem.invalidate_cache()
+        with named_errors(self.path, "read"):
+            return bool(self._filesystem.isdir(self._root))
 
     def names(self) -> list[str]:
         """Files and folders directly in it."""

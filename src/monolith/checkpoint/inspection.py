@@ -56,8 +56,14 @@ class ListedCheckpoint:
 
 
 def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> list[ListedCheckpoint]:
-    """The checkpoints of a directory, by step. One whose manifest is damaged raises."""
+    """The checkpoints of a directory, by step. One whose manifest is damaged raises.
+
+    Raises:
+        NotFoundError: there is no such directory.
+    """
     folder = open_folder(model_dir)
+    if not folder.is_there():
+        raise NotFoundError(f"'{folder.path}': there is no such directory")
     catalog = Catalog(folder, basename)
     state = catalog.state()
     monolith = None

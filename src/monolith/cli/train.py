@@ -14,9 +14,9 @@ from torch import Tensor
 from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._progress import Progress
 from monolith.cli._train_progress import ProgressHook, StopOnSignal
-from monolith.train import Session, find_task
+from monolith.train import Session, find_task, flags
 from monolith.train.derive_config import MODES
-from monolith.train.flat_config import Origin, is_parsable
+from monolith.train.flat_config import Origin
 from monolith.train.local_runner import make_trainer
 from monolith.train.runner_config import RunnerConfig
 
@@ -46,17 +46,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
     parser.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
     parser.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
-    parser.add_argument("--config_file", help="a TOML or JSON file with options")
     parser.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
-    options = parser.add_argument_group("options of the run, see docs/options.md")
-    for name in RunnerConfig.option_names():
-        if name not in _NOT_FLAGS and is_parsable(RunnerConfig, name):
-            is_flag = isinstance(RunnerConfig.default_of(name), bool)
-            flag, target = f"--{name}", f"option_{name}"
-            if is_flag:
-                options.add_argument(flag, dest=target, metavar="VALUE", nargs="?", const="true")
-            else:
-                options.add_argument(flag, dest=target, metavar="VALUE")
+    flags.add_flags(parser, RunnerConfig, without=_NOT_FLAGS)
     return parser
 
 
@@ -84,17 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
 def options_of(args: argparse.Namespace) -> RunnerConfig:
     """The options of a run: flags before variables before the file before defaults."""
-    options = RunnerConfig()
-    if args.config_file is not None:
-        try:
-            options.update_from_file(args.config_file)
-        except TypeError as error:
-            raise ValueError(f"config file '{args.config_file}': {error}") from error
-    options.update_from_environment()
-    flags = {name.removeprefix("option_"): value for name, value in vars(args).items() if name.startswith("option_")}
-    options.update({name: value for name, value in flags.items() if value is not None}, Origin.FLAG)
-    options.update({"task": args.task, "is_local": True}, Origin.CODE)
-    return options
+    options = flags.take_flags(RunnerConfig(), args)
+    return options.update({"task": args.task, "is_local": True}, Origin.CODE)
 
 
 def _train(trainer: Trainer, args: argparse.Namespace) -> int:

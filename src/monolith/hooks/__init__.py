@@ -13,6 +13,7 @@ from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
 from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
+from monolith.hooks.eviction import EvictionHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
@@ -48,6 +49,7 @@ __all__ = [
     "EarlyStoppingHook",
     "EnqueueHook",
     "EofHook",
+    "EvictionHook",
     "HashTableCheckpointRestorerListener",
     "HashTableCheckpointSaverListener",
     "HeartbeatHook",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession
     from monolith.tables.store import Store
 
-__all__ = ["last_loss", "last_num_examples", "stores_of"]
+__all__ = ["evict_expired", "last_loss", "last_num_examples", "stores_of"]
 
 
 def last_loss(session: HookedSession) -> float | None:
@@ -29,3 +29,13 @@ def stores_of(session: HookedSession) -> Mapping[str, Store]:
     state: Any = getattr(session, "state", None)
     embeddings: Mapping[str, Any] = getattr(state, "embeddings", {})
     return {name: module.store for name, module in embeddings.items()}
+
+
+def evict_expired(session: HookedSession) -> int:
+    """Removes expired rows from the tables of the session's model, between two steps; returns how many there were."""
+    settle = getattr(session, "settle", None)
+    if settle is not None:
+        settle()  # what was postponed is applied, and what was read ahead is read again
+    state: Any = getattr(session, "state", None)
+    embeddings: Mapping[str, Any] = getattr(state, "embeddings", {})
+    return sum(each.evict() for each in embeddings.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from monolith.train import flags
 from monolith.train.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
@@ -84,6 +85,7 @@ __all__ = [
     "enable_monkey_patch",
     "extend_as_list",
     "find_task",
+    "flags",
     "get_collection",
     "get_current_session",
     "get_debugging_info_file_name",

@@ -10,7 +10,9 @@ from monolith.checkpoint import Saver
 from monolith.cluster import BarrierOp
 from monolith.files import join
 from monolith.hook import Hook
+from monolith.hooks._session_parts import evict_expired
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.eviction import EvictionHook
 from monolith.hooks.nan_guard import NanTensorHook
 from monolith.hooks.profiling import ProfilerHook, ProfileWindows
 from monolith.hooks.saver_listener import SaverListener
@@ -23,9 +25,9 @@ from monolith.train.session import Session
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
-    from monolith.train.trainer_config import ControlConfig, SavingConfig, TrainerConfig
+    from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
-__all__ = ["chief_hooks", "report_hooks"]
+__all__ = ["chief_hooks", "eviction_hooks", "report_hooks"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,13 @@ def chief_hooks(config: TrainerConfig, saver: Saver | None, *, model_name: str) 
             ThroughputMetricHook(model_name, cluster_type=reporting.cluster_type, start_time_secs=reporting.submit_time)
         )
     return hooks
+
+
+def eviction_hooks(tables: TablesConfig) -> list[Hook]:
+    """Removal of expired rows, where it is asked for; they come before the saver."""
+    if tables.evict_every_steps is None and tables.evict_every_seconds is None:
+        return []
+    return [EvictionHook(every_steps=tables.evict_every_steps, every_secs=tables.evict_every_seconds)]
 
 
 def report_hooks(config: TrainerConfig) -> list[Hook]:
@@ -111,14 +120,11 @@ def _timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
 
 
 class EvictAfterSave(SaverListener):
-    """Drops expired rows from memory after each checkpoint, which holds none of them either way."""
+    """Drops expired rows from memory after each checkpoint, which still holds them."""
 
     def after_save(self, session: HookedSession, global_step_value: int) -> None:
         """Evicts, at the boundary of a step."""
-        if isinstance(session, Session):
-            session.settle()
-            evicted = sum(each.evict() for each in session.state.embeddings.values())
-            _log.info("step %d: %d expired rows were dropped", global_step_value, evicted)
+        _log.info("step %d: %d expired rows were dropped", global_step_value, evict_expired(session))
 
 
 class TrainMetricsHook(Hook):

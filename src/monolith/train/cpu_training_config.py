@@ -121,6 +121,10 @@ class CpuTrainingConfig(FlatConfig):
     """Write counts by slot with each checkpoint."""
     feature_eviction_on_save: bool = False
     """Drop expired rows from memory with each checkpoint."""
+    feature_evict_every_n_hours: int = 0
+    """Drop expired rows from memory so many hours apart; 0: do not. The original said so of each table."""
+    feature_evict_every_n_steps: int = 0
+    """Drop expired rows from memory after each step that this divides; 0: do not. Not an option of the original."""
     only_feature_engineering: bool = False
     """Read the input and write it as ExampleBatch, without training."""
     enable_variable_partition: bool = True
@@ -171,6 +175,12 @@ class CpuTrainingConfig(FlatConfig):
 
     def check(self) -> None:
         """Refuses intervals that contradict each other."""
+        if self.feature_evict_every_n_hours and self.feature_evict_every_n_steps:
+            raise ValueError(
+                f"{type(self).__name__}: feature_evict_every_n_hours and feature_evict_every_n_steps contradict each"
+                f" other, got {self.feature_evict_every_n_hours} and {self.feature_evict_every_n_steps}; set one of"
+                " them"
+            )
         for prefix in ("", "dense_only_"):
             secs, steps = f"{prefix}save_checkpoints_secs", f"{prefix}save_checkpoints_steps"
             if getattr(self, secs) is not None and getattr(self, steps) is not None:

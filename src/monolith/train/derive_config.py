@@ -145,6 +145,8 @@ def _tables(options: CpuTrainingConfig) -> TablesConfig:
         admission=_admission(options),
         initial_capacity=options.hashtable_init_capacity or None,
         num_ps=options.num_ps,
+        evict_every_steps=options.feature_evict_every_n_steps or None,
+        evict_every_seconds=options.feature_evict_every_n_hours * 3600 or None,
     )
 
 
@@ -168,12 +170,13 @@ def _admission(options: CpuTrainingConfig) -> AdmissionFilter | None:
 
 
 def _reporting(options: CpuTrainingConfig, params: Params | None) -> ReportingConfig:
-    has_metrics = params is not None and "metrics" in params
+    metrics = params.metrics if params is not None and "metrics" in params else Params()
+    is_profiled = "enable_tf2_profiler_hook" not in metrics or bool(metrics.enable_tf2_profiler_hook)
     return ReportingConfig(
-        throughput=bool(params.metrics.enable_throughput_hook) if params is not None and has_metrics else True,
+        throughput="enable_throughput_hook" not in metrics or bool(metrics.enable_throughput_hook),
         log_every_steps=options.log_step_count_steps or None,
         train_metrics=_get(options, "disable_native_metrics") is False,
-        profile_from=options.profile_some_steps_from,
+        profile_from=options.profile_some_steps_from if is_profiled else None,
         profile_every_steps=options.profile_save_steps_interval,
         cluster_type=options.cluster_type,
         submit_time=options.submit_time_secs,

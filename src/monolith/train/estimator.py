@@ -82,14 +82,15 @@ class Estimator:
         """See `Trainer.predict`; the original threw its predictions away."""
         return self.trainer.predict(steps=steps, hooks=hooks)
 
-    def export_saved_model(self, name: str | None = None) -> str:
-        """Writes weights and tables below the model directory, and returns the prefix.
+    def export_saved_model(self, name: str | None = None, *, example: Any = None) -> str:
+        """Writes weights, tables and signatures below the model directory, and returns the prefix.
 
         Args:
             name: Of the folder; by default as the task's parameters say (``serving.export_dir_base``).
+            example: See `Trainer.export`.
         """
         folder = name or str(self._params.serving.export_dir_base)
-        return self.trainer.export(join(self._options.model_dir or ".", folder))
+        return self.trainer.export(join(self._options.model_dir or ".", folder), example=example)
 
     def close(self) -> None:
         """Forgets what it trained."""

@@ -12,15 +12,15 @@ from monolith import environment
 if TYPE_CHECKING:
     from monolith.train.flat_config import FlatConfig
 
-__all__ = ["REFUSED_OPTIONS", "REFUSED_VARIABLES", "require_effective"]
+__all__ = ["CLUSTER", "FOUNTAIN", "INSIGHT", "REFUSED_OPTIONS", "REFUSED_VARIABLES", "SERVING", "require_effective"]
 
-_CLUSTER = "runs of several processes are not part of this version"
+CLUSTER = "runs of several processes are not part of this version"
 _SYNC = "synchronous training by collective calls is not part of this version"
-_SERVING = "serving and what is sent to it are not part of this version"
+SERVING = "serving and what is sent to it are not part of this version"
 _ITEMS = "candidate items are not predicted after training; use Trainer.predict over them"
-_FOUNTAIN = "the external data service is not public"
+FOUNTAIN = "the external data service is not public"
 _TENSORFLOW = "it tunes TensorFlow, which is not used"
-_INSIGHT = "messages about single samples are not part of this version"
+INSIGHT = "messages about single samples are not part of this version"
 _BYTEPS = "exchange between ranks is not part of this version"
 
 REFUSED_OPTIONS: Final[dict[str, str]] = {
@@ -32,25 +32,25 @@ REFUSED_OPTIONS: Final[dict[str, str]] = {
     "enable_gpu_training": "a task places its modules itself, with .to('cuda') in build()",
     "processes_per_gpu": _SYNC,
     "merge_sync_training_ckpt": _SYNC,
-    "partial_recovery": _CLUSTER,
-    "enable_realtime_training": _SERVING,
+    "partial_recovery": CLUSTER,
+    "enable_realtime_training": SERVING,
     "enable_async_optimize": _SYNC,
     "enable_pipelined_fwda2a": _SYNC,
     "enable_pipelined_bwda2a": _SYNC,
     "profile_with_nvprof_from_to": "attach monolith.hooks.CudaProfilerHook to the trainer instead",
     "reorder_fids_in_data_pipeline": "the reading thread does so whenever embedding_prefetch_capacity > 0",
-    "chief_timeout_secs": _CLUSTER,
-    "dense_only_stop_training_when_save": _CLUSTER,
-    "warmup_file": _SERVING,
-    "skip_zero_embedding_when_serving": _SERVING,
-    "max_rpc_deadline_millis": _SERVING,
-    "containers_ready_time_secs": _CLUSTER,
-    "max_slow_start_wait_minute": _CLUSTER,
+    "chief_timeout_secs": CLUSTER,
+    "dense_only_stop_training_when_save": CLUSTER,
+    "warmup_file": SERVING,
+    "skip_zero_embedding_when_serving": SERVING,
+    "max_rpc_deadline_millis": SERVING,
+    "containers_ready_time_secs": CLUSTER,
+    "max_slow_start_wait_minute": CLUSTER,
     "enable_model_ckpt_info": "counts by slot are written with every checkpoint, to ckpt.info-<step>",
     "only_feature_engineering": "batches are not written as ExampleBatch files; see monolith data convert",
-    "enable_variable_partition": _CLUSTER,
+    "enable_variable_partition": CLUSTER,
     "enable_fused_layout": "lookups always go straight into one buffer of the model's layout",
-    "force_shutdown_ps": _CLUSTER,
+    "force_shutdown_ps": CLUSTER,
     "enable_model_dump": "a model is exchanged as an export, see Trainer.export",
     "enable_resource_constrained_roughsort": _ITEMS,
     "roughsort_candidate_items_path": _ITEMS,
@@ -64,27 +64,27 @@ REFUSED_OPTIONS: Final[dict[str, str]] = {
     "num_extra_dsworker_on_gpu_worker": "TensorFlow's data service is not used",
     "save_summary_steps": "summaries are written by hooks of the task; see docs/how-to/summaries.md",
     "tensorboard_log_path": "the original declared it and never read it; give the summary hook its folder",
-    "num_extra_ps": _CLUSTER,
-    "num_redundant_ps": _CLUSTER,
-    "operation_timeout_in_ms": _CLUSTER,
-    "session_creation_timeout_secs": _CLUSTER,
-    "max_retry_times": _CLUSTER,
-    "retry_wait_in_secs": _CLUSTER,
-    "fountain_zk_host": _FOUNTAIN,
-    "fountain_model_name": _FOUNTAIN,
-    "dc_aware": _SERVING,
+    "num_extra_ps": CLUSTER,
+    "num_redundant_ps": CLUSTER,
+    "operation_timeout_in_ms": CLUSTER,
+    "session_creation_timeout_secs": CLUSTER,
+    "max_retry_times": CLUSTER,
+    "retry_wait_in_secs": CLUSTER,
+    "fountain_zk_host": FOUNTAIN,
+    "fountain_model_name": FOUNTAIN,
+    "dc_aware": SERVING,
     "enable_fid_dedup": "ids are always made distinct; the original declared it only",
-    "bzid": _SERVING,
-    "base_name": _SERVING,
-    "ps_replica_num": _SERVING,
+    "bzid": SERVING,
+    "base_name": SERVING,
+    "ps_replica_num": SERVING,
     "tf_grpc_worker_cache_threads": _TENSORFLOW,
     "monolith_grpc_worker_service_handler_multiplier": _TENSORFLOW,
-    "deep_insight_target": _INSIGHT,
-    "deep_insight_sample_ratio": _INSIGHT,
-    "unified_serving": _SERVING,
+    "deep_insight_target": INSIGHT,
+    "deep_insight_sample_ratio": INSIGHT,
+    "unified_serving": SERVING,
     "use_estimator": "the original declared it only",
-    "enable_dynamic_sharding": _CLUSTER,
-    "max_task_num_per_worker": _CLUSTER,
+    "enable_dynamic_sharding": CLUSTER,
+    "max_task_num_per_worker": CLUSTER,
 }
 """Option -> why a value other than its default is refused."""
 

@@ -129,7 +129,10 @@ class Task:
         return ()
 
     def signatures(self) -> Mapping[str, Sequence[str]]:
-        """What an export offers: name of a signature -> columns that it reads. Empty: one that reads all columns."""
+        """What an export offers: name of a signature -> columns that it reads.
+
+        Empty: one, ``serving_default``, that reads all columns of the example, or of the slots without one.
+        """
         return {}
 
     # What a runner uses
@@ -156,12 +159,12 @@ class Task:
 
 
 def _define_input(p: Params) -> None:
-    p.define("eval_examples", None, "Examples of an evaluation.")
-    p.define("train_examples", None, "Examples of training.")
+    p.define("eval_examples", None, "Examples of an evaluation, in batches of eval.per_replica_batch_size.")
+    p.define("train_examples", None, "Examples of training; for the task to read.")
 
 
 def _define_eval(p: Params) -> None:
-    p.define("per_replica_batch_size", None, "Examples of a step of evaluation.")
+    p.define("per_replica_batch_size", None, "Examples of a step of evaluation; the task makes its batches so.")
     p.define("steps_per_eval", 10000, "Steps trained between two evaluations.")
     p.define("steps", None, "Steps of an evaluation; None: to the end of the data.")
 
@@ -169,17 +172,17 @@ def _define_eval(p: Params) -> None:
 def _define_train(p: Params) -> None:
     p.define("steps", None, "Steps of one call of train.")
     p.define("max_steps", None, "Training ends when the global step reaches this.")
-    p.define("per_replica_batch_size", None, "Examples of a step.")
-    p.define("file_pattern", None, "What files to read.")
-    p.define("repeat", False, "Begin again at the end of the data.")
-    p.define("label_key", "label", "The column of the label.")
+    p.define("per_replica_batch_size", None, "Examples of a step; for the task to read.")
+    p.define("file_pattern", None, "What files to read; for the task to read.")
+    p.define("repeat", False, "Begin again at the end of the data; for the task to read.")
+    p.define("label_key", "label", "The column of the label; for the task to read.")
     p.define("save_checkpoints_steps", None, "Steps between checkpoints, where the config says nothing.")
     p.define("save_checkpoints_secs", None, "Seconds between checkpoints, where the config says nothing.")
     p.define("dense_only_save_checkpoints_secs", None, "Seconds between dense-only checkpoints.")
     p.define("dense_only_save_checkpoints_steps", None, "Steps between dense-only checkpoints.")
     p.define("max_pending_seconds_for_barrier", 30, "How long a save waits for the workers.")
     p.define("slow_start_steps", 0, "Factor of the slow start: worker i waits for step int(this * ln(1 + i)).")
-    p.define("sample_bias", 0.0, "Compensation for negatives that are emitted early.")
+    p.define("sample_bias", 0.0, "Compensation for negatives that are emitted early; for the task to hand to its loss.")
     p.define("use_gpu_emb_table", False, "Keep tables on the GPU.")
     p.define("use_fountain", False, "Read from the external data service.")
     p.define("fountain_zk_host", "", "Where that service registers.")
@@ -191,12 +194,12 @@ def _define_train(p: Params) -> None:
 def _define_metrics(p: Params) -> None:
     p.define("enable_deep_insight", False, "Send predictions of single samples.")
     p.define("deep_insight_target", "ctr_head", "Heads of which they are sent, separated by commas.")
-    p.define("deep_insight_name", None, "Name of the job in them.")
+    p.define("deep_insight_name", None, "Name of the model where the run gives none.")
     p.define("deep_insight_sample_ratio", 0.01, "Share of the samples.")
     p.define("extra_fields_keys", [], "Columns sent with them.")
     p.define("enable_throughput_hook", True, "Measure steps per second on the chief.")
     p.define("enable_kafka_metrics", False, "Send them to Kafka.")
-    p.define("enable_tf2_profiler_hook", True, "Profile some steps on the chief.")
+    p.define("enable_tf2_profiler_hook", True, "False: no steps are profiled, whatever the run says.")
     p.define("enable_file_metrics", False, "Write them to files.")
     p.define("file_base_name", "jaguar_deepinsight_results", "Where those files are.")
     p.define("file_ext", "txt", "How their names end.")

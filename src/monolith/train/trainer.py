@@ -22,11 +22,13 @@ from monolith.errors import NotFoundError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_shards import LocalShards
-from monolith.train._chief_hooks import chief_hooks, report_hooks
+from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
+from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import READER, Session, SessionState
+from monolith.train.signatures import describe_signatures, write_signatures
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
 from monolith.train.trainer_config import TrainerConfig
@@ -141,7 +143,7 @@ class Trainer:
         Returns:
             Name -> value, with the global step of what was evaluated.
         """
-        limit = self.task.p.eval.steps if steps is None else steps
+        limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
         with self._looking("eval", hooks) as session:
             for _ in _batches(session, self.task.input_fn("eval"), limit):
@@ -154,14 +156,28 @@ class Trainer:
             for _ in _batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
-    def export(self, path: str) -> str:
-        """Writes weights and tables to a folder of their own; a trainer with that ``model_dir`` predicts from it.
+    def export(self, path: str, *, example: Any = None) -> str:
+        """Writes weights, tables and the task's signatures to a folder of their own, see ``docs/formats/export.md``.
+
+        A trainer with that ``model_dir`` predicts from it.
+
+        Args:
+            path: The folder, or an fsspec URL.
+            example: A batch with all columns that requests will have: the signatures then say types and shapes, and
+                each of them was run once.
 
         Returns:
             The prefix that was written.
+
+        Raises:
+            ValueError: a signature that the model cannot answer; nothing was written.
         """
-        with self._looking("predict", ()) as session, Saver(path, max_to_keep=1) as saver:
-            return saver.save(session.state, background=False).path
+        with self._looking("predict", ()) as session:
+            signatures = describe_signatures(session, example)
+            with Saver(path, max_to_keep=1) as saver:
+                written = saver.save(session.state, background=False).path
+            write_signatures(written, signatures)
+            return written
 
     # Training
 
@@ -171,7 +187,8 @@ class Trainer:
             chief += chief_hooks(self.config, saver, model_name=self._model_name)
             chief += self.task.training_chief_hooks()
         user = [*self._hooks, *hooks, *report_hooks(self.config)]
-        return [*chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
+        first = eviction_hooks(self.config.tables)  # a checkpoint of the same step holds what they leave
+        return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
         failures_in_a_row, failed_at = 0, -1
@@ -229,7 +246,16 @@ class Trainer:
 
     @property
     def _model_name(self) -> str:
-        return self.config.model_name or str(self.task.p.name)
+        return str(self.config.model_name or self.task.p.metrics.deep_insight_name or self.task.p.name)
+
+    @property
+    def _eval_steps(self) -> int | None:
+        """As the task's parameters say: so many batches, or so many examples in batches of a stated size."""
+        p = self.task.p
+        batch_size = p.eval.per_replica_batch_size
+        if p.eval.steps is not None or p.input.eval_examples is None or batch_size is None:
+            return None if p.eval.steps is None else int(p.eval.steps)
+        return int(p.input.eval_examples) // int(batch_size)
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -324,6 +350,7 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
     made = task() if isinstance(task, type) else task.instantiate() if not isinstance(task, Task) else task
     if not isinstance(made, Task):
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
+    require_effective_parameters(made.p, Task.params())
     return made
 
 

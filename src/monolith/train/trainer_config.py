@@ -92,9 +92,21 @@ class TablesConfig(Config):
     """Rows that a table has room for at once."""
     num_ps: int = 0
     """Servers, all of them in this process, that rows are divided among; 0 and 1 mean that nothing is divided."""
+    evict_every_steps: int | None = None
+    """Remove expired rows after each step that this divides."""
+    evict_every_seconds: float | None = None
+    """Or so many seconds apart; with neither they stay until somebody removes them."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "num_ps")
+        for name in ("evict_every_steps", "evict_every_seconds"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+        if self.evict_every_steps is not None and self.evict_every_seconds is not None:
+            raise ValueError(
+                "TablesConfig: give evict_every_steps or evict_every_seconds, got both"
+                f" ({self.evict_every_steps}, {self.evict_every_seconds})"
+            )
         if self.num_ps > NUM_BUCKETS:
             raise ValueError(f"TablesConfig: num_ps must be at most {NUM_BUCKETS}, got {self.num_ps}")
 
@@ -170,6 +182,11 @@ class TrainerConfig(Config):
     def __post_init__(self) -> None:
         require_at_least(self, 0, "worker_index")
         require_at_least(self, 1, "num_workers")
+        if self.deterministic and self.tables.evict_every_seconds is not None:
+            raise ValueError(
+                "TrainerConfig: a deterministic run removes expired rows at fixed steps, got"
+                f" tables.evict_every_seconds={self.tables.evict_every_seconds}; give tables.evict_every_steps"
+            )
         if self.worker_index >= self.num_workers:
             raise ValueError(
                 f"TrainerConfig: worker_index must be below num_workers ({self.num_workers}), got {self.worker_index}"

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from monolith.data import ClickStream, ClickWorld
-from monolith.hook import Hook
 from monolith.nn import Embeddings, Slot
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
@@ -16,9 +15,8 @@ from monolith.tables.row_optimizers import Sgd
 from monolith.train import Spec, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from monolith.hook import StepContext
     from monolith.train import InstantiableParams, Mode
 
 __all__ = ["CountingTask", "EverythingTask"]
@@ -47,13 +45,6 @@ class CrashTask(Task):
 class EverythingTask(CrashTask):
     """Admission, expiry, dropout, a schedule, Adam and Adagrad: a state of every kind that must come back."""
 
-    @classmethod
-    def params(cls) -> InstantiableParams:
-        """With the choice to drop expired rows."""
-        p = super().params()
-        p.define("evict_every_steps", 7, "Steps between removals of expired rows; 0: never.")
-        return p
-
     def build(self) -> None:
         """A small network over four slots."""
         slots = {
@@ -74,21 +65,6 @@ class EverythingTask(CrashTask):
     def schedules(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> Mapping[str, Any]:
         """A learning rate that falls."""
         return {name: torch.optim.lr_scheduler.ExponentialLR(each, 0.99) for name, each in optimizers.items()}
-
-    def training_hooks(self) -> Sequence[Hook]:
-        """Drops expired rows at fixed steps."""
-        return [_EvictAtSteps(self)] if self.p.evict_every_steps else []
-
-
-class _EvictAtSteps(Hook):
-    """Before a step, so that a checkpoint of the step before it does not depend on the order of hooks."""
-
-    def __init__(self, task: EverythingTask) -> None:
-        self._task = task
-
-    def before_run(self, context: StepContext) -> None:
-        if context.global_step % self._task.p.evict_every_steps == 0:
-            self._task.emb.evict()
 
 
 class CountingTask(CrashTask):

@@ -1,0 +1,91 @@
+"""Flags of a program: every option that can be written as a text is the flag of its name.
+
+`monolith train` uses it, and so can a program of one's own::
+
+    options = flags.parse(RunnerConfig(model_name="ranker"))  # code before flag before environment before file
+    make_trainer(options, Ranker.params()).train()
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from typing import TYPE_CHECKING, TypeVar
+
+from monolith.train.flat_config import FlatConfig, Origin, is_parsable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["add_flags", "flag_names", "parse", "take_flags"]
+
+C = TypeVar("C", bound=FlatConfig)
+
+_TARGET = "option_"
+"""How the names of parsed flags begin, so that they never meet an argument of the program itself."""
+
+
+def flag_names(config: type[FlatConfig]) -> list[str]:
+    """The options that have a flag: those whose values can be written as a text."""
+    return [name for name in config.option_names() if is_parsable(config, name)]
+
+
+def add_flags(parser: argparse.ArgumentParser, config: type[FlatConfig], *, without: Collection[str] = ()) -> None:
+    """Gives a parser the flags of a config, and ``--config_file``; ``--name`` alone sets a boolean one.
+
+    Args:
+        parser: Of the program.
+        config: The class whose options they are.
+        without: Options that the program says itself.
+    """
+    parser.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
+    options = parser.add_argument_group("options of the run, see docs/options.md")
+    for name in flag_names(config):
+        if name in without:
+            continue
+        if isinstance(config.default_of(name), bool):
+            options.add_argument(f"--{name}", dest=_TARGET + name, metavar="VALUE", nargs="?", const="true")
+        else:
+            options.add_argument(f"--{name}", dest=_TARGET + name, metavar="VALUE")
+
+
+def take_flags(options: C, args: argparse.Namespace) -> C:
+    """Takes over what was parsed, then the environment, then the file; what was set in code stays.
+
+    Raises:
+        ValueError: a text that is no value of its option, or an unknown option in the file.
+    """
+    given = {name.removeprefix(_TARGET): value for name, value in vars(args).items() if name.startswith(_TARGET)}
+    options.update({name: value for name, value in given.items() if value is not None}, Origin.FLAG)
+    options.update_from_environment()
+    if args.config_file is not None:
+        try:
+            options.update_from_file(args.config_file)
+        except TypeError as error:
+            raise ValueError(f"config file '{args.config_file}': {error}") from error
+    return options
+
+
+def parse(options: C, arguments: Sequence[str] | None = None) -> C:
+    """Takes over the flags of this program, then the environment, then the file that ``--config_file`` names.
+
+    Args:
+        options: With what was set in code; returned.
+        arguments: Of the program; None: those of the command line.
+
+    Raises:
+        ValueError: an unknown flag, with the one that was probably meant, or a text that is no value of its option.
+
+    >>> from monolith.train import RunnerConfig
+    >>> parse(RunnerConfig(index=1, num_workers=2), ["--index", "0", "--model_dir", "/m"])
+    RunnerConfig(index=1, num_workers=2, model_dir='/m')
+    """
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, type(options))
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        known = [f"--{name}" for name in flag_names(type(options))]
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"flags: {unknown[0]!r} is no option{hint}")
+    return take_flags(options, args)
