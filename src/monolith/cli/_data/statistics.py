@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from monolith import ids
-from monolith.cli._data.samples import LABEL, examples_of
+from monolith.cli._data.samples import examples_of
 from monolith.cli._data.unique import UniqueCounter
 from monolith.data.columns import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds
+from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.parser import Parser
 from monolith.data.sample_format import SampleFormat
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
