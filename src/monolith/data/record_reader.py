@@ -173,7 +173,7 @@ class RecordReader:
             self._begin = consumed
             if len(spans):
                 self._is_searching = False
-                yield Records(buffer, spans, self.origin, base)
+                yield Records(buffer, spans, self.origin, base, has_source_keys=self.framing is Framing.LAGRANGEX)
             if problem and self._is_searching:
                 # What looked like a head was not one: eight bytes and their checksum stand in some payloads, too.
                 self._find_tfrecord()
@@ -328,7 +328,7 @@ def split_records(
     )
     if problem:
         raise DataLossError(f"{origin}: offset {consumed}: {reason}; is {framing.name} its framing?")
-    return Records(buffer, spans, origin)
+    return Records(buffer, spans, origin, has_source_keys=framing is Framing.LAGRANGEX)
 
 
 def _name_of(source: RecordSource) -> str:

@@ -126,7 +126,7 @@ def _shown(bar: T) -> Iterator[T]:
 
 def _records(source: Input) -> Iterator[tuple[str, bytes]]:
     for block in source.blocks():
-        for index, record in enumerate(block):
+        for index, record in enumerate(source.messages(block)):
             yield block.place_of(index), record
 
 
@@ -156,7 +156,7 @@ def _copy_records(source: Input, args: argparse.Namespace, bar: Progress) -> Non
         raise InvalidArgumentError("plaintext cannot become Parquet; give the --sample of the input")
     with RecordWriter(args.out, args.out_framing, compression=args.out_compression) as writer:
         for block in source.blocks():
-            for record in block:
+            for record in source.messages(block):
                 writer.write(record)
             bar.update(len(block))
 

@@ -15,6 +15,7 @@ from monolith.data.framing import Framing
 from monolith.data.framing_check import framings_of
 from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.sample_format import SampleFormat
+from monolith.data.source_keys import with_source_key
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.record_dataset import RecordDataset
 from monolith.errors import InvalidArgumentError, NotFoundError
@@ -52,6 +53,14 @@ class Input:
             raise InvalidArgumentError(f"{self.name}: Parquet files hold columns, not records")
         with self.records.read() as reading:
             yield from reading
+
+    def messages(self, block: Records) -> Iterator[bytes]:
+        """The records of a block; the data source of a lagrangex header goes into the message, as it has no other place."""
+        if not block.has_source_keys or self.sample is None:
+            yield from block
+            return
+        for record, key in zip(block, block.source_keys().tolist(), strict=True):
+            yield with_source_key(record, self.sample, key)
 
 
 def open_input(args: argparse.Namespace) -> Input:
