@@ -53,7 +53,7 @@ class Records:
     places: Places | None = None
     """Where each record comes from, when they were brought together from several buffers; then `base` says nothing."""
     has_source_keys: bool | None = False
-    """Whether a lagrangex header stands in front of each record; None: in front of some, which can no longer be told."""
+    """Whether a lagrangex header stands in front of each record; None: of some, and which can no longer be told."""
 
     @classmethod
     def from_list(cls, records: Iterable[bytes]) -> Self:
@@ -128,8 +128,8 @@ class Records:
         """
         if self.has_source_keys is None:
             raise ValueError(
-                f"{self.origin}: records with and without lagrangex headers were joined, their sources can no longer be "
-                "told; parse them before that"
+                f"{self.origin}: records with and without lagrangex headers were joined, their sources can no longer "
+                "be told; parse them before that"
             )
         if not self.has_source_keys:
             raise ValueError(f"{self.origin}: only records of the framing LAGRANGEX have a data source in their header")

@@ -55,7 +55,7 @@ class Input:
             yield from reading
 
     def messages(self, block: Records) -> Iterator[bytes]:
-        """The records of a block; the data source of a lagrangex header goes into the message, as it has no other place."""
+        """The records of a block; the data source of a lagrangex header goes into the message."""
         if not block.has_source_keys or self.sample is None:
             yield from block
             return
