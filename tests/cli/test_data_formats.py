@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from itertools import pairwise
 from pathlib import Path
 
@@ -214,6 +216,20 @@ def test_features_that_are_said_to_be_ids_must_be_integers(tmp_path: Path, capsy
     shown = capsys.readouterr().out
     assert "__RANK__" in shown
     assert "line_id" not in shown
+
+
+def test_the_commands_of_the_how_to_run(project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old").mkdir()
+    write(tmp_path / "old" / "1.snappy", [each.SerializeToString() for each in EXAMPLES], "sort_id")
+    text = (project_root / "docs" / "how-to" / "data-command.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    commands = [shlex.split(line, comments=True) for line in block.replace("100000", "300").splitlines()]
+    assert {command[2] for command in commands} == {"peek", "convert", "stats", "generate"}
+    for command in commands:
+        if not command[3].startswith("kafka:"):  # tests/cli/test_data.py has a broker
+            assert cli.main(command[1:]) == 0
+    assert len(list(read_examples("new.tfrecord.zst", "tfrecord"))) == len(EXAMPLES)
 
 
 def test_nested_ids_of_an_example_are_v2_ids_in_an_instance(tmp_path: Path) -> None:

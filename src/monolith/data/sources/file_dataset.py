@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
+from monolith.data.sources.file_feed import Files
 from monolith.data.sources.file_set import FileSet
 from monolith.errors import InvalidArgumentError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
-    from monolith.data.sources.file_feed import FileFeed, FilePart, Files
+    from monolith.data.sources.file_feed import FileFeed, FilePart
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -50,7 +51,7 @@ class FileDataset(Dataset[T]):
     def __init__(
         self, files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, cycle_length: int = 1
     ) -> None:
-        self.files: Files = files if _says_which(files) else FileSet(files)
+        self.files: Files = files if isinstance(files, Files) else FileSet(files)
         self._cycle_length = whole_number("cycle_length", cycle_length, at_least=1)
         self._epoch = 0
 
@@ -70,10 +71,6 @@ class FileDataset(Dataset[T]):
     @abstractmethod
     def open_file(self, path: str, place: Any) -> OpenFile[T]:
         """Begins to read a file, at its start if `place` is None."""
-
-
-def _says_which(files: object) -> TypeGuard[Files]:
-    return hasattr(files, "feed")
 
 
 class _FilesReading(Reading[T], Generic[T]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.errors import InvalidArgumentError
 
@@ -44,12 +44,14 @@ class FileFeed(ABC):
         """
 
 
-class Files(Protocol):
+class Files(ABC):
     """Which files a worker reads: a `FileSet`, or `QueuedFiles`."""
 
+    @abstractmethod
     def feed(self, epoch: int) -> FileFeed:
         """The files of this worker in an epoch."""
 
+    @abstractmethod
     def open(self, path: str) -> BinaryIO:
         """One of them, open to read from its start."""
 

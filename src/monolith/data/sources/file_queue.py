@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.position import SavedPosition
 from monolith.data.sources.file_assignments import FileAssignments, Progress
-from monolith.data.sources.file_feed import FileFeed, FilePart
+from monolith.data.sources.file_feed import FileFeed, FilePart, Files
 from monolith.data.sources.file_finding import find_files, open_file
 from monolith.data.sources.partitions import expand_ranges
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -248,7 +248,7 @@ class LocalFileQueue(EventQueue):
         self._events.append(event)
 
 
-class QueuedFiles:
+class QueuedFiles(Files):
     """What a worker reads out of a queue: give it to a `RecordDataset` or `ParquetDataset` in place of files.
 
     Args:

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.pipeline.draws import permutation
-from monolith.data.sources.file_feed import FixedFeed
+from monolith.data.sources.file_feed import Files, FixedFeed
 from monolith.data.sources.file_finding import find_files, open_file
 from monolith.data.sources.partitions import expand_ranges
 from monolith.errors import NotFoundError
@@ -23,7 +23,7 @@ __all__ = ["FileSet"]
 _LOG = logging.getLogger(__name__)
 
 
-class FileSet:
+class FileSet(Files):
     """Files by name or pattern: sorted, shuffled if a seed is given, and every `count`-th of them for a worker.
 
     Patterns are looked up once, when the set is made. The order is the same on every worker, which then takes its
