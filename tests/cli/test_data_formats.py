@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from itertools import pairwise
@@ -189,6 +190,19 @@ def test_what_has_no_place_is_refused_by_name_or_left_out(
     convert(out, tmp_path / "back", "--to", "example")
     again = [Example.FromString(record) for record in read_examples(tmp_path / "back", "tfrecord")]
     assert [each.line_id for each in again] == [each.line_id for each in (example(0), unfit)]
+
+
+def test_stats_count_what_is_said_to_be_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path / "old", [each.SerializeToString() for each in EXAMPLES])
+    convert(source, tmp_path / "tf", "--to", "tf_example")
+    reports = []
+    for path, ids in ((source, ""), (tmp_path / "tf", "user,fc_slot_600")):
+        capsys.readouterr()
+        assert cli.main(["data", "stats", str(path), "--json", "--ids", ids]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    for name in ("user", "fc_slot_600"):
+        assert reports[0]["features"][name] == reports[1]["features"][name]
+    assert reports[0]["table"] == reports[1]["table"]
 
 
 def test_names_that_mean_something_else_in_a_tf_example_are_refused(

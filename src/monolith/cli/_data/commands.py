@@ -84,7 +84,7 @@ def stats(args: argparse.Namespace) -> int:
     """Count what the samples hold."""
     table_bytes_per_id(args.dim, args.optimizer)  # a wrong name is told before an hour of reading
     source = open_input(args)
-    counted = Statistics(exact_limit=args.exact_limit)
+    counted = Statistics(exact_limit=args.exact_limit, ids=_ids_of(args))
     if source.sample is SampleFormat.PLAINTEXT:
         raise InvalidArgumentError("plaintext has no features to count; give --sample")
     with _shown(None if args.json else Progress(unit="samples")) as bar:
@@ -132,7 +132,7 @@ def _records(source: Input) -> Iterator[tuple[str, bytes]]:
 
 def _examples(source: Input, args: argparse.Namespace) -> Iterator[tuple[str, Example]]:
     """Every sample with its place; bad ones are left out as far as that is allowed."""
-    ids = frozenset(args.ids.split(",")) - {""}
+    ids = _ids_of(args)
     if source.files is not None:
         yield from examples_in(source.files, ids=ids)
         return
@@ -148,6 +148,10 @@ def _examples(source: Input, args: argparse.Namespace) -> Iterator[tuple[str, Ex
             raise InvalidArgumentError(f"{place}: {error}") from error
         for example in examples:
             yield place, example
+
+
+def _ids_of(args: argparse.Namespace) -> frozenset[str]:
+    return frozenset(args.ids.split(",")) - {""}
 
 
 def _copy_records(source: Input, args: argparse.Namespace, bar: Progress) -> None:

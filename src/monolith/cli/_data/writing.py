@@ -71,15 +71,21 @@ def open_sink(args: argparse.Namespace) -> Sink:
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Refuses to write over a file that is there, unless that is wanted.
+    """Refuses to write over a file that is there, unless that is wanted, and where no file can be.
 
     Raises:
         AlreadyExistsError: it is there.
+        InvalidArgumentError: it is a folder, or there is no folder that it could be in.
     """
-    if not args.force and "://" not in args.out and Path(args.out).exists():
+    if "://" in args.out:
+        return
+    path = Path(args.out)
+    if path.is_dir() or args.out.endswith("/"):
+        raise InvalidArgumentError(f"file '{args.out}': it is a folder; give a file in it")
+    if not args.force and path.exists():
         raise AlreadyExistsError(f"file '{args.out}': it exists; --force writes over it")
-    if "://" not in args.out and not Path(args.out).absolute().parent.is_dir():
-        raise InvalidArgumentError(f"file '{args.out}': there is no folder '{Path(args.out).parent}'")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgumentError(f"file '{args.out}': there is no folder '{path.parent}'")
 
 
 def _as_it_is(example: Example, *, drop_what_does_not_fit: bool) -> Example:  # noqa: ARG001 - everything fits
@@ -180,9 +186,11 @@ class ParquetSink(Sink):
 
     def abort(self) -> None:
         """Removes what was written so far."""
-        if self._writer is not None:
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def _flush(self) -> None:
         table = table_of(self._waiting, self._schema, drop=self._drop)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import glob
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import fsspec
 
-from monolith.errors import NotFoundError
+from monolith.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["find_files", "open_file"]
-
-_LOG = logging.getLogger(__name__)
 
 
 def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
@@ -35,8 +32,6 @@ def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
             for name in glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
             if not Path(name).is_dir()
         ]
-    if not found:
-        _LOG.warning("no file matches %r", pattern)
     return found
 
 
@@ -45,6 +40,7 @@ def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
 
     Raises:
         NotFoundError: there is no such file.
+        InvalidArgumentError: it is a folder.
     """
     try:
         if "://" in path:
@@ -52,3 +48,5 @@ def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
         return Path(path).open("rb", buffering=0)
     except FileNotFoundError as error:
         raise NotFoundError(f"file '{path}': there is no such file") from error
+    except IsADirectoryError as error:
+        raise InvalidArgumentError(f"file '{path}': it is a folder; name its files, as in '{path}/*'") from error

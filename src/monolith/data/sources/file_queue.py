@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import logging
 import os
 import threading
 from abc import ABC, abstractmethod
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles"]
 
 _KIND = "queued_files"
+_LOG = logging.getLogger(__name__)
 
 
 class FileQueue(ABC):
@@ -166,6 +168,8 @@ class EventQueue(FileQueue):
                 )
             return False
         found = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
+        if not found:
+            _LOG.warning("no file matches %r", self._look_ups[number][0])
         self._happen(self._state.found(found))
         return True
 

@@ -56,9 +56,12 @@ class FileSet(Files):
         self._seed = seed
         self._options = dict(storage_options or {})
         patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
-        self._files = sorted({file for pattern in patterns for file in find_files(pattern, self._options)})
+        found = {pattern: find_files(pattern, self._options) for pattern in patterns}
+        self._files = sorted({file for files in found.values() for file in files})
         if not self._files:
             raise NotFoundError(f"no file matches {', '.join(map(repr, given)) or 'an empty list of paths'}")
+        for pattern in (pattern for pattern, files in found.items() if not files):
+            _LOG.warning("no file matches %r", pattern)
         if len(self._files) <= index:
             _LOG.warning("worker %d of %d has nothing to read: there are %d files", index, count, len(self._files))
 
