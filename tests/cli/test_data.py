@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import resource
 import signal
@@ -540,6 +541,18 @@ def test_what_is_piped_may_stop_listening(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_a_pipe_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)
+    try:
+        assert cli.main(["data", "peek", str(tmp_path / "pipe")]) == 1
+    finally:
+        os.close(writer)
+        os.close(reader)
+    assert "a pipe can be read once only; write it to a file first" in capsys.readouterr().err
 
 
 def test_sums_of_labels_do_not_lose_small_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,8 @@ def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.u
     """The first bytes of the first file, uncompressed, and how the files are compressed."""
     path = files.files[0]
     with files.open(path) as file:
+        if not file.seekable():
+            raise InvalidArgumentError(f"file '{path}': a pipe can be read once only; write it to a file first")
         if compression is Compression.FROM_NAME and compression.resolve(path) is Compression.NONE:
             # A name need not tell; the first bytes do.
             compression = looks_like(file.read(4)) or Compression.NONE
