@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -143,7 +143,7 @@ class RecordReader:
         for block in self._scan_blocks():
             end = block.base + int(block.spans[-2] + block.spans[-1]) + self.framing.tail
             self.position = RecordPosition(end, self.position.records + len(block))
-            yield block
+            yield replace(block, has_source_keys=True) if self.framing is Framing.LAGRANGEX else block
 
     def _scan_blocks(self) -> Iterator[Records]:
         if self._is_done:
@@ -173,7 +173,7 @@ class RecordReader:
             self._begin = consumed
             if len(spans):
                 self._is_searching = False
-                yield Records(buffer, spans, self.origin, base, has_source_keys=self.framing is Framing.LAGRANGEX)
+                yield Records(buffer, spans, self.origin, base)
             if problem and self._is_searching:
                 # What looked like a head was not one: eight bytes and their checksum stand in some payloads, too.
                 self._find_tfrecord()

@@ -141,9 +141,7 @@ class _FilesReading(Reading[T], Generic[T]):
         part = self._feed.take(number) if 0 <= number < self._next_file else None
         if part is None:
             raise ValueError(f"it has file {number} open, and took {self._next_file} files")
-        slot: _Slot[T] = _Slot(number, part)
-        slot.place = place
-        return slot
+        return _Slot(number, part, place)
 
     def _end(self, slot: _Slot[T]) -> None:
         slot.close()
@@ -157,19 +155,21 @@ class _FilesReading(Reading[T], Generic[T]):
 class _Slot(Generic[T]):
     """A file of the cycle, opened when its turn comes first."""
 
-    def __init__(self, number: int, part: FilePart) -> None:
+    def __init__(self, number: int, part: FilePart, place: Any = None) -> None:
         self.number = number
-        self.place: Any = None
-        """Where to go on; None: where the part begins."""
         self._part = part
+        self._start = place
         self._file: OpenFile[T] | None = None
+
+    @property
+    def place(self) -> Any:
+        """Where to go on behind the block that was read last; None: where the part begins."""
+        return self._start if self._file is None else self._file.place
 
     def read(self, open_file: Callable[[str, Any], OpenFile[T]]) -> T:
         if self._file is None:
-            self._file = open_file(self._part.path, self._part.place if self.place is None else self.place)
-        block = next(self._file)
-        self.place = self._file.place
-        return block
+            self._file = open_file(self._part.path, self._part.place if self._start is None else self._start)
+        return next(self._file)
 
     def close(self) -> None:
         if self._file is not None:
