@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -400,6 +402,14 @@ def test_samples_come_out_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture
         (["convert", "good", "--out", "new", "--out-framing", "lagrangex"], "is only read"),
         (["convert", "good", "--out", "new", "--to", "example_batch", "--batch-size", "0"], "--batch-size must be"),
         (["convert", "cut", "--out", "new"], "truncated"),
+        (["peek", "cut_early"], "file 'cut_early': offset 0: record with its checksum"),
+        (["peek", "folder"], "file 'folder': it is a folder; name its files, as in 'folder/*'"),
+        (["convert", "good", "--out", "folder", "--force"], "file 'folder': it is a folder"),
+        (["convert", "good", "--out", "folder/", "--force"], "it is a folder"),
+        (["peek", "good", "--framing", "sort_id"], "not SORT_ID: its start fits EXAMPLE records of TFRECORD"),
+        (["peek", "good", "--sample", "instance"], "not INSTANCE: its start fits EXAMPLE records of TFRECORD"),
+        (["peek", "good", "--compression", "gzip"], "file 'good': not a GZIP stream"),
+        (["convert", "good", "table.parquet", "--out", "new"], "file 'table.parquet': offset 0: "),
         (["convert", "mixed", "--out", "new.parquet"], "in some samples and fid_v2_list in others"),
         (["convert", "mixed", "--out", "new.parquet", "--look-ahead", "1"], "some samples"),
         (["stats", "good", "--optimizer", "sgdd"], "--optimizer must be a row optimizer"),
@@ -420,6 +430,9 @@ def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
     (tmp_path / "junk").write_bytes(bytes(range(7, 200)) * 3)
     (tmp_path / "empty").touch()
     (tmp_path / "cut").write_bytes((tmp_path / "good").read_bytes()[:-3])
+    (tmp_path / "cut_early").write_bytes((tmp_path / "good").read_bytes()[:20])
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "table.parquet").write_bytes(b"PAR1" * 20)
     one, other = Example(), Example()
     one.named_feature.add(name="user").feature.fid_v2_list.value.append(1)
     other.named_feature.add(name="user").feature.float_list.value.append(1)
@@ -460,6 +473,24 @@ def test_the_program_itself_generates(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "2,000/2,000 samples (100 %)\n")
     assert len(read(tmp_path / "clicks.gz")) == 2000
+
+
+@pytest.mark.parametrize("to", ["example", "instance", "parquet"])
+def test_a_disk_that_is_full_leaves_no_half_file(
+    tmp_path: Path, to: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "old", samples(3000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        status = cli.main(["data", "convert", "old", "--out", "new", "--to", to, "--look-ahead", "500"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert status == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "File too large" in line
+    assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
 @pytest.mark.parametrize("to", ["example", "example_batch", "parquet"])
@@ -510,6 +541,18 @@ def test_what_is_piped_may_stop_listening(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+def test_a_pipe_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)
+    try:
+        assert cli.main(["data", "peek", str(tmp_path / "pipe")]) == 1
+    finally:
+        os.close(writer)
+        os.close(reader)
+    assert "a pipe can be read once only; write it to a file first" in capsys.readouterr().err
 
 
 def test_sums_of_labels_do_not_lose_small_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

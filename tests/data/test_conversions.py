@@ -15,7 +15,6 @@ from monolith.data.conversions import (
     FeaturePruning,
     example_batch_of,
     example_of_instance,
-    example_of_tf_example,
     examples_of_batch,
     instance_of_example,
 )
@@ -23,6 +22,7 @@ from monolith.data.protos.example_pb2 import Example, ExampleBatch, FeatureListT
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
+from monolith.data.tf_conversions import example_of_tf_example
 from monolith.errors import DataLossError
 from monolith.testing.serving_examples import generate_example_batch
 
@@ -177,7 +177,7 @@ def test_pruning_leaves_out_what_it_says() -> None:
     batch = ExampleBatch(batch_size=1)
     batch.named_feature_list.add(name="a").feature.add().float_list.value.append(1)
     batch.named_feature_list.add(name="__LABEL__").feature.add().float_list.value.append(1)
-    batch.named_raw_feature_list.add(name="r").raw_feature.add()
+    batch.named_raw_feature_list.add(name="r").raw_feature.add().feature.add().int64_value = 3
     for pruning, features, raw in (
         (FeaturePruning.AS_IS, ["a"], ["r"]),
         (FeaturePruning.PRUNING_FEATURE, [], ["r"]),

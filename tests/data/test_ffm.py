@@ -44,6 +44,7 @@ def test_labels_are_drawn_from_zero_and_one() -> None:
 def test_a_seed_decides_the_example() -> None:
     assert generate_ffm_example([10, 20], seed=5) == generate_ffm_example([10, 20], seed=5)
     assert generate_ffm_example([10, 20], seed=5) != generate_ffm_example([10, 20], seed=6)
+    assert len({generate_ffm_example([1 << 40]) for _ in range(3)}) == 3
 
 
 def test_examples_parse_to_a_batch() -> None:

@@ -62,8 +62,8 @@ def _add_convert(inner: argparse._SubParsersAction[Any]) -> None:
     parser = inner.add_parser(
         "convert",
         help="write samples in another format, framing or compression",
-        description="Reads any input and writes one file. Instance, tf.train.Example and the rows of ExampleBatch"
-        " become Examples; Examples become ExampleBatches or Parquet.",
+        description="Reads any input and writes one file of any format; the way from one to another is by Example."
+        " What a format has no place for is refused by name, unless --drop-unfit leaves it out.",
         epilog="example: monolith data convert 'old/*.snappy' --framing sort_id --out clicks.parquet",
     )
     add_input(parser)

@@ -40,12 +40,14 @@ from monolith.data.record_reader import RecordPosition, RecordReader, read_examp
 from monolith.data.record_writer import RecordWriter, write_examples
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
+from monolith.data.sources.file_queue import FileQueue, LocalFileQueue, QueuedFiles
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.generated import GeneratedDataset
 from monolith.data.sources.in_memory import InMemoryDataset
 from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
+from monolith.data.sources.shared_file_queue import SharedFileQueue
 
 __all__ = [
     "BadRecords",
@@ -56,6 +58,7 @@ __all__ = [
     "Dataset",
     "Dense",
     "FIFOQueue",
+    "FileQueue",
     "FileSet",
     "FirstBytes",
     "Floats",
@@ -69,6 +72,7 @@ __all__ = [
     "KafkaDataset",
     "Label",
     "LineIdField",
+    "LocalFileQueue",
     "MergedDataset",
     "MultiFIFOQueue",
     "MultiQueueRunner",
@@ -76,6 +80,7 @@ __all__ = [
     "PaddingFIFOQueue",
     "ParquetDataset",
     "Parser",
+    "QueuedFiles",
     "Reading",
     "RecordDataset",
     "RecordPosition",
@@ -83,6 +88,7 @@ __all__ = [
     "RecordWriter",
     "Records",
     "SampleFormat",
+    "SharedFileQueue",
     "Weight",
     "enqueue_dicts_with_queue_return",
     "expand_ranges",

@@ -7,24 +7,21 @@ an Instance, they are copied here. What cannot be held is refused by name, unles
 from __future__ import annotations
 
 import enum
-import math
 from typing import TYPE_CHECKING
 
-from monolith.data.protos.example_pb2 import Example, ExampleBatch, Feature, FeatureListType
+from monolith.data.protos.example_pb2 import Example, ExampleBatch, Feature, FeatureListType, RawFeature
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.data.protos.line_id_pb2 import LineId
 from monolith.errors import DataLossError
-from monolith.ids import NUM_SLOTS_V2, pack_v2
+from monolith.ids import v1_to_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from google.protobuf.message import Message
 
     from monolith.data.protos.example_pb2 import NamedFeature, NamedFeatureList, NamedRawFeatureList
-    from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
     from monolith.data.protos.line_id_pb2 import Feature as InstanceFeature
-    from monolith.data.protos.tf_example_pb2 import Example as TfExample
 
 __all__ = [
     "LABEL_FEATURE",
@@ -33,9 +30,9 @@ __all__ = [
     "FeaturePruning",
     "example_batch_of",
     "example_of_instance",
-    "example_of_tf_example",
     "examples_of_batch",
     "instance_of_example",
+    "with_typed_fields",
 ]
 
 LINE_ID_FEATURE, LABEL_FEATURE, WEIGHT_FEATURE = "__LINE_ID__", "__LABEL__", "instance_weight"
@@ -56,12 +53,30 @@ class FeaturePruning(enum.Enum):
     """Raw features: values before hashing."""
 
 
+def with_typed_fields(example: Example) -> Example:
+    """The Example with the reserved features, if it has some, in the typed fields that they stand for."""
+    if not any(named.name in _RESERVED for named in example.named_feature):
+        return example
+    made = Example()
+    made.CopyFrom(example)
+    del made.named_feature[:]
+    for named in example.named_feature:
+        if named.name in _RESERVED:
+            _read_reserved(named.name, named.feature, made)
+        else:
+            made.named_feature.add().CopyFrom(named)
+    return made
+
+
 def example_of_instance(instance: Instance) -> Example:
     """An Instance as an Example: flat ids by their slot as ``fc_slot_<slot>``, features under their names.
 
-    Of a feature with several kinds of values the first in the order of its fields counts.
+    Of a feature with several kinds of values the first in the order of its fields counts; one without any is left out.
+    As in the original, an Example has no place for `label_tag`, `next_fid` and `dense`.
     """
-    example = Example(line_id=instance.line_id, label=instance.label, data_source_key=instance.data_source_key)
+    example = Example(label=instance.label, data_source_key=instance.data_source_key)
+    if instance.HasField("line_id"):
+        example.line_id.CopyFrom(instance.line_id)
     example.instance_weight = instance.instance_weight if instance.HasField("instance_weight") else 1.0
     if instance.value:
         _add(example, "value").float_list.value.extend(instance.value)
@@ -71,12 +86,14 @@ def example_of_instance(instance: Instance) -> Example:
     for slot, numbers in by_slot.items():
         _add(example, f"fc_slot_{slot}").fid_v1_list.value.extend(numbers)
     for feature in instance.feature:
-        _copy_instance_feature(feature, _add(example, feature.name))
+        _copy_instance_feature(feature, example)
     return example
 
 
 def instance_of_example(example: Example, *, drop_what_does_not_fit: bool = False) -> Instance:
     """An Example as an Instance: v1 ids flat, everything else as features; reserved features go to typed fields.
+
+    Flat ids have no name: they come back as ``fc_slot_<slot>``. Nested v1 ids become v2 ids.
 
     Args:
         example: The sample.
@@ -128,17 +145,24 @@ def examples_of_batch(
 def example_batch_of(examples: Sequence[Example], *, shared: Iterable[str] = ()) -> ExampleBatch:
     """Examples as one ExampleBatch, column by column; typed fields become reserved columns.
 
-    A feature that an Example lacks is an empty entry. A name that occurs several times in one Example is refused.
+    A feature that an Example lacks is an empty entry, which `examples_of_batch` leaves out again.
 
     Args:
         examples: The rows.
         shared: Features that are the same in all rows, stored once.
 
     Raises:
-        ValueError: a shared feature that differs between rows, or a name that occurs twice in a row.
+        ValueError: a shared feature that differs between rows, a name that occurs twice in a row, or rows of several
+            data sources.
     """
     rows = [_columns_of(example) for example in examples]
-    batch = ExampleBatch(batch_size=len(rows))
+    keys = {example.data_source_key for example in examples}
+    if len(keys) > 1:
+        raise ValueError(
+            f"an ExampleBatch has one data source, got rows of the keys {', '.join(map(str, sorted(keys)))}"
+        )
+    batch = ExampleBatch(batch_size=len(rows), data_source_key=max(keys, default=0))
+    _add_raw_columns(examples, batch)
     shared = set(shared)
     names: dict[str, int] = {}
     for features in rows:
@@ -153,44 +177,6 @@ def example_batch_of(examples: Sequence[Example], *, shared: Iterable[str] = ())
             column.type, entries = FeatureListType.SHARED, entries[:1]
         column.feature.extend(entries)
     return batch
-
-
-def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescription) -> Example:
-    """A ``tf.train.Example`` as an Example, by a description of which features are ids of which slot, and which dense.
-
-    An integer v becomes the id v2(slot, v), a real number x v2(slot, floor(log2(|x| + 1))).
-
-    Raises:
-        ValueError: the description has a slot twice or outside [1, 32768), or a name both ways; or a feature of texts
-            is to become ids.
-    """
-    check_description(description)
-    example = Example(instance_weight=1.0)
-    for name, feature in sorted(sample.features.feature.items()):
-        if name == description.label and name:
-            example.label.extend(feature.float_list.value or map(float, feature.int64_list.value))
-        elif name == description.instance_weight and name:
-            example.instance_weight = [*feature.float_list.value, *map(float, feature.int64_list.value), 1.0][0]
-        elif name in description.sparse_features:
-            ids = _ids_of(name, feature, description.sparse_features[name])
-            _add(example, name).fid_v2_list.value.extend(ids)
-        elif name in description.dense_features:
-            target = _add(example, name)
-            for kind in ("float_list", "int64_list", "bytes_list"):
-                if feature.WhichOneof("kind") == kind:
-                    getattr(target, kind).value.extend(getattr(feature, kind).value)
-    return example
-
-
-def check_description(description: TFRecordFeatureDescription) -> None:
-    """Refuses a description by which features could not be told apart."""
-    slots: Mapping[str, int] = description.sparse_features
-    if bad := {name: slot for name, slot in slots.items() if not 1 <= slot < NUM_SLOTS_V2}:
-        raise ValueError(f"slots must be from 1 to {NUM_SLOTS_V2 - 1}, got {bad}")
-    if len(set(slots.values())) != len(slots):
-        raise ValueError(f"every feature needs a slot of its own, got {dict(slots)}")
-    if both := set(slots) & set(description.dense_features):
-        raise ValueError(f"features cannot be both ids and dense: {', '.join(sorted(both))}")
 
 
 _INSTANCE_FIELDS = {
@@ -223,15 +209,16 @@ def _add(example: Example, name: str) -> Feature:
     return example.named_feature.add(name=name, id=len(example.named_feature)).feature
 
 
-def _copy_instance_feature(source: InstanceFeature, target: Feature) -> None:
+def _copy_instance_feature(source: InstanceFeature, example: Example) -> None:
     for field, kind in _FLAT_FIELDS.items():
         if values := getattr(source, field):
-            getattr(target, kind).value.extend(values)
+            getattr(_add(example, source.name), kind).value.extend(values)
             return
     for field, kind in _NESTED_FIELDS.items():
         if lists := getattr(source, field):
+            target = getattr(_add(example, source.name), kind)
             for each in lists:
-                getattr(target, kind).list.add().value.extend(each.value)
+                target.list.add().value.extend(each.value)
             return
 
 
@@ -241,7 +228,9 @@ def _copy_to_instance(named: NamedFeature, kind: str, instance: Instance) -> Non
     source: Message = getattr(named.feature, kind)
     if kind.endswith("lists"):
         for each in source.list:  # type: ignore[attr-defined]
-            getattr(target, field).add().value.extend(each.value)
+            # Nested ids of an Instance are v2 ids: nothing there says otherwise.
+            values = [v1_to_v2(number) % (1 << 64) for number in each.value] if kind == "fid_v1_lists" else each.value
+            getattr(target, field).add().value.extend(values)
     else:
         getattr(target, field).extend(source.value)  # type: ignore[attr-defined]
 
@@ -271,13 +260,31 @@ def _row_of(batch: ExampleBatch, row: int, pruning: FeaturePruning) -> Example:
         entry = column.feature[0 if column.type == FeatureListType.SHARED else row]
         if column.name in _RESERVED:
             _read_reserved(column.name, entry, example)
-        else:
+        elif entry.WhichOneof("type"):
             example.named_feature.add(name=column.name, id=column.id, feature=entry)
     if pruning is not FeaturePruning.PRUNING_RAW_FEATURE:
         for raw in batch.named_raw_feature_list:
             value = raw.raw_feature[0 if raw.type == FeatureListType.SHARED else row]
-            example.named_raw_feature.add(name=raw.name, id=raw.id, raw_feature=value)
+            if value.feature:
+                example.named_raw_feature.add(name=raw.name, id=raw.id, raw_feature=value)
     return example
+
+
+def _add_raw_columns(examples: Sequence[Example], batch: ExampleBatch) -> None:
+    columns: dict[str, NamedRawFeatureList] = {}
+    for row, example in enumerate(examples):
+        for named in example.named_raw_feature:
+            if named.name not in columns:
+                columns[named.name] = batch.named_raw_feature_list.add(name=named.name, id=named.id)
+            column = columns[named.name].raw_feature
+            if len(column) > row:
+                raise ValueError(
+                    f"raw feature {named.name!r} occurs twice in one Example; a column has one entry a row"
+                )
+            column.extend([RawFeature()] * (row - len(column)))
+            column.append(named.raw_feature)
+    for filled in columns.values():
+        filled.raw_feature.extend([RawFeature()] * (len(examples) - len(filled.raw_feature)))
 
 
 def _columns_of(example: Example) -> dict[str, tuple[Feature, int]]:
@@ -295,17 +302,3 @@ def _columns_of(example: Example) -> dict[str, tuple[Feature, int]]:
     if WEIGHT_FEATURE not in columns and example.instance_weight:
         columns[WEIGHT_FEATURE] = (Feature(float_list={"value": [example.instance_weight]}), 0)
     return columns
-
-
-def _ids_of(name: str, feature: Message, slot: int) -> list[int]:
-    kind = feature.WhichOneof("kind")
-    if kind == "bytes_list":
-        raise ValueError(f"feature {name!r} has texts, which cannot become ids; hash them first, or read them as dense")
-    if kind == "float_list":
-        reals: Sequence[float] = feature.float_list.value  # type: ignore[attr-defined]
-        if not all(map(math.isfinite, reals)):
-            raise ValueError(f"feature {name!r} must have finite numbers to become ids, got {list(reals)}")
-        values = [math.floor(math.log2(abs(value) + 1)) for value in reals]
-    else:
-        values = list(feature.int64_list.value)  # type: ignore[attr-defined]
-    return [pack_v2(slot, value) for value in values]

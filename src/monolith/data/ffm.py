@@ -21,7 +21,9 @@ def slot_to_key(slot: int) -> str:
     return f"feature_{slot}"
 
 
-def generate_ffm_example(vocab_sizes: Sequence[int], length: int = 5, *, seed: int | np.random.Generator) -> bytes:
+def generate_ffm_example(
+    vocab_sizes: Sequence[int], length: int = 5, *, seed: int | np.random.Generator | None = None
+) -> bytes:
     """A serialized ``tf.train.Example`` with a label of 0 or 1 and random ids in each slot.
 
     Slot i has 1 to `length` ids, drawn with repetition from ``[i * max_vocab, i * max_vocab + vocab_sizes[i])``, where
@@ -30,7 +32,7 @@ def generate_ffm_example(vocab_sizes: Sequence[int], length: int = 5, *, seed: i
     Args:
         vocab_sizes: Number of ids of each slot.
         length: The most ids of a slot.
-        seed: A number, or a generator to draw many different examples from.
+        seed: A number, or a generator to draw many different examples from; None: another example at each call.
 
     >>> generate_ffm_example([10, 20], seed=3) == generate_ffm_example([10, 20], seed=3)
     True

@@ -114,6 +114,8 @@ def is_sample(payload: bytes, sample: SampleFormat) -> bool:
 
 def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleFormat, *, at_end: bool) -> str:
     """What to try, for the message of an error that may come from a wrong framing or compression."""
+    if head[:4].tobytes() == b"PAR1":
+        return "the file is Parquet"
     if (compressed := looks_like(head[:4].tobytes())) is not None:
         return f"the stream starts like {compressed.name}; give its compression"
     if better := better_framings(head, framing, sample, at_end=at_end):

@@ -14,6 +14,7 @@ from monolith.data.batch import Batch, ColumnValues
 from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
+from monolith.data.source_keys import batch_sizes_of, source_keys_of
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ class Parser:
         columns: What the batch is made of.
         bad: Counts records that are no such samples, or whose features have another type than their column, and decides
             how many may be left out.
-        source_key: Name of one more column, int64 [rows]: the data source of each record, out of the lagrangex header
-            in front of it. Not for ``ExampleBatch``, whose records have many rows.
+        source_key: Name of one more column, int64 [rows]: the data source of each sample, out of the lagrangex header
+            in front of its record, or else out of the field `data_source_key` of the message; 0 where there is none.
 
     Raises:
         ValueError: a name that is asked for twice, or no field of LineId.
@@ -61,8 +62,6 @@ class Parser:
             raise ValueError("PLAINTEXT records are bytes; there is nothing to parse")
         self.columns = tuple(columns)
         self.source_key = source_key
-        if source_key is not None and self.sample is SampleFormat.EXAMPLE_BATCH:
-            raise ValueError("source_key: a record of EXAMPLE_BATCH has many rows, and its header one source")
         if source_key is not None and source_key in {column.name for column in self.columns}:
             raise ValueError(f"source_key: there is a column {source_key!r} already")
         self.bad = BadRecords() if bad is None else bad
@@ -98,8 +97,13 @@ class Parser:
             for column, form in zip(self.columns, self._forms, strict=True)
         }
         if self.source_key is not None:
-            columns[self.source_key] = _source_keys(records, bad_records)
+            columns[self.source_key] = self._source_keys(records, bad_records)
         return Batch(columns, num_rows=rows)
+
+    def _source_keys(self, records: Records | Sequence[bytes], bad_records: npt.NDArray[np.int64]) -> Tensor:
+        keys = source_keys_of(records, self.sample)
+        rows = batch_sizes_of(records) if self.sample is SampleFormat.EXAMPLE_BATCH else np.ones(len(keys), np.int64)
+        return torch.from_numpy(np.repeat(np.delete(keys, bad_records), np.delete(rows, bad_records)))
 
     def _widths(self, form: str) -> list[int]:
         return [
@@ -114,13 +118,6 @@ class Parser:
             self.bad.add(f"{place}: {problem}")
         if len(bad) > len(problems):
             self.bad.add(f"{len(bad) - len(problems)} more records of the same batch", len(bad) - len(problems))
-
-
-def _source_keys(records: Records | Sequence[bytes], bad_records: npt.NDArray[np.int64]) -> Tensor:
-    if not isinstance(records, Records):
-        raise TypeError("source_key: only Records have headers, got a list of bytes")
-    keys = np.delete(records.source_keys().astype(np.int64), bad_records)
-    return torch.from_numpy(keys)
 
 
 def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:

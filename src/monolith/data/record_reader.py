@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -143,7 +143,7 @@ class RecordReader:
         for block in self._scan_blocks():
             end = block.base + int(block.spans[-2] + block.spans[-1]) + self.framing.tail
             self.position = RecordPosition(end, self.position.records + len(block))
-            yield block
+            yield replace(block, has_source_keys=True) if self.framing is Framing.LAGRANGEX else block
 
     def _scan_blocks(self) -> Iterator[Records]:
         if self._is_done:
@@ -328,7 +328,7 @@ def split_records(
     )
     if problem:
         raise DataLossError(f"{origin}: offset {consumed}: {reason}; is {framing.name} its framing?")
-    return Records(buffer, spans, origin)
+    return Records(buffer, spans, origin, has_source_keys=framing is Framing.LAGRANGEX)
 
 
 def _name_of(source: RecordSource) -> str:

@@ -99,7 +99,11 @@ class RecordWriter:
             raise
         self._file = None
         if self._temporary is not None:
-            self._temporary.replace(self.path)
+            try:
+                self._temporary.replace(self.path)
+            except BaseException:
+                self._temporary.unlink(missing_ok=True)
+                raise
 
     def abort(self) -> None:
         """Gives up: what was written so far is removed."""
@@ -110,14 +114,19 @@ class RecordWriter:
             # fsspec files are uploaded when they are closed, unless they are told otherwise.
             getattr(file, "discard", lambda: None)()
             return
-        file.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            file.close()  # writes what is left in its buffer, which may fail as what came before did
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def _open(self) -> Any:
         if "://" in self.path:
             return fsspec.open(self.path, "wb").open()
         self._temporary = Path(f"{self.path}.tmp-{secrets.token_hex(4)}")
-        return self._temporary.open("wb")
+        try:
+            return self._temporary.open("wb")
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, self.path) from error
 
     def _write_pending(self) -> None:
         data = bytes(self._pending)

@@ -52,6 +52,8 @@ class Records:
     """Offset of the buffer in the uncompressed stream that it was read from."""
     places: Places | None = None
     """Where each record comes from, when they were brought together from several buffers; then `base` says nothing."""
+    has_source_keys: bool | None = False
+    """Whether a lagrangex header stands in front of each record; None: of some, and which can no longer be told."""
 
     @classmethod
     def from_list(cls, records: Iterable[bytes]) -> Self:
@@ -79,7 +81,9 @@ class Records:
             np.concatenate([each.offsets for each in places]),
         )
         origin = blocks[0].origin if len({block.origin for block in blocks}) == 1 else "records"
-        return cls(np.concatenate(pieces), np.concatenate(spans).reshape(-1), origin, 0, joined)
+        of_blocks = {block.has_source_keys for block in blocks}
+        has_keys = of_blocks.pop() if len(of_blocks) == 1 else None
+        return cls(np.concatenate(pieces), np.concatenate(spans).reshape(-1), origin, 0, joined, has_keys)
 
     def __len__(self) -> int:
         return len(self.spans) // 2
@@ -119,17 +123,24 @@ class Records:
     def source_keys(self) -> npt.NDArray[np.uint32]:
         """The data source of each record, out of the lagrangex header in front of it.
 
-        Only for records that were read with `Framing.LAGRANGEX`: no other framing says where a record comes from.
+        Raises:
+            ValueError: the records have another framing, which does not say where a record comes from; or some do.
         """
+        if self.has_source_keys is None:
+            raise ValueError(
+                f"{self.origin}: records with and without lagrangex headers were joined, their sources can no longer "
+                "be told; parse them before that"
+            )
+        if not self.has_source_keys:
+            raise ValueError(f"{self.origin}: only records of the framing LAGRANGEX have a data source in their header")
         offsets = self.spans[::2]
-        if len(offsets) and int(offsets[0]) < 16:
-            raise ValueError(f"{self.origin}: no room for a lagrangex header in front of the first record")
         places = (offsets - 16)[:, None] + np.arange(4)
         words = np.ascontiguousarray(self.buffer[places]).view("<u4").reshape(-1)
         return words & np.uint32(0xFFFFFF00)
 
     def _with(self, pairs: npt.NDArray[np.int64], places: Places | None) -> Self:
-        return type(self)(self.buffer, pairs.reshape(-1), self.origin, self.base, places)
+        spans = pairs.reshape(-1)
+        return type(self)(self.buffer, spans, self.origin, self.base, places, self.has_source_keys)
 
     def _own_places(self) -> Places:
         if self.places is not None:

@@ -37,7 +37,10 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "--max-bad", type=int, default=0, metavar="N", help="leave out up to N bad records and count them (default: 0)"
     )
     parser.add_argument(
-        "--ids", default="", metavar="A,B", help="Parquet columns of integers that are ids, where the file does not say"
+        "--ids",
+        default="",
+        metavar="A,B",
+        help="columns of Parquet and features of tf.train.Example whose integers are ids, where the file does not say",
     )
 
 
@@ -66,6 +69,11 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         default=10_000,
         metavar="N",
         help="samples that decide about the columns of a Parquet file (default: 10000)",
+    )
+    parser.add_argument(
+        "--drop-unfit",
+        action="store_true",
+        help="leave out features that the format has no place for, such as doubles in an instance (default: refuse)",
     )
     parser.add_argument("--force", action="store_true", help="write over a file that exists")
 

@@ -12,13 +12,14 @@ from monolith.cli._data import describing
 from monolith.cli._data.arguments import finish_output
 from monolith.cli._data.opening import open_input
 from monolith.cli._data.parquet_rows import examples_in
-from monolith.cli._data.samples import LABEL, WEIGHT, examples_of
+from monolith.cli._data.samples import examples_of
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
 from monolith.cli._data.writing import check_output, open_sink
 from monolith.cli._progress import Progress
 from monolith.data.bad_records import BadRecords
 from monolith.data.click_world import ClickWorld
 from monolith.data.clicks import ClickStream
+from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.record_writer import RecordWriter
 from monolith.data.sample_format import SampleFormat
@@ -69,8 +70,8 @@ def convert(args: argparse.Namespace) -> int:
             _copy_records(source, args, bar)
         else:
             with open_sink(args) as sink:
-                for _, example in _examples(source, args):
-                    sink.write(example)
+                for place, example in _examples(source, args):
+                    sink.write(example, place)
                     bar.update()
         done = bar.done
         bar.update(0, written=args.out)
@@ -83,7 +84,7 @@ def stats(args: argparse.Namespace) -> int:
     """Count what the samples hold."""
     table_bytes_per_id(args.dim, args.optimizer)  # a wrong name is told before an hour of reading
     source = open_input(args)
-    counted = Statistics(exact_limit=args.exact_limit)
+    counted = Statistics(exact_limit=args.exact_limit, ids=_ids_of(args))
     if source.sample is SampleFormat.PLAINTEXT:
         raise InvalidArgumentError("plaintext has no features to count; give --sample")
     with _shown(None if args.json else Progress(unit="samples")) as bar:
@@ -125,25 +126,32 @@ def _shown(bar: T) -> Iterator[T]:
 
 def _records(source: Input) -> Iterator[tuple[str, bytes]]:
     for block in source.blocks():
-        for index, record in enumerate(block):
+        for index, record in enumerate(source.messages(block)):
             yield block.place_of(index), record
 
 
 def _examples(source: Input, args: argparse.Namespace) -> Iterator[tuple[str, Example]]:
     """Every sample with its place; bad ones are left out as far as that is allowed."""
+    ids = _ids_of(args)
     if source.files is not None:
-        yield from examples_in(source.files, ids=args.ids.split(","))
+        yield from examples_in(source.files, ids=ids)
         return
     bad = BadRecords(args.max_bad)
     sample = source.sample or SampleFormat.EXAMPLE
     for place, record in _records(source):
         try:
-            examples = list(examples_of(record, sample))
+            examples = list(examples_of(record, sample, ids=ids))
         except DataLossError as error:
             bad.add(f"{place}: {error}")
             continue
+        except ValueError as error:
+            raise InvalidArgumentError(f"{place}: {error}") from error
         for example in examples:
             yield place, example
+
+
+def _ids_of(args: argparse.Namespace) -> frozenset[str]:
+    return frozenset(args.ids.split(",")) - {""}
 
 
 def _copy_records(source: Input, args: argparse.Namespace, bar: Progress) -> None:
@@ -152,7 +160,7 @@ def _copy_records(source: Input, args: argparse.Namespace, bar: Progress) -> Non
         raise InvalidArgumentError("plaintext cannot become Parquet; give the --sample of the input")
     with RecordWriter(args.out, args.out_framing, compression=args.out_compression) as writer:
         for block in source.blocks():
-            for record in block:
+            for record in source.messages(block):
                 writer.write(record)
             bar.update(len(block))
 
@@ -163,7 +171,7 @@ def _counts(source: Input, counted: Statistics, args: argparse.Namespace) -> Ite
         return
     if source.files is None:
         return
-    fixed = {LABEL, WEIGHT, "label", "req_time"}
+    fixed = {LABEL_FEATURE, WEIGHT_FEATURE, "label", "req_time"}
     for batch in ParquetDataset(source.files):
         kinds = {
             name: _kind_of(batch, name)

@@ -36,6 +36,8 @@ def lines(place: str, example: Example) -> list[str]:
     rows = [("label", ", ".join(f"{each:g}" for each in values["label"]) or "none")]
     if "instance_weight" in values:
         rows.append(("weight", f"{values['instance_weight']:g}"))
+    if "data_source_key" in values:
+        rows.append(("data_source_key", str(values["data_source_key"])))
     rows += [(f"line_id.{name}", _short(value)) for name, value in values.get("line_id", {}).items()]
     rows += [
         (name, _feature_text(kind, content))

@@ -15,9 +15,10 @@ from monolith.data.framing import Framing
 from monolith.data.framing_check import framings_of
 from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.sample_format import SampleFormat
+from monolith.data.source_keys import with_source_key
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.record_dataset import RecordDataset
-from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,9 @@ KAFKA = "kafka://"
 _HEAD_BYTES = 1 << 19
 _KINDS = (SampleFormat.EXAMPLE, SampleFormat.EXAMPLE_BATCH, SampleFormat.INSTANCE, SampleFormat.TF_EXAMPLE)
 _MOST_LOOKED_AT = 8
+_TFRECORD_HEAD = 12
+_TRUNCATED = 1
+"""What the core calls a record that is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,14 @@ class Input:
             raise InvalidArgumentError(f"{self.name}: Parquet files hold columns, not records")
         with self.records.read() as reading:
             yield from reading
+
+    def messages(self, block: Records) -> Iterator[bytes]:
+        """The records of a block; the data source of a lagrangex header goes into the message."""
+        if not block.has_source_keys or self.sample is None:
+            yield from block
+            return
+        for record, key in zip(block, block.source_keys().tolist(), strict=True):
+            yield with_source_key(record, self.sample, key)
 
 
 def open_input(args: argparse.Namespace) -> Input:
@@ -75,6 +87,8 @@ def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.u
     """The first bytes of the first file, uncompressed, and how the files are compressed."""
     path = files.files[0]
     with files.open(path) as file:
+        if not file.seekable():
+            raise InvalidArgumentError(f"file '{path}': a pipe can be read once only; write it to a file first")
         if compression is Compression.FROM_NAME and compression.resolve(path) is Compression.NONE:
             # A name need not tell; the first bytes do.
             compression = looks_like(file.read(4)) or Compression.NONE
@@ -82,8 +96,11 @@ def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.u
         compression = compression.resolve(path)
         stream = open_decompressed(file, compression)
         head = bytearray()
-        while len(head) < _HEAD_BYTES and (piece := stream.read(_HEAD_BYTES - len(head))):
-            head += piece
+        try:
+            while len(head) < _HEAD_BYTES and (piece := stream.read(_HEAD_BYTES - len(head))):
+                head += piece
+        except DataLossError as error:
+            raise DataLossError(f"file '{path}': {error}") from error
     return np.frombuffer(bytes(head), np.uint8), compression
 
 
@@ -93,18 +110,41 @@ def _found_out(
     """Framing and format, as given or as the head shows."""
     if framing is not None and (sample is not None or not len(head)):
         return framing, sample or SampleFormat.EXAMPLE
+    if (found := _fitting(head, framing, sample)) is not None:
+        return found
+    if not len(head):
+        raise InvalidArgumentError(f"{name}: it is empty; give its --framing and --sample")
+    said = " of ".join([*([] if sample is None else [sample.name]), *([] if framing is None else [framing.name])])
+    if said and (other := _fitting(head, None, None)) is not None:
+        raise InvalidArgumentError(f"{name}: not {said}: its start fits {other[1].name} records of {other[0].name}")
+    if reason := _cut_off(head):
+        raise DataLossError(f"{name}: offset 0: {reason}")
+    raise InvalidArgumentError(
+        f"{name}: its start fits no {'framing' if framing is None else framing.name} of "
+        f"{'any format' if sample is None else sample.name}; give --framing, --sample or --compression"
+    )
+
+
+def _fitting(
+    head: npt.NDArray[np.uint8], framing: Framing | None, sample: SampleFormat | None
+) -> tuple[Framing, SampleFormat] | None:
     for kind in _KINDS if sample is None else (sample,):
         candidates = framings_of(head, kind, at_end=False) if framing is None else [framing]
         for candidate in candidates:
             payloads = _payloads(head, candidate)
             if payloads and all(fits(payload, kind) for payload in payloads):
                 return candidate, kind
-    if not len(head):
-        raise InvalidArgumentError(f"{name}: it is empty; give its --framing and --sample")
-    raise InvalidArgumentError(
-        f"{name}: its start fits no {'framing' if framing is None else framing.name} of "
-        f"{'any format' if sample is None else sample.name}; give --framing, --sample or --compression"
+    return None
+
+
+def _cut_off(head: npt.NDArray[np.uint8]) -> str:
+    """Why the first record is cut off, of a file with checksums, whose head alone shows that it is one."""
+    if not _TFRECORD_HEAD <= len(head) < _HEAD_BYTES:
+        return ""
+    _, _, _, problem, reason, _ = _core.scan_frames(
+        head, 0, framing=Framing.TFRECORD.value, at_end=True, max_record_bytes=1 << 31, max_records=1
     )
+    return str(reason) if problem == _TRUNCATED else ""
 
 
 def _payloads(head: npt.NDArray[np.uint8], framing: Framing) -> list[bytes]:

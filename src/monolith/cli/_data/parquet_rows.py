@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._data.samples import LABEL, WEIGHT
+from monolith.data.conversions import LABEL_FEATURE as LABEL
+from monolith.data.conversions import WEIGHT_FEATURE as WEIGHT
 from monolith.data.protos.example_pb2 import Example
-from monolith.data.protos.line_id_pb2 import LineId
+from monolith.data.tf_conversions import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
 from monolith.errors import InvalidArgumentError, UnimplementedError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.data.sources.file_set import FileSet
 
 _KIND = b"monolith.kind"
-_LINE_ID_FIELDS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
 _ROWS_OF_A_BLOCK = 4096
 
 
@@ -38,10 +38,15 @@ def pyarrow() -> Any:
     return pa
 
 
-def table_of(examples: Sequence[Example], schema: Any = None) -> Any:
-    """The examples as an Arrow table, with the columns of a schema or with those that they have."""
+def table_of(examples: Sequence[Example], schema: Any = None, *, drop: bool = False) -> Any:
+    """The examples as an Arrow table, with the columns of a schema or with those that they have.
+
+    Raises:
+        InvalidArgumentError: a feature that has no column in the schema, or no form in Parquet unless `drop` leaves
+            such out.
+    """
     pa = pyarrow()
-    rows = [_row_of(example) for example in examples]
+    rows = [_row_of(example, drop=drop) for example in examples]
     kinds = {name: kind for row in rows for name, (kind, _) in row.items()}
     if schema is None:
         schema = pa.schema(
@@ -63,34 +68,45 @@ def table_of(examples: Sequence[Example], schema: Any = None) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _row_of(example: Example) -> dict[str, tuple[str, Any]]:
+def _row_of(example: Example, *, drop: bool) -> dict[str, tuple[str, Any]]:
     """Column -> kind and value."""
     row: dict[str, tuple[str, Any]] = {}
+    if example.named_raw_feature and not drop:
+        raise InvalidArgumentError(f"raw feature {example.named_raw_feature[0].name!r} has no form in Parquet here")
     for named in example.named_feature:
         kind = named.feature.WhichOneof("type")
-        if kind is None:
+        if kind is None or (drop and not kind.endswith("_list")):
             continue
-        value = getattr(named.feature, kind)
         if not kind.endswith("_list"):
             raise InvalidArgumentError(f"feature {named.name!r}: a {kind} has no form in Parquet here")
+        if named.name in row:
+            raise InvalidArgumentError(f"feature {named.name!r} occurs twice in one Example; a row has one value of it")
         # Arrow's ids are signed, as tensors have them.
-        signed = kind.startswith("fid")
-        row[named.name] = (kind, [each - (1 << 64) if signed and each >> 63 else each for each in value.value])
+        values = getattr(named.feature, kind).value
+        row[named.name] = (kind, [_signed(each) for each in values] if kind.startswith("fid") else list(values))
+    return row | _typed_fields(example)
+
+
+def _typed_fields(example: Example) -> dict[str, tuple[str, Any]]:
+    row: dict[str, tuple[str, Any]] = {}
     if example.label:
         row[LABEL] = ("label", list(example.label))
     if example.instance_weight:
         row[WEIGHT] = ("weight", example.instance_weight)
-    for column, field in _LINE_ID_FIELDS.items():
+    if example.data_source_key:
+        row[SOURCE_KEY_COLUMN] = ("source_key", example.data_source_key)
+    for column, field in LINE_ID_COLUMNS.items():
         value = getattr(example.line_id, field.name)
         if _is_repeated(field):
             if len(value):
                 row[column] = ("line_ids", list(value))
         elif example.line_id.HasField(field.name):
-            row[column] = (
-                _scalar_kind(field),
-                value - (1 << 64) if isinstance(value, int) and value >> 63 > 0 else value,
-            )
+            row[column] = (_scalar_kind(field), _signed(value) if isinstance(value, int) else value)
     return row
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 > 0 else number
 
 
 def _is_repeated(field: Any) -> bool:
@@ -116,6 +132,7 @@ def _arrow_type(kind: str) -> Any:
         "line_text": pa.string(),
         "line_bool": pa.bool_(),
         "line_int": pa.int64(),
+        "source_key": pa.int64(),
     }
     return scalars[kind]
 
@@ -150,10 +167,10 @@ def _kind_of(field: Any, ids: Collection[str], path: str) -> str:
     if field.metadata and _KIND in field.metadata:
         return str(field.metadata[_KIND].decode())
     values = field.type.value_type if pa.types.is_list(field.type) or pa.types.is_large_list(field.type) else field.type
-    if field.name == LABEL:
-        return "label"
-    if field.name in _LINE_ID_FIELDS:
-        return "line_ids" if _is_repeated(_LINE_ID_FIELDS[field.name]) else "line_int"
+    if field.name in {LABEL, SOURCE_KEY_COLUMN}:
+        return "label" if field.name == LABEL else "source_key"
+    if field.name in LINE_ID_COLUMNS:
+        return "line_ids" if _is_repeated(LINE_ID_COLUMNS[field.name]) else "line_int"
     if pa.types.is_integer(values) or pa.types.is_boolean(values):
         return "fid_v2_list" if field.name in ids else "int64_list"
     if pa.types.is_floating(values):
@@ -169,27 +186,36 @@ def _example_of(row: dict[str, Any], kinds: dict[str, str]) -> Example:
         kind = kinds[name]
         if value is None:
             continue
-        values = value if isinstance(value, list) else [value]
-        if kind == "label":
-            example.label.extend(values)
-        elif kind == "weight":
-            example.instance_weight = value
-        elif kind == "line_ids":
-            getattr(example.line_id, _LINE_ID_FIELDS[name].name).extend(values)
-        elif kind.startswith("line_"):
-            field = _LINE_ID_FIELDS[name]
-            is_unsigned = field.type in {field.TYPE_FIXED64, field.TYPE_UINT64}
-            setattr(example.line_id, field.name, value % (1 << 64) if is_unsigned else value)
+        if kind.endswith("_list"):
+            target = getattr(example.named_feature.add(name=name, id=len(example.named_feature)).feature, kind)
+            target.value.extend(_feature_values(value if isinstance(value, list) else [value], kind))
+            target.SetInParent()
         else:
-            target = getattr(example.named_feature.add(name=name, id=len(example.named_feature)).feature, kind).value
-            if kind.startswith("fid"):
-                values = [each % (1 << 64) for each in values]
-            elif kind == "bytes_list":
-                values = [each.encode() if isinstance(each, str) else each for each in values]
-            elif kind == "int64_list":
-                values = [int(each) for each in values]
-            target.extend(values)
+            _put_typed_field(example, name, kind, value)
     return example
+
+
+def _feature_values(values: list[Any], kind: str) -> list[Any]:
+    if kind.startswith("fid"):
+        return [each % (1 << 64) for each in values]
+    if kind == "bytes_list":
+        return [each.encode() if isinstance(each, str) else each for each in values]
+    return [int(each) for each in values] if kind == "int64_list" else values
+
+
+def _put_typed_field(example: Example, name: str, kind: str, value: Any) -> None:
+    if kind == "label":
+        example.label.extend(value if isinstance(value, list) else [value])
+    elif kind == "weight":
+        example.instance_weight = value
+    elif kind == "source_key":
+        example.data_source_key = value
+    elif kind == "line_ids":
+        getattr(example.line_id, LINE_ID_COLUMNS[name].name).extend(value if isinstance(value, list) else [value])
+    else:
+        field = LINE_ID_COLUMNS[name]
+        is_unsigned = field.type in {field.TYPE_FIXED64, field.TYPE_UINT64}
+        setattr(example.line_id, field.name, value % (1 << 64) if is_unsigned else value)
 
 
 def temporary_beside(path: str, suffix: str) -> Path:

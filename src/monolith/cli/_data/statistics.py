@@ -10,16 +10,17 @@ import numpy as np
 import torch
 
 from monolith import ids
-from monolith.cli._data.samples import LABEL, examples_of
+from monolith.cli._data.samples import examples_of
 from monolith.cli._data.unique import UniqueCounter
 from monolith.data.columns import INVALID_LABEL, Column, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds
+from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.parser import Parser
 from monolith.data.sample_format import SampleFormat
 from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from torch import Tensor
 
@@ -94,10 +95,12 @@ class Statistics:
 
     Args:
         exact_limit: Different values of a feature that are counted one by one; beyond it, they are estimated.
+        ids: Features of integers of a ``tf.train.Example`` that are ids.
     """
 
-    def __init__(self, *, exact_limit: int = 5_000_000) -> None:
+    def __init__(self, *, exact_limit: int = 5_000_000, ids: Collection[str] = ()) -> None:
         self._exact_limit = exact_limit
+        self._ids = ids
         self.samples = 0
         self.features: dict[str, FeatureStatistics] = {}
         self.late: set[str] = set()
@@ -179,7 +182,7 @@ class Statistics:
         columns: dict[str, Column] = {}
         labels = 0
         for payload in block[:: max(1, len(block) // count)]:
-            for example in examples_of(payload, sample):
+            for example in examples_of(payload, sample, ids=self._ids):
                 labels = max(labels, len(example.label))
                 for named in example.named_feature:
                     kind = named.feature.WhichOneof("type")

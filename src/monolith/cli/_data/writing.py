@@ -8,24 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cli._data.parquet_rows import pyarrow, table_of, temporary_beside
-from monolith.cli._data.samples import LABEL, LINE_ID, WEIGHT
-from monolith.data.protos.example_pb2 import Example, ExampleBatch
+from monolith.data.conversions import example_batch_of, instance_of_example
 from monolith.data.record_writer import RecordWriter
+from monolith.data.tf_conversions import tf_example_of_example
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
     from types import TracebackType
 
-FORMATS = ("example", "example_batch", "parquet")
+    from google.protobuf.message import Message
+
+    from monolith.data.protos.example_pb2 import Example
+
+FORMATS = ("example", "example_batch", "instance", "tf_example", "parquet")
 
 
 class Sink(ABC):
     """Takes examples one after another; what is not closed in peace leaves no file."""
 
     @abstractmethod
-    def write(self, example: Example) -> None:
-        """Adds an example."""
+    def write(self, example: Example, place: str = "") -> None:
+        """Adds an example; its place is for messages."""
 
     @abstractmethod
     def close(self) -> None:
@@ -52,38 +57,64 @@ class Sink(ABC):
 
 
 def open_sink(args: argparse.Namespace) -> Sink:
-    """The output that the arguments name: `out`, `to`, `out_framing`, `out_compression`, `batch_size`, `look_ahead`."""
+    """The output that the arguments of `add_output` name."""
     check_output(args)
     if args.batch_size < 1 or args.look_ahead < 1:
         name, value = ("--batch-size", args.batch_size) if args.batch_size < 1 else ("--look-ahead", args.look_ahead)
         raise InvalidArgumentError(f"{name} must be >= 1, got {value}")
     if args.to == "parquet":
-        return ParquetSink(args.out, look_ahead=args.look_ahead)
+        return ParquetSink(args.out, look_ahead=args.look_ahead, drop=args.drop_unfit)
     writer = RecordWriter(args.out, args.out_framing, compression=args.out_compression)
-    return ExampleSink(writer) if args.to == "example" else ExampleBatchSink(writer, rows=args.batch_size)
+    if args.to == "example_batch":
+        return ExampleBatchSink(writer, rows=args.batch_size)
+    return SampleSink(writer, _MESSAGES[args.to], drop=args.drop_unfit)
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Refuses to write over a file that is there, unless that is wanted.
+    """Refuses to write over a file that is there, unless that is wanted, and where no file can be.
 
     Raises:
         AlreadyExistsError: it is there.
+        InvalidArgumentError: it is a folder, or there is no folder that it could be in.
     """
-    if not args.force and "://" not in args.out and Path(args.out).exists():
+    if "://" in args.out:
+        return
+    path = Path(args.out)
+    if path.is_dir() or args.out.endswith("/"):
+        raise InvalidArgumentError(f"file '{args.out}': it is a folder; give a file in it")
+    if not args.force and path.exists():
         raise AlreadyExistsError(f"file '{args.out}': it exists; --force writes over it")
-    if "://" not in args.out and not Path(args.out).absolute().parent.is_dir():
-        raise InvalidArgumentError(f"file '{args.out}': there is no folder '{Path(args.out).parent}'")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgumentError(f"file '{args.out}': there is no folder '{path.parent}'")
 
 
-class ExampleSink(Sink):
-    """A record for each example."""
+def _as_it_is(example: Example, *, drop_what_does_not_fit: bool) -> Example:  # noqa: ARG001 - everything fits
+    return example
 
-    def __init__(self, writer: RecordWriter) -> None:
+
+_MESSAGES: dict[str, Callable[..., Message]] = {
+    "example": _as_it_is,
+    "instance": instance_of_example,
+    "tf_example": tf_example_of_example,
+}
+"""What makes the message of a record out of an Example."""
+
+
+class SampleSink(Sink):
+    """A record for each example, which a function makes the message of."""
+
+    def __init__(self, writer: RecordWriter, message_of: Callable[..., Message], *, drop: bool) -> None:
         self._writer = writer
+        self._message_of = message_of
+        self._drop = drop
 
-    def write(self, example: Example) -> None:
-        """Adds an example."""
-        self._writer.write(example.SerializeToString())
+    def write(self, example: Example, place: str = "") -> None:
+        """Adds an example; its place is for messages."""
+        try:
+            message = self._message_of(example, drop_what_does_not_fit=self._drop)
+        except ValueError as error:
+            raise InvalidArgumentError(f"{place}: {error}; --drop-unfit leaves out what has no place") from error
+        self._writer.write(message.SerializeToString(deterministic=True))
 
     def close(self) -> None:
         """Finishes the file and gives it its name."""
@@ -95,15 +126,17 @@ class ExampleSink(Sink):
 
 
 class ExampleBatchSink(Sink):
-    """A record for each `rows` examples, column by column."""
+    """A record for each `rows` examples, column by column; fewer where another data source begins."""
 
     def __init__(self, writer: RecordWriter, *, rows: int) -> None:
         self._writer = writer
         self._rows = rows
         self._waiting: list[Example] = []
 
-    def write(self, example: Example) -> None:
+    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written many at once
         """Adds an example."""
+        if self._waiting and self._waiting[0].data_source_key != example.data_source_key:
+            self._flush()
         self._waiting.append(example)
         if len(self._waiting) == self._rows:
             self._flush()
@@ -119,55 +152,26 @@ class ExampleBatchSink(Sink):
 
     def _flush(self) -> None:
         if self._waiting:
-            self._writer.write(batch_of(self._waiting).SerializeToString())
+            self._writer.write(example_batch_of(self._waiting).SerializeToString())
             self._waiting.clear()
-
-
-def batch_of(examples: list[Example]) -> ExampleBatch:
-    """Rows as columns, in order of their first appearance; typed fields as the columns that stand for them."""
-    batch = ExampleBatch(batch_size=len(examples), data_source_key=examples[0].data_source_key)
-    columns: dict[str, Any] = {}
-    for row, example in enumerate(examples):
-        for name, feature_id, feature in _columns_of(example):
-            if name not in columns:
-                columns[name] = batch.named_feature_list.add(name=name, id=feature_id)
-            column = columns[name].feature
-            while len(column) <= row:
-                column.add()
-            column[row].CopyFrom(feature)
-    for column in columns.values():
-        while len(column.feature) < len(examples):
-            column.feature.add()
-    return batch
-
-
-def _columns_of(example: Example) -> list[tuple[str, int, Any]]:
-    columns: list[tuple[str, int, Any]] = [(each.name, each.id, each.feature) for each in example.named_feature]
-    extra = Example()
-    if example.label:
-        extra.named_feature.add(name=LABEL).feature.float_list.value.extend(example.label)
-    if example.HasField("line_id"):
-        extra.named_feature.add(name=LINE_ID).feature.bytes_list.value.append(example.line_id.SerializeToString())
-    if example.instance_weight:
-        extra.named_feature.add(name=WEIGHT).feature.float_list.value.append(example.instance_weight)
-    return columns + [(each.name, 0, each.feature) for each in extra.named_feature]
 
 
 class ParquetSink(Sink):
     """A row for each example; the first `look_ahead` of them decide about the columns."""
 
-    def __init__(self, path: str, *, look_ahead: int = 10_000) -> None:
+    def __init__(self, path: str, *, look_ahead: int = 10_000, drop: bool = False) -> None:
         if "://" in path:
             raise InvalidArgumentError(f"file '{path}': Parquet is written to local files only")
         self._pyarrow = pyarrow()
         self._path = path
         self._temporary = temporary_beside(path, secrets.token_hex(4))
         self._look_ahead = look_ahead
+        self._drop = drop
         self._waiting: list[Example] = []
         self._writer: Any = None
         self._schema: Any = None
 
-    def write(self, example: Example) -> None:
+    def write(self, example: Example, place: str = "") -> None:  # noqa: ARG002 - rows are written many at once
         """Adds an example."""
         self._waiting.append(example)
         if len(self._waiting) == self._look_ahead:
@@ -182,12 +186,14 @@ class ParquetSink(Sink):
 
     def abort(self) -> None:
         """Removes what was written so far."""
-        if self._writer is not None:
-            self._writer.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def _flush(self) -> None:
-        table = table_of(self._waiting, self._schema)
+        table = table_of(self._waiting, self._schema, drop=self._drop)
         if self._writer is None:
             self._schema = table.schema
             self._writer = self._pyarrow.parquet.ParquetWriter(self._temporary, self._schema)

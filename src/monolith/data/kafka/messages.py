@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, cast
 import numpy as np
 
 from monolith import _core
+from monolith.data.framing import Framing
 from monolith.data.framing_check import better_framings, framings_of, is_sample
 from monolith.data.record_reader import split_records
 from monolith.data.records import Places, Records
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.data.bad_records import BadRecords
-    from monolith.data.framing import Framing
     from monolith.data.kafka.position import Partition
     from monolith.data.sample_format import SampleFormat
 
@@ -61,7 +61,8 @@ class Unwrapping:
         joined = _Joined.of(chunks)
         spans, messages = self._whole_messages(joined) if self.framing is None else self._framed(joined, self.framing)
         places = joined.places if messages is None else joined.places[messages]
-        return Records(joined.buffer, spans, origin, places=places)
+        has_keys = self.framing is Framing.LAGRANGEX
+        return Records(joined.buffer, spans, origin, places=places, has_source_keys=has_keys)
 
     def check_first(self, chunk: Chunk) -> bool:
         """Refuses a first message that has another framing than it is said to have, and says which; False if empty.

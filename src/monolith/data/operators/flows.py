@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE_KEY", "ByFlow", "FromSource", "NameSources", "split_flows"]
 
 SOURCE_KEY = "data_source_key"
-"""Column of the key; `Parser` fills it out of lagrangex headers."""
+"""Column of the key, for ``Parser(..., source_key=SOURCE_KEY)``: out of lagrangex headers, or of the messages."""
 
 
 @config

@@ -10,6 +10,7 @@ from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
+from monolith.data.sources.file_feed import Files
 from monolith.data.sources.file_set import FileSet
 from monolith.errors import InvalidArgumentError
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable
 
+    from monolith.data.sources.file_feed import FileFeed, FilePart
+
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 __all__ = ["FileDataset", "OpenFile"]
-
-_KIND = "files"
 
 
 class OpenFile(Protocol[T_co]):
@@ -43,14 +44,14 @@ class FileDataset(Dataset[T]):
     """Blocks of files, one block of each of `cycle_length` files in turn; a file that ends makes room for the next.
 
     Args:
-        files: Which, or a `FileSet`, which also says whose and in which order.
+        files: Which, or a `FileSet`, which also says whose and in which order, or `QueuedFiles`, which workers share.
         cycle_length: Files that are read at a time.
     """
 
     def __init__(
-        self, files: FileSet | str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, cycle_length: int = 1
+        self, files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, cycle_length: int = 1
     ) -> None:
-        self.files = files if isinstance(files, FileSet) else FileSet(files)
+        self.files: Files = files if isinstance(files, Files) else FileSet(files)
         self._cycle_length = whole_number("cycle_length", cycle_length, at_least=1)
         self._epoch = 0
 
@@ -62,8 +63,7 @@ class FileDataset(Dataset[T]):
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is how far each open file was read, and which is the next to open."""
-        order = self.files.order(self._epoch)
-        reading = _FilesReading(self.open_file, order, self._cycle_length, self.files.digest(self._epoch))
+        reading = _FilesReading(self.open_file, self.files.feed(self._epoch), self._cycle_length)
         if position is not None:
             reading.go_to(position)
         return reading
@@ -74,52 +74,49 @@ class FileDataset(Dataset[T]):
 
 
 class _FilesReading(Reading[T], Generic[T]):
-    """Slots hold files: [number in the order, place to go on from, the file once it is open]."""
+    """Slots hold files: number in the feed, place to go on from, the file once it is open."""
 
-    def __init__(
-        self, open_file: Callable[[str, Any], OpenFile[T]], order: list[str], cycle_length: int, digest: str
-    ) -> None:
+    def __init__(self, open_file: Callable[[str, Any], OpenFile[T]], feed: FileFeed, cycle_length: int) -> None:
         self._open_file = open_file
-        self._order = order
-        self._digest = digest
+        self._feed = feed
         self._cycle_length = cycle_length
         self._slots: list[_Slot[T]] = []
         self._next_file = 0
         self._turn = 0
+        self._has_more = True
 
     @property
     def position(self) -> bytes:
         fields = {
+            **self._feed.fields,
             "cycle_length": self._cycle_length,
-            "digest": self._digest,
             "next_file": self._next_file,
-            "num_files": len(self._order),
             "open": [[slot.number, slot.place] for slot in self._slots],
             "turn": self._turn,
         }
-        return encode_position(_KIND, fields)
+        return encode_position(self._feed.kind, fields)
 
     def go_to(self, position: bytes) -> None:
         """Takes up a position that was saved."""
-        saved = SavedPosition(position, _KIND)
-        saved.require_same(num_files=len(self._order), digest=self._digest, cycle_length=self._cycle_length)
+        saved = SavedPosition(position, self._feed.kind)
+        saved.require_same(**self._feed.fields, cycle_length=self._cycle_length)
         self._next_file, self._turn = saved.number("next_file"), saved.number("turn")
+        self._feed.require_taken(self._next_file)
         try:
-            self._slots = [_Slot(int(number), place) for number, place in saved.values("open")]
-            [self._order[slot.number] for slot in self._slots]
-        except (TypeError, ValueError, IndexError) as error:
-            raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
+            self._slots = [self._again(int(number), place) for number, place in saved.values("open")]
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"position for a dataset of kind {self._feed.kind!r}: {error}") from error
 
     def __next__(self) -> T:
         while True:
-            while len(self._slots) < self._cycle_length and self._next_file < len(self._order):
-                self._slots.append(_Slot(self._take_file(), None))
+            while len(self._slots) < self._cycle_length and (slot := self._take_file()) is not None:
+                self._slots.append(slot)
             if not self._slots:
                 raise StopIteration
             self._turn %= len(self._slots)  # the last of the cycle may have ended
             slot = self._slots[self._turn]
             try:
-                block = slot.read(self._open_file, self._order)
+                block = slot.read(self._open_file)
             except StopIteration:
                 self._end(slot)
                 continue
@@ -128,18 +125,29 @@ class _FilesReading(Reading[T], Generic[T]):
 
     def close(self) -> None:
         """Closes the files that are open."""
-        slots, self._slots, self._next_file = self._slots, [], len(self._order)
+        slots, self._slots, self._has_more = self._slots, [], False
         for slot in slots:
             slot.close()
 
-    def _take_file(self) -> int:
+    def _take_file(self) -> _Slot[T] | None:
+        part = self._feed.take(self._next_file) if self._has_more else None
+        if part is None:
+            self._has_more = False  # what comes to a queue later is not for a reading that has ended
+            return None
         self._next_file += 1
-        return self._next_file - 1
+        return _Slot(self._next_file - 1, part)
+
+    def _again(self, number: int, place: Any) -> _Slot[T]:
+        part = self._feed.take(number) if 0 <= number < self._next_file else None
+        if part is None:
+            raise ValueError(f"it has file {number} open, and took {self._next_file} files")
+        return _Slot(number, part, place)
 
     def _end(self, slot: _Slot[T]) -> None:
         slot.close()
-        if self._next_file < len(self._order):
-            self._slots[self._turn] = _Slot(self._take_file(), None)
+        following = self._take_file()
+        if following is not None:
+            self._slots[self._turn] = following
         else:
             del self._slots[self._turn]
 
@@ -147,17 +155,21 @@ class _FilesReading(Reading[T], Generic[T]):
 class _Slot(Generic[T]):
     """A file of the cycle, opened when its turn comes first."""
 
-    def __init__(self, number: int, place: Any) -> None:
+    def __init__(self, number: int, part: FilePart, place: Any = None) -> None:
         self.number = number
-        self.place = place
+        self._part = part
+        self._start = place
         self._file: OpenFile[T] | None = None
 
-    def read(self, open_file: Callable[[str, Any], OpenFile[T]], order: list[str]) -> T:
+    @property
+    def place(self) -> Any:
+        """Where to go on behind the block that was read last; None: where the part begins."""
+        return self._start if self._file is None else self._file.place
+
+    def read(self, open_file: Callable[[str, Any], OpenFile[T]]) -> T:
         if self._file is None:
-            self._file = open_file(order[self.number], self.place)
-        block = next(self._file)
-        self.place = self._file.place
-        return block
+            self._file = open_file(self._part.path, self._part.place if self._start is None else self._start)
+        return next(self._file)
 
     def close(self) -> None:
         if self._file is not None:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import logging
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
-
-import fsspec
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.pipeline.draws import permutation
+from monolith.data.sources.file_feed import Files, FixedFeed
+from monolith.data.sources.file_finding import find_files, open_file
 from monolith.data.sources.partitions import expand_ranges
 from monolith.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from monolith.data.sources.file_feed import FileFeed
+
 __all__ = ["FileSet"]
 
 _LOG = logging.getLogger(__name__)
 
 
-class FileSet:
+class FileSet(Files):
     """Files by name or pattern: sorted, shuffled if a seed is given, and every `count`-th of them for a worker.
 
     Patterns are looked up once, when the set is made. The order is the same on every worker, which then takes its
@@ -56,9 +56,12 @@ class FileSet:
         self._seed = seed
         self._options = dict(storage_options or {})
         patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
-        self._files = sorted({file for pattern in patterns for file in self._find(pattern)})
+        found = {pattern: find_files(pattern, self._options) for pattern in patterns}
+        self._files = sorted({file for files in found.values() for file in files})
         if not self._files:
             raise NotFoundError(f"no file matches {', '.join(map(repr, given)) or 'an empty list of paths'}")
+        for pattern in (pattern for pattern, files in found.items() if not files):
+            _LOG.warning("no file matches %r", pattern)
         if len(self._files) <= index:
             _LOG.warning("worker %d of %d has nothing to read: there are %d files", index, count, len(self._files))
 
@@ -79,34 +82,14 @@ class FileSet:
         names = "\n".join(self.order(epoch))
         return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
+    def feed(self, epoch: int) -> FileFeed:
+        """The files of this worker in an epoch, for a reading."""
+        return FixedFeed(self.order(epoch), self.digest(epoch))
+
     def open(self, path: str) -> BinaryIO:
         """A file of the set, open to read from its start.
 
         Raises:
             NotFoundError: there is no such file.
         """
-        try:
-            if "://" in path:
-                return cast("BinaryIO", fsspec.open(path, "rb", **self._options).open())
-            return Path(path).open("rb", buffering=0)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"file '{path}': there is no such file") from error
-
-    def _find(self, pattern: str) -> list[str]:
-        is_local = "://" not in pattern
-        # A name that exists is meant as it stands, whatever characters it has.
-        if not glob.has_magic(pattern) or (is_local and Path(pattern).is_file()):
-            return [pattern]
-        if not is_local:
-            system, place = fsspec.core.url_to_fs(pattern, **self._options)
-            entries = system.glob(place, detail=True)
-            found = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
-        else:
-            found = [
-                name
-                for name in glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
-                if not Path(name).is_dir()
-            ]
-        if not found:
-            _LOG.warning("no file matches %r", pattern)
-        return found
+        return open_file(path, self._options)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-    from monolith.data.sources.file_set import FileSet
+    from monolith.data.sources.file_feed import Files
 
 __all__ = ["ParquetDataset"]
 
@@ -28,7 +28,7 @@ class ParquetDataset(FileDataset[Batch]):
     groups: `batch` makes them of one size.
 
     Args:
-        files: Which, or a `FileSet`.
+        files: Which, or a `FileSet` or `QueuedFiles`.
         columns: Names, or names with what each must hold: ``any``, ``int``, ``fid_v1`` (turned into v2), ``fid_v2``,
             ``float`` or ``bytes``. None for all columns of each file.
         block_rows: Rows of a batch.
@@ -41,7 +41,7 @@ class ParquetDataset(FileDataset[Batch]):
 
     def __init__(
         self,
-        files: FileSet | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         columns: Iterable[str] | Mapping[str, ColumnType | str] | None = None,
         *,
         block_rows: int = 1 << 14,

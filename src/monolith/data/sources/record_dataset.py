@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from monolith.data.records import Records
-    from monolith.data.sources.file_set import FileSet
+    from monolith.data.sources.file_feed import Files
 
 __all__ = ["RecordDataset"]
 
@@ -27,7 +27,7 @@ class RecordDataset(FileDataset["Records"]):
     """The records of files in blocks of about two mebibytes; `batch` cuts them, `parse` makes batches of them.
 
     Args:
-        files: Which, or a `FileSet`.
+        files: Which, or a `FileSet` or `QueuedFiles`.
         framing: What stands around each record; ``"tfrecord"`` is one.
         compression: Of whole files.
         sample: What the records hold. The start of each file is checked to be that under this framing.
@@ -38,7 +38,7 @@ class RecordDataset(FileDataset["Records"]):
 
     def __init__(
         self,
-        files: FileSet | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         framing: Framing | str = Framing.PLAIN,
         *,
         compression: Compression | str = Compression.FROM_NAME,

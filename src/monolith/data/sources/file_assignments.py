@@ -1,0 +1,184 @@
+"""Which worker reads which file, decided as workers ask: the state of a `FileQueue`, without its I/O.
+
+Two queues, as in the original: patterns that were not looked up yet, and files that were not taken yet; the second is
+filled from the first on demand. What happened is a list of events, and the state follows from them alone, so a log of
+events is all that must be kept. Every file that a worker took has a turn; asking for it again gives the same file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.pipeline.draws import permutation
+from monolith.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Event", "FileAssignments", "Piece", "Progress"]
+
+Event = dict[str, Any]
+"""``{"found": [files]}``, ``{"take": [epoch, worker, number, place, was_returned]}`` or
+``{"give_back": [worker, [[epoch, number, place], ...]]}``, in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A file by its number, from a place on; None: from its start."""
+
+    number: int
+    place: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a worker had come when it saved its position."""
+
+    epoch: int
+    turns: int
+    """Files that it had taken in this epoch."""
+    places: Mapping[int, Any]
+    """Turns of the files that were open, and how far each was read."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One epoch."""
+
+    order: list[int] = field(default_factory=list)
+    num_groups: int = 0
+    """Groups of files that are in the order."""
+    num_taken: int = 0
+    """Files of the order that were taken."""
+    returned: list[Piece] = field(default_factory=list)
+    """What workers gave back; it goes out first."""
+    taken: dict[int, list[Piece]] = field(default_factory=dict)
+    """Worker -> what it took, by turn."""
+
+
+class FileAssignments:
+    """The state of a queue. Not thread-safe; `event` methods decide, `apply` changes.
+
+    Args:
+        num_look_ups: Times that files are looked up, by one pattern after another.
+        seed: Shuffles the files of each look-up, differently in each epoch; None keeps them sorted.
+    """
+
+    def __init__(self, num_look_ups: int, *, seed: int | None = None) -> None:
+        self._num_look_ups = num_look_ups
+        self._seed = seed
+        self.files: list[str] = []
+        self._groups: list[int] = []
+        """Number of files of each look-up so far."""
+        self._passes: dict[int, _Pass] = {}
+        self._gone: set[int] = set()
+
+    @property
+    def workers(self) -> list[int]:
+        """Workers that took files and did not give them back."""
+        return sorted({worker for each in self._passes.values() for worker in each.taken} - self._gone)
+
+    def waiting(self, epoch: int) -> int:
+        """Files and parts that are found and nobody took in this epoch."""
+        now = self._pass(epoch)
+        return len(now.returned) + len(now.order) - now.num_taken
+
+    def num_taken(self, worker: int, epoch: int) -> int:
+        """Turns that the worker had.
+
+        Raises:
+            FailedPreconditionError: it gave back its files.
+        """
+        if worker in self._gone:
+            raise FailedPreconditionError(
+                f"worker {worker} of a file queue gave back its files, which others read by now; start it under a "
+                "number that was not used yet"
+            )
+        return len(self._pass(epoch).taken.get(worker, []))
+
+    def taken(self, worker: int, turn: int, epoch: int) -> Piece | None:
+        """What the worker took at this turn; None if the turn is the next one.
+
+        Raises:
+            FailedPreconditionError: the worker gave back its files, or knows of more turns than there were.
+        """
+        turns = self.num_taken(worker, epoch)
+        if turn > turns:
+            raise FailedPreconditionError(
+                f"worker {worker} of a file queue goes on behind {turn} files, and the queue gave it {turns}: the "
+                "state of the queue is older than the position; restore the one that was saved with it, or later"
+            )
+        return self._pass(epoch).taken[worker][turn] if turn < turns else None
+
+    @property
+    def next_look_up(self) -> int | None:
+        """Number of the next look-up; None when all were done."""
+        return len(self._groups) if len(self._groups) < self._num_look_ups else None
+
+    def found(self, files: Sequence[str]) -> Event:
+        """The event of a look-up; files that are known already are left out."""
+        known = set(self.files)
+        return {"found": sorted(set(files) - known)}
+
+    def take(self, worker: int, epoch: int) -> Event | None:
+        """The event by which the worker takes the next file; None when there is none, or none was found yet."""
+        now = self._pass(epoch)
+        if now.returned:
+            piece = now.returned[0]
+            return {"take": [epoch, worker, piece.number, piece.place, True]}
+        if now.num_taken < len(now.order):
+            return {"take": [epoch, worker, now.order[now.num_taken], None, False]}
+        return None
+
+    def give_back(self, worker: int, progress: Progress | None) -> Event | None:
+        """The event by which all goes back that the worker had not read; None if it gave back before.
+
+        Args:
+            worker: Which will not come back under this number.
+            progress: How far it came; None: everything that it ever took is to be read again.
+        """
+        if worker in self._gone:
+            return None
+        pieces: list[list[Any]] = []
+        for epoch, each in sorted(self._passes.items()):
+            for turn, piece in enumerate(each.taken.get(worker, [])):
+                if progress is None or (epoch, turn) >= (progress.epoch, progress.turns):
+                    pieces.append([epoch, piece.number, piece.place])
+                elif epoch == progress.epoch and turn in progress.places:
+                    place = progress.places[turn]
+                    pieces.append([epoch, piece.number, piece.place if place is None else place])
+        return {"give_back": [worker, pieces]}
+
+    def apply(self, event: Event) -> None:
+        """Brings the state behind an event."""
+        ((kind, content),) = event.items()
+        if kind == "found":
+            self._groups.append(len(content))
+            self.files.extend(content)
+        elif kind == "take":
+            epoch, worker, number, place, was_returned = content
+            now = self._pass(epoch)
+            if was_returned:
+                now.returned.pop(0)
+            else:
+                now.num_taken += 1
+            now.taken.setdefault(worker, []).append(Piece(number, place))
+        elif kind == "give_back":
+            worker, pieces = content
+            self._gone.add(worker)
+            for epoch, number, place in pieces:
+                self._pass(epoch).returned.append(Piece(number, place))
+        else:
+            raise ValueError(f"unknown event {kind!r} of a file queue")
+
+    def _pass(self, epoch: int) -> _Pass:
+        now = self._passes.setdefault(epoch, _Pass())
+        begin = len(now.order)
+        for group in range(now.num_groups, len(self._groups)):
+            size = self._groups[group]
+            places = range(size) if self._seed is None else permutation(size, self._seed, epoch, group).tolist()
+            now.order.extend(begin + place for place in places)
+            begin += size
+        now.num_groups = len(self._groups)
+        return now

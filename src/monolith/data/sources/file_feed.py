@@ -1,0 +1,75 @@
+"""What a reading takes its files from, one after another, by number."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["FileFeed", "FilePart", "Files", "FixedFeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A file to read, from a place on."""
+
+    path: str
+    place: Any = None
+    """As the reader of the format has it, in JSON; None: from the start."""
+
+
+class FileFeed(ABC):
+    """Files by number, from 0 on. Asking for a number again gives the same file, in this run and after a restart."""
+
+    kind: str
+    """Of positions."""
+    fields: Mapping[str, Any]
+    """What positions are checked by: only an equal feed can go on from them."""
+
+    @abstractmethod
+    def take(self, number: int) -> FilePart | None:
+        """The file of this number; None behind the last one."""
+
+    @abstractmethod
+    def require_taken(self, count: int) -> None:
+        """Refuses to go on behind more files than were ever taken.
+
+        Raises:
+            OpError: there were not as many.
+        """
+
+
+class Files(ABC):
+    """Which files a worker reads: a `FileSet`, or `QueuedFiles`."""
+
+    @abstractmethod
+    def feed(self, epoch: int) -> FileFeed:
+        """The files of this worker in an epoch."""
+
+    @abstractmethod
+    def open(self, path: str) -> BinaryIO:
+        """One of them, open to read from its start."""
+
+
+class FixedFeed(FileFeed):
+    """Files whose order is known beforehand."""
+
+    kind = "files"
+
+    def __init__(self, order: Sequence[str], digest: str) -> None:
+        self._order = order
+        self.fields = {"num_files": len(order), "digest": digest}
+
+    def take(self, number: int) -> FilePart | None:
+        """The file of this number; None behind the last one."""
+        return FilePart(self._order[number]) if number < len(self._order) else None
+
+    def require_taken(self, count: int) -> None:
+        """Refuses to go on behind more files than there are."""
+        if count > len(self._order):
+            raise InvalidArgumentError(f"position for a dataset of kind {self.kind!r}: it is behind {count} files")

@@ -1,0 +1,289 @@
+"""Files that workers share: each takes the next one when it is done with one, so a slow worker reads fewer.
+
+`FileQueue` is what a reading needs of one; `LocalFileQueue` serves the threads of a process, `SharedFileQueue` the
+processes of a machine. One that lives on a server is a third class with the same methods.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from monolith.data.pipeline.counts import whole_number
+from monolith.data.position import SavedPosition
+from monolith.data.sources.file_assignments import FileAssignments, Progress
+from monolith.data.sources.file_feed import FileFeed, FilePart, Files
+from monolith.data.sources.file_finding import find_files, open_file
+from monolith.data.sources.partitions import expand_ranges
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from monolith.data.sources.file_assignments import Event
+
+__all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles"]
+
+_KIND = "queued_files"
+_LOG = logging.getLogger(__name__)
+
+
+class FileQueue(ABC):
+    """Hands every file to one worker, in each epoch.
+
+    A worker's files are numbered in the order in which it took them. The queue remembers who took what, so a worker
+    that goes on from a saved position gets the same files for the same numbers again, and nothing is lost or read
+    twice, whenever each worker saved its own position.
+    """
+
+    digest: str
+    """A short text that differs when patterns or seed do; positions carry it."""
+
+    @abstractmethod
+    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
+        """The file of a worker's turn, from 0 on; None when there are no more.
+
+        A turn that was asked for before gives the same file; the next one takes a file out of the queue.
+
+        Raises:
+            FailedPreconditionError: the worker's turns are ahead of the queue's memory, or it gave back its files.
+            NotFoundError: no pattern matches any file.
+        """
+
+    @abstractmethod
+    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+        """Refuses to go on behind more turns of a worker than the queue remembers.
+
+        Raises:
+            FailedPreconditionError: its state is older than the position; or the worker gave back its files.
+        """
+
+    @abstractmethod
+    def give_back(self, worker: int, position: bytes | None = None) -> int:
+        """Puts back what a worker that will not come back had not read; its number is not used again.
+
+        Args:
+            worker: Its number.
+            position: The last one that counts of its file dataset, such as ``RecordDataset(QueuedFiles(...))`` itself;
+                None: all that it ever took is read again. A pipeline that holds back rows (`batch`, `shuffle`) has more
+                in its position than files: read on from it under the same worker number instead.
+
+        Returns:
+            How many files, and parts of files, others will read now. Call it before they are at their end.
+        """
+
+
+class EventQueue(FileQueue):
+    """What the queues of one machine share: the state follows from events, which a subclass keeps.
+
+    Args:
+        paths: Paths, globs, ranges and URLs as for `FileSet`. Each pattern is looked up when the files of those before
+            it are taken.
+        num_workers: Workers that there are: numbers from 0 on. Files of a worker that is no longer there must have been
+            given back.
+        seed: Shuffles the files of each pattern, or of a list of names, differently in each epoch; None: sorted.
+        storage_options: For the file system of URLs.
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        num_workers: int,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+        self._patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
+        self._look_ups = _look_ups(self._patterns)
+        self._num_workers = whole_number("num_workers", num_workers, at_least=1)
+        self._seed = seed
+        self._options = dict(storage_options or {})
+        self.digest = hashlib.sha256(repr((self._patterns, seed)).encode()).hexdigest()[:16]
+        self._lock = threading.Lock()
+        self._state = self._new_state()
+
+    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
+        """The file of a worker's turn, from 0 on; None when there are no more."""
+        if not 0 <= worker < self._num_workers:
+            raise InvalidArgumentError(f"file queue of {self._num_workers} workers: there is no worker {worker}")
+        with self._exclusive():
+            piece = self._state.taken(worker, turn, epoch)
+            while piece is None:
+                if (event := self._state.take(worker, epoch)) is not None:
+                    self._happen(event)
+                    piece = self._state.taken(worker, turn, epoch)
+                elif not self._look_up():
+                    return None
+            return FilePart(self._state.files[piece.number], piece.place)
+
+    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+        """Refuses to go on behind more turns of a worker than the queue remembers."""
+        with self._exclusive():
+            self._state.taken(worker, turns, epoch)
+
+    def give_back(self, worker: int, position: bytes | None = None) -> int:
+        """Puts back what a worker that will not come back had not read; its number is not used again."""
+        progress = None if position is None else self._progress(worker, position)
+        with self._exclusive():
+            event = self._state.give_back(worker, progress)
+            if event is None:
+                return 0
+            self._happen(event)
+            return len(event["give_back"][1])
+
+    def waiting(self, epoch: int = 0) -> int:
+        """Files and parts that were found and that nobody took in this epoch."""
+        with self._exclusive():
+            return self._state.waiting(epoch)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Nobody else changes the state meanwhile, and it is up to date."""
+        with self._lock:
+            yield
+
+    @abstractmethod
+    def _keep(self, event: Event) -> None:
+        """Writes an event where a restart finds it."""
+
+    def _happen(self, event: Event) -> None:
+        self._keep(event)
+        self._state.apply(event)
+
+    def _look_up(self) -> bool:
+        """Whether there was a pattern left to look up."""
+        number = self._state.next_look_up
+        if number is None:
+            if not self._state.files:
+                raise NotFoundError(
+                    f"no file matches {', '.join(map(repr, self._patterns)) or 'an empty list of paths'}"
+                )
+            return False
+        found = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
+        if not found:
+            _LOG.warning("no file matches %r", self._look_ups[number][0])
+        self._happen(self._state.found(found))
+        return True
+
+    def _new_state(self) -> FileAssignments:
+        return FileAssignments(len(self._look_ups), seed=self._seed)
+
+    def _check_workers(self) -> None:
+        """Refuses a state in which files are with workers that there are not."""
+        if others := [worker for worker in self._state.workers if worker >= self._num_workers]:
+            raise FailedPreconditionError(
+                f"file queue of {self._num_workers} workers: files are with worker {', '.join(map(str, others))} of "
+                "before; open it for as many workers as then, and give_back those"
+            )
+
+    def _progress(self, worker: int, position: bytes) -> Progress:
+        saved = SavedPosition(position, _KIND).require_same(digest=self.digest, worker=worker)
+        try:
+            places = {int(turn): place for turn, place in saved.values("open")}
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
+        return Progress(saved.number("epoch"), saved.number("next_file"), places)
+
+
+def _look_ups(patterns: list[str]) -> list[list[str]]:
+    """What is looked up at a time: a pattern, or all names that stand side by side."""
+    groups = groupby(patterns, key=glob.has_magic)
+    return [group for is_pattern, each in groups for group in ([[one] for one in each] if is_pattern else [list(each)])]
+
+
+class LocalFileQueue(EventQueue):
+    """Files that the threads of one process share. Thread-safe.
+
+    `state_dict` is what a checkpoint keeps beside the positions of the workers, taken at the same moment or later: give
+    the queue to ``TrainState(extra={"files": queue})``.
+
+    >>> queue = LocalFileQueue(["a", "b", "c"], num_workers=2)
+    >>> [queue.take(worker, turn).path for worker, turn in [(0, 0), (1, 0), (1, 1), (0, 0)]]
+    ['a', 'b', 'c', 'a']
+    >>> queue.take(0, 1) is None
+    True
+    """
+
+    def __init__(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        num_workers: int,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
+        self._events: list[Event] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that happened, as JSON."""
+        with self._exclusive():
+            return {"digest": self.digest, "events": list(self._events)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a state; readings that are open must not go on from theirs.
+
+        Raises:
+            InvalidArgumentError: it is the state of a queue of other patterns or seed.
+            FailedPreconditionError: files are with workers that there are no longer.
+        """
+        if state["digest"] != self.digest:
+            raise InvalidArgumentError("file queue: the state is that of a queue of other patterns or another seed")
+        with self._exclusive():
+            before = self._state, self._events
+            self._state, self._events = self._new_state(), list(state["events"])
+            try:
+                for event in self._events:
+                    self._state.apply(event)
+                self._check_workers()
+            except BaseException:
+                self._state, self._events = before
+                raise
+
+    def _keep(self, event: Event) -> None:
+        self._events.append(event)
+
+
+class QueuedFiles(Files):
+    """What a worker reads out of a queue: give it to a `RecordDataset` or `ParquetDataset` in place of files.
+
+    Args:
+        queue: Which the workers share.
+        worker: Number of this one.
+        storage_options: For the file system of URLs, such as the address of an object store.
+    """
+
+    def __init__(self, queue: FileQueue, *, worker: int, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._queue = queue
+        self._worker = whole_number("worker", worker, at_least=0)
+        self._options = dict(storage_options or {})
+
+    def feed(self, epoch: int) -> FileFeed:
+        """The files that this worker takes in an epoch."""
+        return _QueueFeed(self._queue, self._worker, epoch)
+
+    def open(self, path: str) -> BinaryIO:
+        """A file, open to read from its start."""
+        return open_file(path, self._options)
+
+
+class _QueueFeed(FileFeed):
+    kind = _KIND
+
+    def __init__(self, queue: FileQueue, worker: int, epoch: int) -> None:
+        self._queue, self._worker, self._epoch = queue, worker, epoch
+        self.fields = {"digest": queue.digest, "epoch": epoch, "worker": worker}
+
+    def take(self, number: int) -> FilePart | None:
+        return self._queue.take(self._worker, number, epoch=self._epoch)
+
+    def require_taken(self, count: int) -> None:
+        self._queue.require_taken(self._worker, count, epoch=self._epoch)

@@ -1,0 +1,235 @@
+"""``tf.train.Example`` as Example and back.
+
+Of the two ways to read one, a description says which features are ids of which slot, as the original has it; without
+one, lists keep their names, and what the other way wrote comes back.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.conversions import with_typed_fields
+from monolith.data.protos.example_pb2 import Example
+from monolith.data.protos.line_id_pb2 import LineId
+from monolith.data.protos.tf_example_pb2 import Example as TfExample
+from monolith.ids import NUM_SLOTS_V2, pack_v2, v1_to_v2
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from google.protobuf.message import Message
+
+    from monolith.data.protos.example_pb2 import Feature
+    from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
+
+__all__ = [
+    "LINE_ID_COLUMNS",
+    "SOURCE_KEY_COLUMN",
+    "example_of_lists",
+    "example_of_tf_example",
+    "tf_example_of_example",
+]
+
+LINE_ID_COLUMNS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
+"""Names under which the fields of a line id stand where all is columns, as in Parquet."""
+SOURCE_KEY_COLUMN = "__DATA_SOURCE_KEY__"
+_LABEL, _WEIGHT = "label", "instance_weight"
+_RESERVED = frozenset({_LABEL, _WEIGHT, SOURCE_KEY_COLUMN, *LINE_ID_COLUMNS})
+_LISTS = ("float_list", "int64_list", "bytes_list")
+
+
+def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescription) -> Example:
+    """A ``tf.train.Example`` as an Example, by a description of which features are ids of which slot, and which dense.
+
+    An integer v becomes the id v2(slot, v), a real number x v2(slot, floor(log2(|x| + 1))).
+
+    Raises:
+        ValueError: the description has a slot twice or outside [1, 32768), or a name both ways; or a feature of texts
+            is to become ids.
+    """
+    check_description(description)
+    example = Example(instance_weight=1.0)
+    for name, feature in sorted(sample.features.feature.items()):
+        if name == description.label and name:
+            example.label.extend(feature.float_list.value or map(float, feature.int64_list.value))
+        elif name == description.instance_weight and name:
+            example.instance_weight = [*feature.float_list.value, *map(float, feature.int64_list.value), 1.0][0]
+        elif name in description.sparse_features:
+            ids = _ids_of(name, feature, description.sparse_features[name])
+            _add(example, name).fid_v2_list.value.extend(ids)
+        elif name in description.dense_features:
+            _copy_list(feature, _add(example, name))
+    return example
+
+
+def check_description(description: TFRecordFeatureDescription) -> None:
+    """Refuses a description by which features could not be told apart."""
+    slots: Mapping[str, int] = description.sparse_features
+    if bad := {name: slot for name, slot in slots.items() if not 1 <= slot < NUM_SLOTS_V2}:
+        raise ValueError(f"slots must be from 1 to {NUM_SLOTS_V2 - 1}, got {bad}")
+    if len(set(slots.values())) != len(slots):
+        raise ValueError(f"every feature needs a slot of its own, got {dict(slots)}")
+    if both := set(slots) & set(description.dense_features):
+        raise ValueError(f"features cannot be both ids and dense: {', '.join(sorted(both))}")
+
+
+def tf_example_of_example(example: Example, *, drop_what_does_not_fit: bool = False) -> TfExample:
+    """An Example as a ``tf.train.Example``: lists under their names, ids as the int64 of their v2 form.
+
+    Labels are the feature ``label``, the weight ``instance_weight``, fields of the line id ``__<FIELD>__``, the data
+    source ``__DATA_SOURCE_KEY__``. `example_of_lists` reads it back; a parser, too, by ``Ids(name, slot=...)``.
+
+    Args:
+        example: The sample.
+        drop_what_does_not_fit: Leaves out doubles, single values, nested lists and raw features, which have no place.
+
+    Raises:
+        ValueError: there are such features, and they are not to be left out; or a name stands twice.
+    """
+    example = with_typed_fields(example)
+    sample = TfExample()
+    lists = sample.features.feature
+    _put_typed_fields(example, sample)
+    lost = [raw.name for raw in example.named_raw_feature]
+    for named in example.named_feature:
+        kind = named.feature.WhichOneof("type")
+        if named.name in lists or named.name in _RESERVED:
+            why = "is the name of a typed field there" if named.name in _RESERVED else "occurs twice in one Example"
+            raise ValueError(f"a tf.train.Example has one list for each name: feature {named.name!r} {why}")
+        if kind in {"fid_v1_list", "fid_v2_list"}:
+            numbers = getattr(named.feature, kind).value
+            ids = map(v1_to_v2, numbers) if kind == "fid_v1_list" else map(_signed, numbers)
+            lists[named.name].int64_list.value[:] = list(ids)
+            lists[named.name].int64_list.SetInParent()
+        elif kind in _LISTS:
+            getattr(lists[named.name], kind).value[:] = getattr(named.feature, kind).value
+            getattr(lists[named.name], kind).SetInParent()
+        elif kind is not None:
+            lost.append(named.name)
+    if lost and not drop_what_does_not_fit:
+        raise ValueError(
+            "a tf.train.Example has no place for doubles, single values, nested lists and raw features, "
+            f"such as {', '.join(lost[:5])}"
+        )
+    return sample
+
+
+def example_of_lists(sample: TfExample, *, ids: Collection[str] = ()) -> Example:
+    """A ``tf.train.Example`` as an Example whose features are its lists, by their names.
+
+    What `tf_example_of_example` wrote for typed fields goes back there.
+
+    Args:
+        sample: The sample.
+        ids: Features of integers that are v2 ids; the others are integers.
+
+    Raises:
+        ValueError: a feature that is said to be ids holds something else, or a typed field the wrong kind of list.
+    """
+    example = Example()
+    for name in sorted(sample.features.feature):
+        feature = sample.features.feature[name]
+        kind = feature.WhichOneof("kind")
+        if kind is None:
+            continue
+        if name in _RESERVED and _take_typed_field(name, feature, kind, example):
+            continue
+        if name not in ids:
+            _copy_list(feature, _add(example, name))
+            continue
+        if kind != "int64_list":
+            raise ValueError(f"feature {name!r} cannot be ids: it is a {kind}")
+        target = _add(example, name).fid_v2_list
+        target.value.extend(each % (1 << 64) for each in feature.int64_list.value)
+        target.SetInParent()
+    return example
+
+
+def _put_typed_fields(example: Example, sample: TfExample) -> None:
+    lists = sample.features.feature
+    if example.label:
+        lists[_LABEL].float_list.value.extend(example.label)
+    if example.instance_weight:
+        lists[_WEIGHT].float_list.value.append(example.instance_weight)
+    if example.data_source_key:
+        lists[SOURCE_KEY_COLUMN].int64_list.value.append(example.data_source_key)
+    for name, field in LINE_ID_COLUMNS.items():
+        value: Any = getattr(example.line_id, field.name)
+        if not (len(value) if field.is_repeated else example.line_id.HasField(field.name)):
+            continue
+        values = value if field.is_repeated else [value]
+        if field.cpp_type == field.CPPTYPE_STRING:
+            lists[name].bytes_list.value.extend(each.encode() for each in values)
+        elif field.cpp_type == field.CPPTYPE_FLOAT:
+            lists[name].float_list.value.extend(values)
+        else:
+            lists[name].int64_list.value.extend(_signed(int(each)) for each in values)
+
+
+def _take_typed_field(name: str, feature: Any, kind: str, example: Example) -> bool:
+    """Whether the list is of the kind that the field is written as, and was put there."""
+    values = getattr(feature, kind).value
+    if name == _LABEL:
+        example.label.extend([] if kind == "bytes_list" else values)
+        return kind != "bytes_list"
+    if len(values) != 1 and not (name in LINE_ID_COLUMNS and LINE_ID_COLUMNS[name].is_repeated):
+        return False
+    if name == _WEIGHT and kind == "float_list":
+        example.instance_weight = values[0]
+    elif name == SOURCE_KEY_COLUMN and kind == "int64_list" and 0 <= values[0] < 1 << 32:
+        example.data_source_key = values[0]
+    elif name in LINE_ID_COLUMNS:
+        return _take_line_id_field(name, values, kind, example)
+    else:
+        return False
+    return True
+
+
+def _take_line_id_field(name: str, values: Sequence[Any], kind: str, example: Example) -> bool:
+    field = LINE_ID_COLUMNS[name]
+    expected = {field.CPPTYPE_STRING: "bytes_list", field.CPPTYPE_FLOAT: "float_list"}
+    if kind != expected.get(field.cpp_type, "int64_list"):
+        return False
+    value: Any = list(values) if field.is_repeated else values[0]
+    try:
+        if kind == "bytes_list":
+            value = value.decode()
+        elif field.type == field.TYPE_FIXED64:
+            value %= 1 << 64
+        elif field.cpp_type == field.CPPTYPE_BOOL:
+            value = bool(value)
+        example.line_id.MergeFrom(LineId(**{field.name: value}))
+    except ValueError:  # no UTF-8, or out of range: then it is someone else's feature of that name
+        return False
+    return True
+
+
+def _add(example: Example, name: str) -> Feature:
+    """A new feature; ids count up in order of creation."""
+    return example.named_feature.add(name=name, id=len(example.named_feature)).feature
+
+
+def _copy_list(feature: Any, target: Feature) -> None:
+    kind = feature.WhichOneof("kind")
+    if kind is not None:
+        getattr(target, kind).value.extend(getattr(feature, kind).value)
+        getattr(target, kind).SetInParent()
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 64) if number >> 63 > 0 else number
+
+
+def _ids_of(name: str, feature: Message, slot: int) -> list[int]:
+    kind = feature.WhichOneof("kind")
+    if kind == "bytes_list":
+        raise ValueError(f"feature {name!r} has texts, which cannot become ids; hash them first, or read them as dense")
+    if kind == "float_list":
+        reals: Sequence[float] = feature.float_list.value  # type: ignore[attr-defined]
+        if not all(map(math.isfinite, reals)):
+            raise ValueError(f"feature {name!r} must have finite numbers to become ids, got {list(reals)}")
+        values = [math.floor(math.log2(abs(value) + 1)) for value in reals]
+    else:
+        values = list(feature.int64_list.value)  # type: ignore[attr-defined]
+    return [pack_v2(slot, value) for value in values]
