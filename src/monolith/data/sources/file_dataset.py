@@ -149,15 +149,18 @@ class _Slot(Generic[T]):
 
     def __init__(self, number: int, place: Any) -> None:
         self.number = number
-        self.place = place
+        self._start = place
         self._file: OpenFile[T] | None = None
+
+    @property
+    def place(self) -> Any:
+        """Where to go on behind the block that was read last."""
+        return self._start if self._file is None else self._file.place
 
     def read(self, open_file: Callable[[str, Any], OpenFile[T]], order: list[str]) -> T:
         if self._file is None:
-            self._file = open_file(order[self.number], self.place)
-        block = next(self._file)
-        self.place = self._file.place
-        return block
+            self._file = open_file(order[self.number], self._start)
+        return next(self._file)
 
     def close(self) -> None:
         if self._file is not None:
