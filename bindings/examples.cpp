@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "bindings.h"
+#include "chunk.h"
 #include "data/batch_parser.h"
 #include "data/file_read.h"
 #include "data/frame_read.h"
@@ -24,7 +25,6 @@
 #include "data/schema.h"
 #include "format/crc32c.h"
 #include "format/snappy.h"
-#include "memory/recycled.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -61,30 +61,6 @@ ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bo
     return ScanFrames(ViewOf(bytes), begin, FramingOf(framing), at_end, {max_record_bytes, max_records});
   });
   return TupleOf(std::move(scan));
-}
-
-// Fresh memory of a mebibyte or more costs as much as reading into it: the operating system clears every page at its
-// first touch. So chunks are used again once no array looks at them any more.
-class Chunk {
- public:
-  explicit Chunk(size_t size) : memory_(static_cast<char*>(TakeRecycled(size))), size_(size) {}
-  ~Chunk() { GiveRecycled(memory_, size_); }
-  Chunk(const Chunk&) = delete;
-  Chunk& operator=(const Chunk&) = delete;
-
-  std::span<char> bytes() const { return {memory_, size_}; }
-
- private:
-  char* const memory_;
-  const size_t size_;
-};
-
-// The first bytes of a chunk, which lives as long as the array and every view of it. REQUIRES: the GIL is held.
-VectorArray<uint8_t> ArrayOfChunk(std::unique_ptr<Chunk> chunk, size_t size) {
-  auto* data = reinterpret_cast<uint8_t*>(chunk->bytes().data());
-  const nb::capsule owner(chunk.get(), [](void* p) noexcept { delete static_cast<Chunk*>(p); });
-  static_cast<void>(chunk.release());
-  return VectorArray<uint8_t>(data, {size}, owner);
 }
 
 using ReadTuple = std::pair<VectorArray<uint8_t>, ScanTuple>;

@@ -296,3 +296,5 @@ def line_id_fields() -> list[tuple[str, int]]:
     """
     Name of every field of LineId that can be a column, and its form: 0 int, 1 float, 2 list of ints, 3 text.
     """
+
+def gather_messages(messages: list) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]] | None: ...
