@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -16,8 +17,10 @@
 
 #include "base/error.h"
 #include "bindings.h"
+#include "chunk.h"
 #include "data/batch_parser.h"
 #include "data/file_read.h"
+#include "data/frame_read.h"
 #include "data/frame_scan.h"
 #include "data/schema.h"
 #include "format/crc32c.h"
@@ -46,19 +49,39 @@ Framing FramingOf(uint32_t bits) {
 
 using ScanTuple = std::tuple<VectorArray<int64_t>, uint64_t, uint64_t, int, std::string, uint64_t>;
 
+ScanTuple TupleOf(FrameScan&& scan) {
+  return {ArrayOf(std::move(scan.spans)), scan.consumed, scan.wanted, static_cast<int>(scan.problem),
+          std::move(scan.reason),         scan.resume};
+}
+
 ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bool at_end, uint64_t max_record_bytes,
                     uint64_t max_records) {
   if (begin > bytes.size()) throw Error(Code::kInvalidArgument, "begin lies behind the end of the bytes");
   FrameScan scan = WithoutGil([&] {
     return ScanFrames(ViewOf(bytes), begin, FramingOf(framing), at_end, {max_record_bytes, max_records});
   });
-  return {ArrayOf(std::move(scan.spans)), scan.consumed, scan.wanted, static_cast<int>(scan.problem),
-          std::move(scan.reason),         scan.resume};
+  return TupleOf(std::move(scan));
+}
+
+using ReadTuple = std::pair<VectorArray<uint8_t>, ScanTuple>;
+
+ReadTuple ReadAndScan(int descriptor, uint64_t offset, const ByteArray& kept, uint64_t size, uint32_t framing,
+                      uint64_t max_record_bytes) {
+  if (kept.size() > size) throw Error(Code::kInvalidArgument, "more bytes are kept than there is room for");
+  auto chunk = std::make_unique<Chunk>(size);
+  FrameRead read = WithoutGil([&] {
+    std::ranges::copy(ViewOf(kept), chunk->bytes().begin());
+    return ReadFrames(descriptor, offset, chunk->bytes(), kept.size(), FramingOf(framing), max_record_bytes);
+  });
+  return {ArrayOfChunk(std::move(chunk), read.size), TupleOf(std::move(read.scan))};
 }
 
 void BindFrames(nb::module_& m) {
   m.def("scan_frames", &ScanBytes, "bytes"_a.noconvert(), "begin"_a, nb::kw_only(), "framing"_a, "at_end"_a,
         "max_record_bytes"_a, "max_records"_a);
+  m.def("read_frames", &ReadAndScan, "descriptor"_a, "offset"_a, "kept"_a.noconvert(), "size"_a, nb::kw_only(),
+        "framing"_a, "max_record_bytes"_a);
+  m.def("take_chunk", [](size_t size) { return ArrayOfChunk(std::make_unique<Chunk>(size), size); }, "size"_a);
   m.def(
       "read_file",
       [](int descriptor, uint64_t offset, const WritableBytes& target) {

@@ -14,4 +14,5 @@ NB_MODULE(_core, m) {
   monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);
+  monolith::BindMessages(m);
 }

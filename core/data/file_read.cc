@@ -15,8 +15,9 @@ namespace {
 
 constexpr uint64_t kBytesPerTask = uint64_t{512} << 10;
 
-// Bytes read into `target`; fewer than its size only at the end of the file.
-uint64_t ReadPiece(int descriptor, uint64_t offset, std::span<char> target) {
+}  // namespace
+
+uint64_t ReadOnThisThread(int descriptor, uint64_t offset, std::span<char> target) {
   uint64_t done = 0;
   while (done < target.size()) {
     const ssize_t got = pread(descriptor, target.data() + done, target.size() - done, static_cast<off_t>(offset + done));
@@ -30,8 +31,6 @@ uint64_t ReadPiece(int descriptor, uint64_t offset, std::span<char> target) {
   return done;
 }
 
-}  // namespace
-
 uint64_t ReadFile(int descriptor, uint64_t offset, std::span<char> target) {
   const uint64_t size = target.size();
   const auto tasks = static_cast<size_t>(std::max<uint64_t>(1, size / kBytesPerTask));
@@ -40,7 +39,7 @@ uint64_t ReadFile(int descriptor, uint64_t offset, std::span<char> target) {
     const auto number = static_cast<size_t>(task);
     const uint64_t begin = size * number / tasks;
     const uint64_t end = size * (number + 1) / tasks;
-    missing[number] = end - begin - ReadPiece(descriptor, offset + begin, target.subspan(begin, end - begin));
+    missing[number] = end - begin - ReadOnThisThread(descriptor, offset + begin, target.subspan(begin, end - begin));
   });
   // A file that grows meanwhile may have bytes behind a piece that was short; they are left for the next call.
   for (size_t task = 0; task < tasks; ++task) {

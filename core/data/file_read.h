@@ -1,4 +1,4 @@
-// Reads a stretch of an open file on all threads: copies out of the page cache run side by side.
+// Reads a stretch of an open file, on all threads: copies out of the page cache run side by side.
 //
 // A pure function of the file; the caller owns the descriptor and the memory, neither is kept. Any thread may call it.
 #pragma once
@@ -13,5 +13,8 @@ namespace monolith {
 //
 // Throws Error: kUnavailable when the operating system refuses, with its reason.
 uint64_t ReadFile(int descriptor, uint64_t offset, std::span<char> target);
+
+// The same on the calling thread alone.
+uint64_t ReadOnThisThread(int descriptor, uint64_t offset, std::span<char> target);
 
 }  // namespace monolith

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -13,7 +13,6 @@ import numpy as np
 
 from monolith import _core
 from monolith.data.bad_records import BadRecords
-from monolith.data.chunk_pool import ChunkPool
 from monolith.data.compression import Compression, open_decompressed
 from monolith.data.framing import Framing
 from monolith.data.framing_check import better_framings, diagnosis
@@ -35,13 +34,16 @@ RecordSource = str | os.PathLike[str] | BinaryIO
 MAX_RECORD_BYTES = 64 << 20
 """The largest record unless told otherwise. Lengths above it are damage or another framing as a rule."""
 
-_CHUNK = 1 << 21
-"""Read at once: small enough to stay in a cache until the checksums are done, large enough for all threads."""
-
-_POOL = ChunkPool()
+_CHUNK = 63 << 16
+"""Read at once: small enough to stay in a cache, large enough for all threads. With what is left of the chunk before
+it, a record or two, it is a little less than four mebibytes, which is a size that the core keeps memory in."""
 
 _TRUNCATED, _LENGTH_CHECKSUM = 1, 4
 """Problems of a scan that need a word of their own, as the core numbers them."""
+
+
+_Scan = tuple[Any, int, int, int, str, int]
+"""Spans of records, end of the last one, bytes wanted from there on, problem, reason, and where to go on behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class RecordPosition:
 
     def to_dict(self) -> dict[str, int]:
         """As plain numbers."""
-        return asdict(self)
+        return {"offset": self.offset, "records": self.records}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, int]) -> Self:
@@ -139,7 +141,7 @@ class RecordReader:
                 yield record
 
     def blocks(self) -> Iterator[Records]:
-        """The records in blocks of about two mebibytes, without a copy of each."""
+        """The records in blocks of about four mebibytes, without a copy of each."""
         for block in self._scan_blocks():
             end = block.base + int(block.spans[-2] + block.spans[-1]) + self.framing.tail
             self.position = RecordPosition(end, self.position.records + len(block))
@@ -160,29 +162,52 @@ class RecordReader:
         # An iterator that was given up may have read ahead of the position.
         if self._base + self._begin != self.position.offset:
             self._go_to(self.position.offset)
+        scan = self._scan_buffer()
         while True:
-            spans, consumed, wanted, problem, reason, resume = _core.scan_frames(
-                self._buffer,
-                self._begin,
-                framing=self.framing.value,
-                at_end=self._at_end,
-                max_record_bytes=self._max_record_bytes,
-                max_records=1 << 62,
-            )
+            spans, consumed, wanted, problem, reason, resume = scan
             buffer, base = self._buffer, self._base
             self._begin = consumed
             if len(spans):
                 self._is_searching = False
                 yield Records(buffer, spans, self.origin, base)
-            if problem and self._is_searching:
+            if not problem:
+                if not wanted:
+                    return
+                scan = self._read_and_scan(wanted)
+                continue
+            if self._is_searching:
                 # What looked like a head was not one: eight bytes and their checksum stand in some payloads, too.
                 self._find_tfrecord()
-            elif problem:
-                self._leave_out(problem, reason, base + resume)
-            elif not wanted:
-                return
             else:
-                self._read_more(wanted)
+                self._leave_out(problem, reason, base + resume)
+            scan = self._scan_buffer()
+
+    def _scan_buffer(self) -> _Scan:
+        return _core.scan_frames(
+            self._buffer,
+            self._begin,
+            framing=self.framing.value,
+            at_end=self._at_end,
+            max_record_bytes=self._max_record_bytes,
+            max_records=1 << 62,
+        )
+
+    def _read_and_scan(self, wanted: int) -> _Scan:
+        """Reads on like `_read_more`, and scans what is there then; of a plain file in one pass."""
+        if self._descriptor is None:
+            self._read_more(wanted)
+            return self._scan_buffer()
+        start, kept, _, size = self._plan_read(wanted)
+        buffer, scan = _core.read_frames(
+            self._descriptor,
+            start + len(kept),
+            kept,
+            size,
+            framing=self.framing.value,
+            max_record_bytes=self._max_record_bytes,
+        )
+        self._base, self._begin, self._buffer, self._at_end = start, 0, buffer, len(buffer) < size
+        return scan
 
     def _leave_out(self, problem: int, reason: str, resume: int) -> None:
         """Counts a bad record and finds the next one; raises if the record may not be left out."""
@@ -253,21 +278,23 @@ class RecordReader:
 
     def _read_more(self, wanted: int) -> None:
         """Reads on until `wanted` bytes from `_begin` on are there, or the stream ends."""
-        kept = self._buffer[self._begin :]
-        needed = max(wanted, len(kept) + 1)
-        # Reads end at multiples of the chunk: where blocks are cut depends on the stream, not on where reading began.
-        start = self._base + self._begin
-        size = -(-(start + needed) // _CHUNK) * _CHUNK - start
-        buffer = _POOL.take(size)  # another one each time: blocks that were handed out keep theirs
+        start, kept, needed, size = self._plan_read(wanted)
+        buffer = _core.take_chunk(size)  # another one each time: blocks that were handed out keep theirs
         buffer[: len(kept)] = kept
         end = len(kept)
         while end < (needed if self._is_live else size) and not self._at_end:
             got = self._read_into(buffer[end:], start + end)
             self._at_end = got == 0
             end += got
-        self._base += self._begin
-        self._begin = 0
-        self._buffer = buffer[:end]
+        self._base, self._begin, self._buffer = start, 0, buffer[:end]
+
+    def _plan_read(self, wanted: int) -> tuple[int, npt.NDArray[np.uint8], int, int]:
+        """Where the next buffer begins, its first bytes, which are there, how many it must have and may have."""
+        kept = self._buffer[self._begin :]
+        needed = max(wanted, len(kept) + 1)
+        # Reads end at multiples of the chunk: where blocks are cut depends on the stream, not on where reading began.
+        start = self._base + self._begin
+        return start, kept, needed, -(-(start + needed) // _CHUNK) * _CHUNK - start
 
     def _read_into(self, target: npt.NDArray[np.uint8], offset: int) -> int:
         """Reads at most as many bytes as fit; `offset` is where they stand in the uncompressed stream."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data.framed_files import framed, samples
+from monolith import _core
 from monolith.data import BadRecords, Framing, Ids, Parser, SampleFormat
 from monolith.data.kafka import Partition
 from monolith.data.kafka.messages import Chunk, Unwrapping
-from monolith.errors import DataLossError
+from monolith.errors import DataLossError, InvalidArgumentError
 
 ONE, OTHER = Partition("clicks", 1), Partition("views", 0)
 
@@ -27,7 +30,7 @@ def unwrapping(
 
 
 def chunk(values: list[bytes | None], *, first: int = 0, partition: Partition = ONE) -> Chunk:
-    return Chunk(partition, values, np.arange(first, first + len(values)))
+    return Chunk.of(partition, values, np.arange(first, first + len(values)))
 
 
 MESSAGES = st.lists(st.none() | st.lists(st.binary(max_size=20), max_size=4), max_size=8)
@@ -112,3 +115,68 @@ def test_a_parser_names_the_message_of_a_bad_sample() -> None:
     found = unwrapping(None).records([chunk([samples(1)[0], b"\xff\xff"], first=9)], "Kafka")
     with pytest.raises(DataLossError, match=r"topic 'clicks', partition 1, offset 10"):
         Parser("example", [Ids("user")]).parse(found)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=20), st.booleans()), min_size=1, max_size=12), st.integers(0, 12)
+)
+def test_messages_that_were_picked_out_of_a_buffer_keep_their_values(
+    messages: list[tuple[bytes | None, bool]], cut: int
+) -> None:
+    whole = chunk([value for value, _ in messages], first=3)
+    kept = np.array([is_kept for _, is_kept in messages])
+    parts = [whole[:cut][kept[:cut]], whole[cut:][kept[cut:]].alone()]
+    found = unwrapping(None).records(parts, "Kafka")
+    expected = [(value, 3 + i) for i, (value, is_kept) in enumerate(messages) if is_kept and value is not None]
+    assert list(found) == [value for value, _ in expected]
+    assert [found.place_of(i) for i in range(len(found))] == [f"{ONE}, offset {offset}" for _, offset in expected]
+
+
+def test_a_small_part_does_not_hold_a_large_buffer() -> None:
+    whole = chunk([b"x" * 100, b"yy", b"x" * 100])
+    part = whole[1:2].alone()
+    assert part.values == [b"yy"]
+    assert len(part.buffer) == 2
+    assert whole[:2].alone().buffer is whole.buffer
+
+
+class Asked:
+    """What a client returns, as far as it is asked; written in Python, unlike that of the client."""
+
+    def __init__(self, value: Any, *, offset: Any = 0, error: str | None = None) -> None:
+        self._value, self._offset, self._error = value, offset, error
+
+    def value(self) -> Any:
+        return self._value
+
+    def offset(self) -> Any:
+        return self._offset
+
+    def partition(self) -> int:
+        return 7
+
+    def error(self) -> str | None:
+        return self._error
+
+
+def test_messages_are_asked_for_all_that_is_needed_at_once() -> None:
+    gathered = _core.gather_messages([Asked(b"abc", offset=5), Asked(None, offset=9), Asked(b""), Asked(b"de")])
+    assert gathered is not None
+    buffer, begins, lengths, offsets, partitions = gathered
+    assert buffer.tobytes() == b"abcde"
+    assert begins.tolist() == [0, 3, 3, 3]
+    assert lengths.tolist() == [3, -1, 0, 2]
+    assert offsets.tolist() == [5, 9, 0, 0]
+    assert partitions.tolist() == [7, 7, 7, 7]
+
+
+def test_an_event_between_messages_is_told_apart() -> None:
+    assert _core.gather_messages([Asked(b"abc"), Asked(b"the end", error="end")]) is None
+
+
+@pytest.mark.parametrize("wrong", [Asked("text"), Asked(b"", offset=None), Asked(b"", offset="1"), object()])
+def test_what_is_no_message_is_refused(wrong: Any) -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        _core.gather_messages([Asked(b"abc"), wrong])
+    with pytest.raises(InvalidArgumentError):
+        _core.gather_messages([])

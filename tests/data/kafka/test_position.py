@@ -101,7 +101,7 @@ class Log:
         partition = self.random.choice(open_ones)
         count = self.random.randint(1, 7)
         taken, self.waiting[partition] = self.waiting[partition][:count], self.waiting[partition][count:]
-        return [Chunk(partition, [f"{partition}/{each}".encode() for each in taken], np.array(taken))]
+        return [Chunk.of(partition, [f"{partition}/{each}".encode() for each in taken], np.array(taken))]
 
 
 def blocks_of(
@@ -271,7 +271,7 @@ def test_a_partition_that_runs_ahead_is_paused() -> None:
     order = FixedOrder(log, list(contents), block_messages=5, buffer_bytes=4000)  # type: ignore[arg-type]
     held = 0
     while log.waiting[Partition("clicks", 1)] and Partition("clicks", 1) not in log.paused:
-        order.add([Chunk(Partition("clicks", 1), [b"x"] * 5, np.arange(held, held + 5))])
+        order.add([Chunk.of(Partition("clicks", 1), [b"x"] * 5, np.arange(held, held + 5))])
         held += 5
     assert 20 <= held <= 40
     assert Partition("clicks", 0) not in log.paused

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from monolith import _core
 from monolith.data.kafka.messages import Chunk
 from monolith.data.kafka.position import Partition
 from monolith.errors import OutOfRangeError
@@ -32,8 +33,6 @@ def fresh(offsets: npt.NDArray[np.int64], floor: int) -> npt.NDArray[np.bool_]:
     >>> fresh(np.array([3, 4, 4, 2, 5]), 4).tolist()
     [False, True, False, False, True]
     """
-    if len(offsets) and offsets[0] >= floor and (offsets[1:] > offsets[:-1]).all():
-        return np.ones(len(offsets), np.bool_)
     highest_before = np.maximum.accumulate(np.concatenate([[floor - 1], offsets[:-1]]))
     return offsets > highest_before
 
@@ -97,12 +96,14 @@ class Fetching:
         messages = self._client.consumer.consume(min(limit, self._left()), self._config.linger_seconds)
         if not messages:
             return []
-        if not any(map(self._client.message_type.error, messages)):
+        # One call for all messages: what Python does for each of them is what a fast stream costs.
+        gathered = _core.gather_messages(messages)
+        if gathered is not None:
             self._client.seen()
-            return list(self._chunks(messages))
+            return list(self._chunks(messages, gathered))
         told = [(message, message.error()) for message in messages]
         messages = [message for message, error in told if error is None]
-        chunks = list(self._chunks(messages)) if messages else []
+        chunks = list(self._chunks(messages, _core.gather_messages(messages))) if messages else []
         for event, error in told:
             if error is not None:
                 self._handle(event, error)
@@ -123,42 +124,37 @@ class Fetching:
             self._client.consumer.resume([self._client.at(partition) for partition in end])
         self._paused = set(wanted)
 
-    def _chunks(self, messages: Sequence[Message]) -> Iterator[Chunk]:
-        # A few calls for all messages: what Python does for each of them is what a fast stream costs.
-        kind = self._client.message_type
-        offsets = np.fromiter(map(kind.offset, messages), np.int64, len(messages))
-        values = list(map(kind.value, messages))
-        for begin, end in self._runs(messages):
-            partition = Partition(str(messages[begin].topic()), int(messages[begin].partition() or 0))
+    def _chunks(self, messages: Sequence[Message], gathered: Any) -> Iterator[Chunk]:
+        buffer, begins, lengths, offsets, numbers = gathered
+        for begin, end in self._runs(messages, numbers):
+            partition = Partition(str(messages[begin].topic()), int(numbers[begin]))
             if partition in self.fetched:
                 if self._stop_ms is not None:
                     self._end_by_time(partition, messages[begin:end], self._stop_ms)
-                chunk = self._fresh_part(Chunk(partition, values[begin:end], offsets[begin:end]))
+                part = slice(begin, end)
+                chunk = self._fresh_part(Chunk(partition, buffer, begins[part], lengths[part], offsets[part]))
                 if len(chunk):
                     yield chunk
 
-    def _runs(self, messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    def _runs(self, messages: Sequence[Message], numbers: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
         """Begin and end of the messages that follow one another in the same partition."""
-        kind, count = self._client.message_type, len(messages)
-        numbers = list(map(kind.partition, messages))
-        changes: set[int] = set()
-        if numbers.count(numbers[0]) != count:
-            changes = {place for place, (one, next_) in enumerate(pairwise(numbers), 1) if one != next_}
+        changes = ((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist()
         if len(self._client.topics) > 1:
-            names = map(kind.topic, messages)
-            changes |= {place for place, (one, next_) in enumerate(pairwise(names), 1) if one != next_}
-        return pairwise([0, *sorted(changes), count])
+            names = map(self._client.message_type.topic, messages)
+            others = (place for place, (one, next_) in enumerate(pairwise(names), 1) if one != next_)
+            changes = sorted({*changes, *others})
+        return pairwise([0, *changes, len(messages)])
 
     def _fresh_part(self, chunk: Chunk) -> Chunk:
         floor, end = self.fetched[chunk.partition], self.ends.get(chunk.partition)
-        kept = fresh(chunk.offsets, floor)
-        if end is not None:
-            if int(chunk.offsets[-1]) >= end:
-                self._seen_ends[chunk.partition] = end
-            kept &= chunk.offsets < end
-        if not kept.all():
-            places = np.flatnonzero(kept).tolist()
-            chunk = Chunk(chunk.partition, [chunk.values[place] for place in places], chunk.offsets[kept])
+        offsets = chunk.offsets
+        first, last = int(offsets[0]), int(offsets[-1])
+        if end is not None and last >= end:
+            self._seen_ends[chunk.partition] = end
+        # As a rule they are all wanted, and then nothing is to be picked out.
+        if first < floor or (end is not None and last >= end) or not (offsets[1:] > offsets[:-1]).all():
+            kept = fresh(offsets, floor)
+            chunk = chunk[kept if end is None else kept & (offsets < end)]
         if len(chunk):
             self.fetched[chunk.partition] = int(chunk.offsets[-1]) + 1
         return chunk

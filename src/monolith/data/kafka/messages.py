@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
@@ -27,17 +26,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages of one partition, offsets rising."""
+    """Messages of one partition, offsets rising. Their values lie in one buffer, which other chunks may share."""
 
     partition: Partition
-    values: list[bytes | None]
+    buffer: npt.NDArray[np.uint8]
+    begins: npt.NDArray[np.int64]
+    """Where each value begins in the buffer; they follow one another."""
+    lengths: npt.NDArray[np.int64]
+    """Of each value; -1 for a message without one, which deletes a key from a compacted topic."""
     offsets: npt.NDArray[np.int64]
 
-    def __len__(self) -> int:
-        return len(self.values)
+    @classmethod
+    def of(cls, partition: Partition, values: Sequence[bytes | None], offsets: npt.NDArray[np.int64]) -> Self:
+        """A chunk of these values."""
+        lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
+        sizes = np.maximum(lengths, 0)
+        joined = np.frombuffer(b"".join(filter(None, values)), np.uint8)
+        return cls(partition, joined, np.cumsum(sizes) - sizes, lengths, offsets)
 
-    def __getitem__(self, part: slice) -> Self:
-        return type(self)(self.partition, self.values[part], self.offsets[part])
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.bool_]) -> Self:
+        return type(self)(self.partition, self.buffer, self.begins[rows], self.lengths[rows], self.offsets[rows])
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """Copies of the values."""
+        places = zip(self.begins.tolist(), self.lengths.tolist(), strict=True)
+        return [None if length < 0 else self.buffer[at : at + length].tobytes() for at, length in places]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all values."""
+        return int(self.lengths.sum()) + int((self.lengths < 0).sum())
+
+    def stretch(self) -> tuple[int, int]:
+        """Begin and end of the part of the buffer that the values lie in; there may be others between them."""
+        if not len(self):
+            return 0, 0
+        return int(self.begins[0]), int(self.begins[-1]) + max(0, int(self.lengths[-1]))
+
+    def alone(self) -> Self:
+        """The same messages, in a buffer that is not much larger than they are."""
+        begin, end = self.stretch()
+        if 2 * (end - begin) >= len(self.buffer):
+            return self
+        return type(self)(
+            self.partition, self.buffer[begin:end].copy(), self.begins - begin, self.lengths, self.offsets
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +107,7 @@ class Unwrapping:
         Raises:
             DataLossError: it has; reading on would give records that are none.
         """
-        value = chunk.values[0]
+        value = chunk[:1].values[0]
         if not value:
             return False
         head = np.frombuffer(value, np.uint8)
@@ -86,7 +123,8 @@ class Unwrapping:
         return True
 
     def _whole_messages(self, joined: _Joined) -> _Found:
-        spans = np.stack([joined.begins, joined.lengths], axis=1)
+        spans = np.empty((len(joined.lengths), 2), np.int64)
+        spans[:, 0], spans[:, 1] = joined.begins, joined.lengths
         too_long = joined.lengths > self.max_record_bytes
         if not too_long.any():
             return spans.reshape(-1), None
@@ -151,17 +189,35 @@ class _Joined:
 
     @classmethod
     def of(cls, chunks: Sequence[Chunk]) -> Self:
-        places = Places(
-            tuple(f"{chunk.partition}, offset" for chunk in chunks),
-            np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks]),
-            np.concatenate([chunk.offsets for chunk in chunks]),
-        )
-        values = chunks[0].values if len(chunks) == 1 else list(chain.from_iterable(chunk.values for chunk in chunks))
-        try:
-            joined = b"".join(cast("list[bytes]", values))
-        except TypeError:  # sooner tried than looked through: a message without a value is rare
-            places = places[np.array([index for index, value in enumerate(values) if value is not None], np.int64)]
-            values = [value for value in values if value is not None]
-            joined = b"".join(cast("list[bytes]", values))
-        lengths = np.fromiter(map(len, cast("list[bytes]", values)), np.int64, len(values))
-        return cls(places, np.frombuffer(joined, np.uint8), np.cumsum(lengths) - lengths, lengths)
+        names = tuple(f"{chunk.partition}, offset" for chunk in chunks)
+        if len(chunks) == 1:
+            (chunk,) = chunks
+            begin, end = chunk.stretch()
+            ends = chunk.lengths.cumsum()
+            if len(chunk) and ends[-1] == end - begin:  # most often: nothing to bring together, none without a value
+                places = Places(names, np.zeros(len(chunk), np.int64), chunk.offsets)
+                return cls(places, chunk.buffer[begin:end], ends - chunk.lengths, chunk.lengths)
+        origins = np.repeat(np.arange(len(chunks)), [len(chunk) for chunk in chunks])
+        places = Places(names, origins, np.concatenate([chunk.offsets for chunk in chunks]))
+        lengths = np.concatenate([chunk.lengths for chunk in chunks])
+        if len(lengths) and lengths.min() < 0:
+            places, lengths = places[np.flatnonzero(lengths >= 0)], lengths[lengths >= 0]
+        return cls(places, _end_to_end(chunks), lengths.cumsum() - lengths, lengths)
+
+
+def _end_to_end(chunks: Sequence[Chunk]) -> npt.NDArray[np.uint8]:
+    """The values of chunks in one buffer, without a copy where they lie there already, as those fetched together do."""
+    pieces: list[tuple[npt.NDArray[np.uint8], int, int]] = []
+    for chunk in chunks:
+        begin, end = chunk.stretch()
+        if end - begin != chunk.num_bytes:  # there are others between them, which were fetched before
+            values = np.frombuffer(b"".join(filter(None, chunk.values)), np.uint8)
+            pieces.append((values, 0, len(values)))
+        elif pieces and pieces[-1][0] is chunk.buffer and pieces[-1][2] == begin:
+            pieces[-1] = chunk.buffer, pieces[-1][1], end
+        else:
+            pieces.append((chunk.buffer, begin, end))
+    if len(pieces) == 1:
+        buffer, begin, end = pieces[0]
+        return buffer[begin:end]
+    return np.concatenate([buffer[begin:end] for buffer, begin, end in pieces])

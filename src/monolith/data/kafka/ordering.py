@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from monolith.data.kafka.position import Partition
 
 
-_LOOKED_AT = 32
-"""Messages of a chunk whose size is looked at: all of them would cost as much as fetching them does."""
-_BYTES_OF_AN_OBJECT = 64
-"""What Python adds to each byte string and its place in a list: of small messages it is the greater part."""
+_BYTES_OF_A_PLACE = 64
+"""What the arrays of a chunk add to each message, about: of small messages it is a great part."""
 
 
 class Ordering(Protocol):
@@ -131,20 +129,13 @@ class _Queue:
 
     def __init__(self) -> None:
         self._chunks: deque[Chunk] = deque()
-        self._bytes_per_message = 0.0
         self.messages = 0
-
-    @property
-    def size_bytes(self) -> float:
+        self.size_bytes = 0
         """What they take in memory, about."""
-        return self.messages * self._bytes_per_message
 
     def add(self, chunk: Chunk) -> None:
-        some = chunk.values[:: max(1, len(chunk) // _LOOKED_AT)]
-        size = sum(map(len, filter(None, some))) / len(some) + _BYTES_OF_AN_OBJECT
-        self._bytes_per_message = max(size, 0.9 * self._bytes_per_message)
-        self._chunks.append(chunk)
-        self.messages += len(chunk)
+        self._chunks.append(chunk.alone())
+        self._count(chunk, 1)
 
     def take(self, count: int) -> list[Chunk]:
         taken: list[Chunk] = []
@@ -155,5 +146,9 @@ class _Queue:
                 chunk = chunk[:count]
             taken.append(chunk)
             count -= len(chunk)
-            self.messages -= len(chunk)
+            self._count(chunk, -1)
         return taken
+
+    def _count(self, chunk: Chunk, sign: int) -> None:
+        self.messages += sign * len(chunk)
+        self.size_bytes += sign * (chunk.num_bytes + _BYTES_OF_A_PLACE * len(chunk))

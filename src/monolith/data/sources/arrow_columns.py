@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from monolith import ids
 from monolith.errors import DataLossError, InvalidArgumentError
@@ -76,15 +77,15 @@ def batch_column(array: pa.Array, wanted: ColumnType, place: str) -> ColumnValue
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     values = _values(array, pa, place)
+    if wanted is ColumnType.ANY:
+        return values
     kind = "bytes" if isinstance(values, list) else "float" if values.dtype == torch.float32 else "int"
-    return _as_wanted(values, kind, wanted, f"{place}: expected {wanted.value}, got {array.type}")
-
-
-def _as_wanted(values: ColumnValues, kind: str, wanted: ColumnType, problem: str) -> ColumnValues:
-    if wanted is ColumnType.ANY or wanted.value == kind or (wanted is ColumnType.FID_V2 and kind == "int"):
+    if wanted.value == kind or (wanted is ColumnType.FID_V2 and kind == "int"):
         return values
     if isinstance(values, list) or kind != "int" or wanted is ColumnType.BYTES:
-        raise InvalidArgumentError(f"{problem}; ask for another type, or leave the type out")
+        raise InvalidArgumentError(
+            f"{place}: expected {wanted.value}, got {array.type}; ask for another type, or leave the type out"
+        )
     flat = values.flat_values if isinstance(values, Ragged) else values
     return _with_flat(values, flat.float() if wanted is ColumnType.FLOAT else ids.v1_to_v2(flat))
 
@@ -98,10 +99,13 @@ def _with_flat(values: Tensor | Ragged, flat: Tensor) -> Tensor | Ragged:
 
 def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
     kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):  # the most common first
+        return _numbers(array, place)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _ragged(array, pa, place)
     if pa.types.is_fixed_size_list(kind):
-        _refuse_nulls(array, place)
+        if array.null_count:
+            raise _nulls(array, place)
         inner = _values(array.flatten(), pa, place)
         if not isinstance(inner, torch.Tensor):
             raise InvalidArgumentError(f"{place}: a {kind} has no place in a batch; use a list of numbers")
@@ -110,7 +114,18 @@ def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
         return _texts(array, pa.binary())
     if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
         return _texts(array, pa.large_binary())
-    return _numbers(array, pa, place)
+    return _numbers(_as_integers(array, pa, place), place)
+
+
+def _as_integers(array: pa.Array, pa: Any, place: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        return array.cast(pa.int64())
+    if pa.types.is_temporal(kind):
+        return array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    raise InvalidArgumentError(
+        f"{place}: a {kind} has no place in a batch; expected numbers, bytes, or lists of numbers"
+    )
 
 
 def _texts(array: pa.Array, kind: pa.DataType) -> list[bytes]:
@@ -122,53 +137,32 @@ def _ragged(array: pa.Array, pa: Any, place: str) -> Ragged:
         # A null may still have values behind it; as an empty list it has none.
         array = array.fill_null(pa.scalar([], type=array.type))
     offsets = array.offsets.to_numpy(zero_copy_only=True)
-    inner = _values(array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0])), pa, place)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    values = array.values
+    inner = _values(values if end - begin == len(values) else values.slice(begin, end - begin), pa, place)
     if isinstance(inner, list):
         raise InvalidArgumentError(f"{place}: a {array.type} has no place in a batch; use a list of numbers")
     splits = offsets.astype(np.int64)
-    if splits[0]:
-        splits -= splits[0]
+    if begin:
+        splits -= begin
     return Ragged(inner, torch.from_numpy(splits), validate=False)
 
 
-def _numbers(array: pa.Array, pa: Any, place: str) -> Tensor:
-    kind = array.type
-    _refuse_nulls(array, place)
-    if pa.types.is_boolean(kind):
-        array = array.cast(pa.int64())
-    elif pa.types.is_temporal(kind):
-        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
-    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise InvalidArgumentError(
-            f"{place}: a {kind} has no place in a batch; expected numbers, bytes, or lists of numbers"
-        )
-    numbers = array.to_numpy(zero_copy_only=True)
-    if numbers.dtype == np.uint64:  # the bits of an id, of which the highest may be set
-        numbers = numbers.view(np.int64)
-    return _tensor(numbers.astype(np.float32 if numbers.dtype.kind == "f" else np.int64, copy=False))
-
-
-def _tensor(numbers: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor of memory that Arrow owns and nobody writes to; torch cannot say "read only", and warns of it."""
-    if numbers.flags.writeable or not numbers.size:
-        return torch.from_numpy(numbers) if numbers.size else torch.from_numpy(numbers.copy())
-    pointer = numbers.__array_interface__
-    pointer = {**pointer, "data": (pointer["data"][0], False)}
-    return torch.from_numpy(np.asarray(_Writable(numbers, pointer)))
-
-
-class _Writable:
-    """Keeps an array alive under another description of its memory."""
-
-    def __init__(self, array: np.ndarray[Any, Any], interface: dict[str, Any]) -> None:
-        self._array = array
-        self.__array_interface__ = interface
-
-
-def _refuse_nulls(array: pa.Array, place: str) -> None:
+def _numbers(array: pa.Array, place: str) -> Tensor:
+    """A tensor of memory that Arrow owns and nobody writes to, unless the numbers must become other ones."""
     if array.null_count:
-        first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
-        raise DataLossError(
-            f"{place}: {array.null_count} nulls, the first in row {first} of its block; "
-            "a number must stand there (a null list is an empty row)"
-        )
+        raise _nulls(array, place)
+    numbers = from_dlpack(array)
+    if numbers.dtype in {torch.int64, torch.float32}:
+        return numbers
+    if numbers.dtype == torch.uint64:  # the bits of an id, of which the highest may be set
+        return numbers.view(torch.int64)
+    return numbers.to(torch.float32 if numbers.dtype.is_floating_point else torch.int64)
+
+
+def _nulls(array: pa.Array, place: str) -> DataLossError:
+    first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    return DataLossError(
+        f"{place}: {array.null_count} nulls, the first in row {first} of its block; "
+        "a number must stand there (a null list is an empty row)"
+    )

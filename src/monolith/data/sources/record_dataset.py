@@ -24,7 +24,7 @@ __all__ = ["RecordDataset"]
 
 
 class RecordDataset(FileDataset["Records"]):
-    """The records of files in blocks of about two mebibytes; `batch` cuts them, `parse` makes batches of them.
+    """The records of files in blocks of about four mebibytes; `batch` cuts them, `parse` makes batches of them.
 
     Args:
         files: Which, or a `FileSet` or `QueuedFiles`.

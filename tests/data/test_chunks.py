@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from data.framed_files import framed
+from monolith import _core
 from monolith.data import Framing, RecordReader, record_reader
-from monolith.data.chunk_pool import ChunkPool
+
+SIZE = 3 << 20
+"""Of a shelf that nothing else in these tests takes from."""
 
 
 def address(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
@@ -19,37 +22,37 @@ def address(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
 
 
 def test_memory_that_is_still_seen_is_not_handed_out_again() -> None:
-    pool = ChunkPool()
-    first = pool.take(1000)
+    first = _core.take_chunk(SIZE)
     first[:] = 7
     piece = first[10:20][2:4]
     place = address(first)
     del first
     gc.collect()
-    second = pool.take(1000)
-    second[:] = 9
-    assert address(second) != place
+    others = [_core.take_chunk(SIZE) for _ in range(20)]
+    for other in others:
+        other[:] = 9
+    assert place not in map(address, others)
     assert piece.tolist() == [7, 7]
     del piece
     gc.collect()
-    assert address(pool.take(500)) == place
+    assert address(_core.take_chunk(SIZE - 500)) == place
 
 
-def test_memory_that_is_too_small_is_not_handed_out() -> None:
-    pool = ChunkPool()
-    pool.take(10)
-    gc.collect()
-    assert len(pool.take(5 << 20)) == 5 << 20
+@pytest.mark.parametrize("size", [0, 1, 4096, SIZE + 1, 70 << 20])
+def test_a_chunk_has_the_size_asked_for(size: int) -> None:
+    chunk = _core.take_chunk(size)
+    chunk[:] = 1
+    assert chunk.shape == (size,)
+    assert chunk.dtype == np.uint8
 
 
 def test_arrays_may_be_dropped_in_any_thread() -> None:
-    pool = ChunkPool()
     failures: list[BaseException] = []
 
     def work(number: int) -> None:
         try:
             for _ in range(300):
-                mine = pool.take(4096)
+                mine = _core.take_chunk(40_000)
                 mine[:] = number
                 assert (mine == number).all()
         except BaseException as error:  # noqa: BLE001 - told below
