@@ -38,6 +38,10 @@ class StepResult:
 
 def num_examples_of(features: Any) -> int:
     """Rows of a batch: what it says itself, or else the length of its first column."""
+    if isinstance(features, Tensor):
+        return features.shape[0] if features.ndim else 1
+    if type(features) is dict and features:  # the usual batch, without what an abstract class costs
+        return num_examples_of(next(iter(features.values())))
     rows = getattr(features, "num_rows", None)
     if isinstance(rows, int):
         return rows
@@ -45,8 +49,6 @@ def num_examples_of(features: Any) -> int:
         return next((num_examples_of(value) for value in features.values()), 0)
     if isinstance(features, list | tuple):
         return num_examples_of(features[0]) if features and isinstance(features[0], Tensor | Ragged) else len(features)
-    if isinstance(features, Tensor):
-        return features.shape[0] if features.ndim else 1
     return 0
 
 
