@@ -54,7 +54,7 @@ def num_examples_of(features: Any) -> int:
 
 def _detached(values: Any) -> Any:
     if isinstance(values, Tensor):
-        return values.detach()
+        return values.detach() if values.requires_grad else values
     if isinstance(values, Mapping):
         return {name: _detached(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
