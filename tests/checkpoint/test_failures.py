@@ -135,7 +135,7 @@ def test_a_full_disk(tiny_disk: Path, run: Run) -> None:
 class Refusing(LocalFolder):
     """A folder on which nothing can be written."""
 
-    def write(self, name: str, pieces: Iterable[memoryview | bytes]) -> None:
+    def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:
         with named_errors(self.place(name), "written"):
             raise OSError(errno.EROFS, "Read-only file system")
 

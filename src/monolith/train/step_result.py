@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["StepResult"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made for each step, and that takes four times as long
 class StepResult:
     """The step that ran last. Nothing in it is differentiable any more."""
 
