@@ -5,7 +5,8 @@
 
 The model has a table of some million rows and a dense tower of 500 MB. The cut is the time that `save(background=True)`
 keeps the training thread; a plain copy of the same bytes stands beside it. Steps with and without a save behind them
-alternate in one process. A restore is compared with a plain read of the same files, both with an empty page cache.
+alternate in one process; the rate of writing is up to the commit, the slowdown up to the end, when the checkpoint that
+it replaces is removed. A restore is compared with a plain read of the same files, both with an empty page cache.
 """
 
 from __future__ import annotations
@@ -132,10 +133,11 @@ def measure_slowdown(folder: Path, size: Size) -> list[Line]:
             state.global_step = number
             alone = steps(size.step_seconds)
             pending = saver.save(state, background=True)
-            begun = time.perf_counter()
+            begun = time.time()
             beside = steps(600.0, pending)
             saved = pending.wait()
-            rates.append(bytes_under(folder / "slowdown", Path(saved.path).name) / (time.perf_counter() - begun) / 1e6)
+            committed = Path(f"{saved.path}.manifest").stat().st_mtime
+            rates.append(bytes_under(folder / "slowdown", Path(saved.path).name) / (committed - begun) / 1e6)
             slower.append(1 - beside / alone)
     loss, rate = statistics.median(slower), statistics.median(rates)
     return [

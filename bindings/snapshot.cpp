@@ -6,7 +6,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,7 +18,9 @@
 #include "format/file_io.h"
 #include "format/snapshot_io.h"
 #include "format/snapshot_restore.h"
+#include "format/summed_read.h"
 #include "table/cut.h"
+#include "table/loader.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -27,6 +31,8 @@ namespace {
 
 using PlannedFile = std::tuple<std::string, uint32_t, uint32_t>;  // path, buckets [begin, end)
 using BucketPair = std::pair<uint32_t, uint32_t>;
+using ByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OpenByteArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 std::vector<SnapshotFileInfo> WriteFiles(Cut& cut, const std::vector<PlannedFile>& files, const CutOptions& cut_options,
                                          const WriteOptions& options, TransferProgress& transfer) {
@@ -45,6 +51,19 @@ RestorePlan PlanOf(std::vector<SnapshotFileInfo> files, BucketPair buckets, std:
 void BindFiles(nb::module_& m) {
   m.def(
       "crc32c", [](nb::bytes data) { return Crc32c(data.c_str(), data.size()); }, "data"_a);
+  m.def(
+      "crc32c_extend",
+      [](uint32_t crc, const ByteArray& data) {
+        return WithoutGil([&] { return Crc32cExtend(crc, data.data(), data.size()); });
+      },
+      "crc"_a, "data"_a);
+  m.def(
+      "read_summed",
+      [](const std::string& path, const OpenByteArray& target, size_t piece_bytes, int threads) {
+        const std::span<char> bytes(reinterpret_cast<char*>(target.data()), target.size());
+        return WithoutGil([&] { return ReadSummed(path, bytes, piece_bytes, threads); });
+      },
+      "path"_a, "target"_a, nb::kw_only(), "piece_bytes"_a, "threads"_a);
   m.def("sync_directory", &SyncDirectory, "path"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "commit_file",
@@ -56,6 +75,22 @@ void BindFiles(nb::module_& m) {
         file.Commit();
       },
       "path"_a, "data"_a);
+  nb::class_<OutputFile>(m, "OutputFile")
+      .def(
+          "__init__",
+          [](OutputFile* self, std::string path, bool past_cache) {
+            new (self) OutputFile(std::move(path), {}, past_cache ? Caching::kPastCache : Caching::kThroughCache);
+          },
+          "path"_a, nb::kw_only(), "past_cache"_a)
+      .def(
+          "append",
+          [](OutputFile& self, const ByteArray& data) {
+            const std::string_view bytes(reinterpret_cast<const char*>(data.data()), data.size());
+            WithoutGil([&] { self.Append(bytes); });
+          },
+          "data"_a)
+      .def("commit", &OutputFile::Commit, nb::call_guard<nb::gil_scoped_release>())
+      .def("discard", &OutputFile::Discard, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<TransferProgress>(m, "Transfer")
       .def(nb::init<>())
       .def_prop_ro("bytes", [](const TransferProgress& self) { return self.bytes.load(); })
@@ -97,6 +132,9 @@ void BindSnapshot(nb::module_& m) {
       },
       "cut"_a, "files"_a, nb::kw_only(), "snapshot_id"_a, "state"_a, "drop_expired"_a, "bytes_per_second"_a,
       "threads"_a, "transfer"_a);
+  m.def(
+      "is_blank", [](const Group& group) { return Loader::IsBlank(group); }, "group"_a,
+      nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "check_snapshot",
       [](Group& group, std::vector<SnapshotFileInfo> files, BucketPair buckets, std::vector<int> tables,

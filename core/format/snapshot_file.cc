@@ -75,8 +75,9 @@ bool HoldsRows(BlockKind kind) { return kind == BlockKind::kFull || kind == Bloc
 
 }  // namespace
 
-SnapshotFileWriter::SnapshotFileWriter(std::string path, uint64_t snapshot_id, uint32_t begin, uint32_t end)
-    : file_(path), last_bucket_(begin) {
+SnapshotFileWriter::SnapshotFileWriter(std::string path, uint64_t snapshot_id, uint32_t begin, uint32_t end,
+                                       Caching caching)
+    : file_(path, {}, caching), last_bucket_(begin) {
   if (begin >= end || end > static_cast<uint32_t>(kNumBuckets)) {
     throw Error(Code::kInvalidArgument, QuotedFile(path) + ": buckets " + Range(begin, end) +
                                             " are not a range inside [0, " + std::to_string(kNumBuckets) + ")");
@@ -128,7 +129,7 @@ SnapshotFileInfo SnapshotFileWriter::Finish() {
   return info_;
 }
 
-SnapshotFile::SnapshotFile(const SnapshotFileInfo& expected) : file_(expected.path) {
+SnapshotFile::SnapshotFile(const SnapshotFileInfo& expected, Caching caching) : file_(expected.path, caching) {
   if (file_.size() != expected.bytes) {
     Refuse(std::min(file_.size(), expected.bytes), "the file is " + std::to_string(file_.size()) +
                                                        " bytes long, the manifest says " +
@@ -214,12 +215,10 @@ void SnapshotFile::ReadIndex(const SnapshotFileInfo& expected) {
   if (next != index_offset_) Refuse(next, "bytes between the last row block and the index");
 }
 
-void SnapshotFile::Read(size_t first, size_t last, std::string* memory) const {
+std::string_view SnapshotFile::Read(size_t first, size_t last, TransferBuffer* memory) const {
   const uint64_t begin = blocks_[first].offset;
   const uint64_t end = blocks_[last - 1].offset + blocks_[last - 1].length;
-  if (memory->capacity() < end - begin) memory->clear();
-  memory->resize(end - begin);
-  file_.ReadAt(begin, memory->data(), end - begin);
+  return file_.ReadInto(begin, end - begin, memory);
 }
 
 RowBlockView SnapshotFile::View(size_t index, size_t first, std::string_view memory) const {

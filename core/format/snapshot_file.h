@@ -40,7 +40,8 @@ class SnapshotFileWriter {
  public:
   // Creates `<path>.tmp`; the file appears under its name at Finish() and not before, a destroyed writer leaves
   // nothing.
-  SnapshotFileWriter(std::string path, uint64_t snapshot_id, uint32_t begin, uint32_t end);
+  SnapshotFileWriter(std::string path, uint64_t snapshot_id, uint32_t begin, uint32_t end,
+                     Caching caching = Caching::kThroughCache);
 
   // Blocks come in ascending bucket order, inside [begin, end). The bytes are not copied.
   void Append(std::string_view block);
@@ -58,13 +59,13 @@ class SnapshotFile {
  public:
   // Opens and checks header, index and footer against each other and against `expected`; blocks are checked when read.
   // Throws Error(kDataLoss) with file, offset and reason, kNotFound for a missing file.
-  explicit SnapshotFile(const SnapshotFileInfo& expected);
+  explicit SnapshotFile(const SnapshotFileInfo& expected, Caching caching = Caching::kThroughCache);
 
   const std::vector<BlockEntry>& blocks() const { return blocks_; }
   const std::string& path() const { return file_.path(); }
 
   // Reads blocks [first, last) of the index, which lie next to each other, into *memory. Thread-safe.
-  void Read(size_t first, size_t last, std::string* memory) const;
+  std::string_view Read(size_t first, size_t last, TransferBuffer* memory) const;
   // Block `index` out of what Read(first, ...) brought: checks its bytes, and that it is the block the index announced.
   RowBlockView View(size_t index, size_t first, std::string_view memory) const;
 

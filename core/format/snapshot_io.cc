@@ -8,12 +8,14 @@
 namespace monolith {
 namespace {
 
-// A bucket up to this size is read by one call; larger ones block by block, to bound the memory of a restore.
-constexpr uint64_t kLargestRead = uint64_t{64} << 20;
+// What one call reads, unless a single block is larger: enough for any disk, and it stays in the processor's cache.
+constexpr uint64_t kLargestRead = uint64_t{2} << 20;
 
-SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_source, uint64_t snapshot_id,
+SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_source, const WriteOptions& options,
                               const TaskTeam& team, RateLimit* limit, TransferProgress* progress) {
-  SnapshotFileWriter writer(plan.path, snapshot_id, plan.begin, plan.end);
+  // Keeping the page cache would take more processor time than all the rest, from those who work beside a limited save.
+  const Caching caching = options.bytes_per_second == 0 ? Caching::kThroughCache : Caching::kPastCache;
+  SnapshotFileWriter writer(plan.path, options.snapshot_id, plan.begin, plan.end, caching);
   const std::unique_ptr<BlockSource> source = open_source(plan.begin, plan.end);
   std::string block;
   while (source->Next(&block)) {
@@ -27,21 +29,38 @@ SnapshotFileInfo WriteOneFile(const FilePlan& plan, const SourceFactory& open_so
   return writer.Finish();
 }
 
-// Consecutive blocks of one bucket in one file: what one thread reads at a time.
+// Blocks of one or more whole buckets that lie next to each other in one file: what one thread reads at a time.
 struct BucketRun {
   const SnapshotFile* file;
   size_t first;
   size_t last;
 };
 
+// The end of the bucket that begins at block `first`.
+size_t EndOfBucket(const std::vector<BlockEntry>& blocks, size_t first) {
+  size_t last = first + 1;
+  while (last < blocks.size() && blocks[last].bucket == blocks[first].bucket) ++last;
+  return last;
+}
+
+uint64_t BytesOf(const std::vector<BlockEntry>& blocks, size_t first, size_t last) {
+  return blocks[last - 1].offset + blocks[last - 1].length - blocks[first].offset;
+}
+
 std::vector<BucketRun> RunsOf(const std::vector<std::unique_ptr<SnapshotFile>>& files, uint32_t begin, uint32_t end) {
   std::vector<BucketRun> runs;
   for (const auto& file : files) {
     const std::vector<BlockEntry>& blocks = file->blocks();
+    bool joins = false;  // whether the last run is of this file and has room
     for (size_t first = 0; first < blocks.size();) {
-      size_t last = first + 1;
-      while (last < blocks.size() && blocks[last].bucket == blocks[first].bucket) ++last;
-      if (blocks[first].bucket >= begin && blocks[first].bucket < end) runs.push_back({file.get(), first, last});
+      const size_t last = EndOfBucket(blocks, first);
+      const bool wanted = blocks[first].bucket >= begin && blocks[first].bucket < end;
+      if (wanted && joins && BytesOf(blocks, runs.back().first, last) <= kLargestRead) {
+        runs.back().last = last;
+      } else if (wanted) {
+        runs.push_back({file.get(), first, last});
+      }
+      joins = wanted;
       first = last;
     }
   }
@@ -59,20 +78,19 @@ void VisitBlock(const SnapshotFile& file, size_t index, size_t first, std::strin
   }
 }
 
-void VisitRun(const BucketRun& run, const BlockVisitor& visit, const TaskTeam& team, std::string* memory,
+void VisitRun(const BucketRun& run, const BlockVisitor& visit, const TaskTeam& team, TransferBuffer* buffer,
               TransferProgress* progress) {
   const std::vector<BlockEntry>& blocks = run.file->blocks();
   for (size_t first = run.first; first < run.last;) {
     size_t last = first + 1;
-    uint64_t bytes = blocks[first].length;
-    for (; last < run.last && bytes + blocks[last].length <= kLargestRead; ++last) bytes += blocks[last].length;
-    run.file->Read(first, last, memory);
+    while (last < run.last && BytesOf(blocks, first, last + 1) <= kLargestRead) ++last;
+    const std::string_view memory = run.file->Read(first, last, buffer);
     for (size_t index = first; index < last; ++index) {
       team.ThrowIfStopped();
-      VisitBlock(*run.file, index, first, *memory, visit);
+      VisitBlock(*run.file, index, first, memory, visit);
       progress->blocks.fetch_add(1, std::memory_order_relaxed);
     }
-    progress->bytes.fetch_add(bytes, std::memory_order_relaxed);
+    progress->bytes.fetch_add(memory.size(), std::memory_order_relaxed);
     first = last;
   }
 }
@@ -86,7 +104,7 @@ std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& pl
   TaskTeam team(*progress);
   try {
     team.Run(plan.size(), options.threads, [&](size_t i, size_t /*worker*/) {
-      written[i] = WriteOneFile(plan[i], open_source, options.snapshot_id, team, &limit, progress);
+      written[i] = WriteOneFile(plan[i], open_source, options, team, &limit, progress);
     });
   } catch (...) {
     for (const SnapshotFileInfo& info : written) {
@@ -97,17 +115,17 @@ std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& pl
   return written;
 }
 
-void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end, int threads,
-                         const BlockVisitor& visit, TransferProgress* progress) {
+void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end,
+                         const ReadOptions& options, const BlockVisitor& visit, TransferProgress* progress) {
   std::vector<std::unique_ptr<SnapshotFile>> open;
   for (const SnapshotFileInfo& info : files) {
-    if (info.end > begin && info.begin < end) open.push_back(std::make_unique<SnapshotFile>(info));
+    if (info.end > begin && info.begin < end) open.push_back(std::make_unique<SnapshotFile>(info, options.caching));
   }
   const std::vector<BucketRun> runs = RunsOf(open, begin, end);
-  std::vector<std::string> memory(TaskTeam::Size(runs.size(), threads));
+  std::vector<TransferBuffer> buffers(TaskTeam::Size(runs.size(), options.threads));
   TaskTeam team(*progress);
-  team.Run(runs.size(), threads,
-           [&](size_t i, size_t worker) { VisitRun(runs[i], visit, team, &memory[worker], progress); });
+  team.Run(runs.size(), options.threads,
+           [&](size_t i, size_t worker) { VisitRun(runs[i], visit, team, &buffers[worker], progress); });
 }
 
 }  // namespace monolith

@@ -29,7 +29,7 @@ struct WriteOptions {
 // Opens the blocks of buckets [begin, end). Called by the writing threads, each for its own file.
 using SourceFactory = std::function<std::unique_ptr<BlockSource>(uint32_t begin, uint32_t end)>;
 
-// Writes each planned file from its own source. On any error, or when cancelled (Error kFailedPrecondition), no file of
+// Writes each planned file from its own source; with a limit, past the page cache: somebody works beside it. On any error, or when cancelled (Error kFailedPrecondition), no file of
 // the plan is left behind. The folder must exist; the caller syncs it (SyncDirectory) before it commits a manifest.
 std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& plan, const SourceFactory& open_source,
                                                  const WriteOptions& options, TransferProgress* progress);
@@ -38,9 +38,14 @@ std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& pl
 // thread. The view is valid during the call only.
 using BlockVisitor = std::function<void(const RowBlockView& block)>;
 
+struct ReadOptions {
+  int threads = 1;  // more than processors: those that wait for the disk leave them to the others
+  Caching caching = Caching::kThroughCache;
+};
+
 // Opens and checks all files, then reads and checks every block of buckets [begin, end) and hands it to `visit`.
 // REQUIRES: files do not overlap in buckets.
-void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end, int threads,
-                         const BlockVisitor& visit, TransferProgress* progress);
+void VisitSnapshotBlocks(const std::vector<SnapshotFileInfo>& files, uint32_t begin, uint32_t end,
+                         const ReadOptions& options, const BlockVisitor& visit, TransferProgress* progress);
 
 }  // namespace monolith

@@ -30,7 +30,8 @@ void CheckSnapshot(Group& group, const RestorePlan& plan, TransferProgress* prog
   const auto check = [&](const RowBlockView& block) {
     if (const auto mapped = Mapped(block, plan)) loader.Check(*mapped);
   };
-  VisitSnapshotBlocks(plan.files, plan.begin, plan.end, plan.threads, check, progress);
+  // Through the page cache: what was checked will be read once more.
+  VisitSnapshotBlocks(plan.files, plan.begin, plan.end, {plan.threads, Caching::kThroughCache}, check, progress);
 }
 
 std::vector<int64_t> LoadSnapshot(Group& group, const RestorePlan& plan, TransferProgress* progress) {
@@ -43,7 +44,7 @@ std::vector<int64_t> LoadSnapshot(Group& group, const RestorePlan& plan, Transfe
     loader.Check(*mapped);  // the file may have changed since CheckSnapshot
     rows[mapped->header().table].fetch_add(loader.Write(*mapped), std::memory_order_relaxed);
   };
-  VisitSnapshotBlocks(plan.files, plan.begin, plan.end, plan.threads, load, progress);
+  VisitSnapshotBlocks(plan.files, plan.begin, plan.end, {plan.threads, Caching::kPastCache}, load, progress);
   std::vector<int64_t> written(num_tables);
   for (size_t table = 0; table < num_tables; ++table) written[table] = rows[table].load(std::memory_order_relaxed);
   return written;

@@ -96,7 +96,7 @@ class Snapshot : public ::testing::Test {
       const RowBlockHeader& header = block.header();
       EXPECT_TRUE(seen.insert({{header.bucket, header.table, header.kind}, header.count}).second);
     };
-    VisitSnapshotBlocks(files, begin, end, threads, visit, &progress_);
+    VisitSnapshotBlocks(files, begin, end, {threads, Caching::kThroughCache}, visit, &progress_);
     return seen;
   }
 

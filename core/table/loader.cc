@@ -102,6 +102,18 @@ bool Loader::Fits(const Table& table, const RowBlockView& block) const {
   return known && (block.header().kind != BlockKind::kServing || map.same_compressors);
 }
 
+bool Loader::IsBlank(const Group& group) {
+  const Gate::Shared call(group.gate_);
+  for (const auto& table : group.tables_) {
+    if (table->Size() != 0 || table->newest_time.load(std::memory_order_relaxed) != 0) return false;
+  }
+  for (uint32_t number = 0; number < kNumBuckets; ++number) {
+    BucketGuard guard(group.locks_[number], Access::kReads);
+    if (group.buckets_[number].filter != nullptr || !group.buckets_[number].tombstones.empty()) return false;
+  }
+  return true;
+}
+
 void Loader::Check(const RowBlockView& block) const {
   const RowBlockHeader& header = block.header();
   if (header.bucket < begin_ || header.bucket >= end_) {

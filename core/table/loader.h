@@ -22,6 +22,9 @@ class Loader {
   // source_schemas[t]: schema text of the blocks' table t; empty or missing = ours. Throws kInvalidArgument when one does not fit.
   Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std::string>& source_schemas);
 
+  // Whether Clear() would bring back exactly what the group is now: no rows, counts, tombstones or times.
+  static bool IsBlank(const Group& group);
+
   // Throws kInvalidArgument with the reason.
   void Check(const RowBlockView& block) const;
   // Rows written. REQUIRES: Check(block) passed.

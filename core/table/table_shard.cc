@@ -89,8 +89,9 @@ void TableShard::Clear(Home home) {
 
 void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
   const std::byte* record = rows.AtAllocated(row);
-  // The first step after a cut keeps many images at once: growing from nothing, byte by byte, would be most of its cost.
-  if (images_.capacity() == 0) images_.reserve(kFirstImages * rows.record_bytes());
+  // The first steps after a cut keep many images at once: growing step by step would copy each of them again and touch fresh pages
+  // twice. Room that is not used is never touched, and so takes no memory.
+  if (images_.capacity() == 0) images_.reserve(std::max<size_t>(kFirstImages, size()) * rows.record_bytes());
   images_.insert(images_.end(), record, record + rows.record_bytes());
 }
 
@@ -137,7 +138,8 @@ void TableShard::ForgetChanges(uint32_t before) {
 }
 
 size_t TableShard::MemoryBytes() const {
-  return sizeof(*this) + runs_.capacity() * sizeof(runs_[0]) + images_.capacity() +
+  // Room for images that was never written to is not memory.
+  return sizeof(*this) + runs_.capacity() * sizeof(runs_[0]) + images_.size() +
          changed_.capacity() * sizeof(uint32_t) + logged_.capacity() * sizeof(LoggedEpoch);
 }
 

@@ -54,6 +54,8 @@ class StepContext:
         session: The session that steps.
     """
 
+    __slots__ = ("_session", "results")
+
     def __init__(self, session: HookedSession) -> None:
         self._session = session
         self.results: Any = None

@@ -11,7 +11,9 @@ import pytest
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup, filters
-from monolith.tables.snapshot import read_manifest, restore, save
+from monolith.tables.bucket_owner import BucketOwner
+from monolith.tables.cut import ALL_BUCKETS
+from monolith.tables.snapshot import PreparedRestores, read_manifest, restore, save
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest
 from tables.snapshot_cases import group_state, item_config, some_ids, state_of, train, trained_group, two_tables
 
@@ -221,6 +223,55 @@ def test_a_group_with_another_filter_is_refused_and_stays_as_it_was(tmp_path: Pa
     with pytest.raises(OpError):
         restore(other.native.core, tmp_path)
     assert state_of(other) == before
+
+
+def test_a_blank_group_is_blank_again_after_a_refusal(victim: Victim) -> None:
+    table = HashTable(item_config())
+    content = victim.files[2].read_bytes()
+    overwrite(victim.files[2], flipped(content, 4 * len(content)))
+    with pytest.raises(DataLossError):
+        restore(table.native.core, victim.folder)
+    assert _core.is_blank(table.native.core)
+    assert (len(table), table.newest_time) == (0, 0)
+    overwrite(victim.files[2], content)
+    restore(table.native.core, victim.folder)
+    assert state_of(table) == victim.saved
+
+
+def test_a_blank_group_is_blank_again_when_a_restore_is_given_up(victim: Victim) -> None:
+    table = HashTable(item_config())
+    owners = [BucketOwner(table.native.core, ALL_BUCKETS)]
+    with PreparedRestores(owners, victim.folder):
+        pass
+    assert _core.is_blank(table.native.core)
+    with PreparedRestores(owners, victim.folder) as prepared:
+        prepared.load()
+    assert state_of(table) == victim.saved
+
+
+def test_a_group_that_has_only_counted_ids_is_not_blank(tmp_path: Path) -> None:
+    admission = filters.SlidingHashFilter(capacity=10_000)
+    config = TableConfig([Segment(2)], name="rare", min_count=2, admission=admission)
+    table, ones = HashTable(config), np.ones((10, 2), np.float32)
+    assert _core.is_blank(table.native.core)
+    for _ in range(2):
+        table.apply_gradients(np.arange(10), ones)
+    assert len(table) == 0
+    assert not _core.is_blank(table.native.core)
+    save(table.native.core, tmp_path)
+    file = tmp_path / read_manifest(tmp_path).files[0].name
+    overwrite(file, flipped(file.read_bytes(), 1000))
+    with pytest.raises(DataLossError):
+        restore(table.native.core, tmp_path)
+    table.apply_gradients(np.arange(10), ones)
+    assert len(table) == 10
+
+
+def test_an_open_cut_refuses_a_restore_into_a_blank_group(victim: Victim) -> None:
+    group = TableGroup({"item": item_config()})
+    with group.cut(), pytest.raises(FailedPreconditionError, match="cut is open"):
+        restore(group.native.core, victim.folder)
+    assert _core.is_blank(group.native.core)
 
 
 def test_an_open_cut_refuses_a_restore_and_nothing_changes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,33 +63,29 @@ class _Summing:
     """Checksum of pieces of any length."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
-        self._sums = bytearray()
+        self._sums: list[int] = []
+        self._open = 0
+        """Of the bytes behind the last whole piece."""
         self.bytes = 0
 
-    def add(self, piece: memoryview | bytes) -> None:
-        view = memoryview(piece).cast("B")
-        self.bytes += len(view)
-        while len(view):
-            if not self._rest and len(view) >= PIECE_BYTES:
-                self._close(bytes(view[:PIECE_BYTES]))
-                view = view[PIECE_BYTES:]
-                continue
-            taken = PIECE_BYTES - len(self._rest)
-            self._rest += view[:taken]
-            view = view[taken:]
-            if len(self._rest) == PIECE_BYTES:
-                self._close(bytes(self._rest))
-                self._rest.clear()
+    def add(self, data: memoryview | bytes) -> None:
+        array = np.frombuffer(data, np.uint8)
+        while len(array):
+            missing = PIECE_BYTES - self.bytes % PIECE_BYTES
+            self._open = _core.crc32c_extend(self._open, array[:missing])
+            self.bytes += len(array[:missing])
+            array = array[missing:]
+            if self.bytes % PIECE_BYTES == 0:
+                self._sums.append(self._open)
+                self._open = 0
 
     def end(self) -> FileSum:
-        if self._rest:
-            self._close(bytes(self._rest))
-            self._rest.clear()
-        return FileSum(bytes=self.bytes, crc32c=_core.crc32c(bytes(self._sums)))
+        is_whole = self.bytes % PIECE_BYTES == 0
+        return _file_sum(self.bytes, self._sums if is_whole else [*self._sums, self._open])
 
-    def _close(self, piece: bytes) -> None:
-        self._sums += struct.pack("<I", _core.crc32c(piece))
+
+def _file_sum(size: int, sums: list[int]) -> FileSum:
+    return FileSum(bytes=size, crc32c=_core.crc32c(struct.pack(f"<{len(sums)}I", *sums)))
 
 
 def sum_of(data: bytes) -> FileSum:
@@ -112,7 +109,7 @@ def write_tensors(
             if bytes_per_second is not None:
                 time.sleep(max(0.0, summing.bytes / bytes_per_second - (time.monotonic() - begun)))
 
-    folder.write(name, pieces())
+    folder.write(name, pieces(), past_cache=bytes_per_second is not None)
     return summing.end()
 
 
@@ -128,10 +125,7 @@ def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tens
     if size != expected.bytes:
         raise DataLossError(f"file '{place}': {size} bytes, {expected.bytes} were written")
     buffer = large_buffer(size)
-    summing = _Summing()
-    for piece in folder.read_into(name, buffer.numpy().data):
-        summing.add(piece)
-    if summing.end() != expected:
+    if _file_sum(size, folder.read_summed(name, buffer.numpy())) != expected:
         raise DataLossError(f"file '{place}': checksum does not match (it was changed)")
     return _views(buffer, f"file '{place}'")
 

@@ -147,7 +147,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     def after_run(self, context: StepContext) -> None:
         """Saves when it is time."""
         step = context.global_step
-        stop = self._finish_background(context.session, wait=False)
+        stop = self._in_background is not None and self._finish_background(context.session, wait=False)
         if self._timer is not None and self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             stop |= self._save(context.session, step, ignore_save_errors=self._wanted.ignore_save_errors)

@@ -82,7 +82,8 @@ class BatchTurn:
         if self._token is not None:
             _TURN.reset(self._token)
             self._token = None
-        self.drop()
+        if self._planned:
+            self.drop()
 
 
 def current_turn() -> BatchTurn | None:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monolith.hook import StepContext
+from monolith.hook import Hook, StepContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from monolith.hook import Call, Hook, HookedSession
+    from monolith.hook import Call, HookedSession
 
 __all__ = ["HookCalls"]
 
@@ -25,6 +25,10 @@ class HookCalls:
     def __init__(self, hooks: Sequence[Hook]) -> None:
         self._hooks = list(hooks)
         self._pushing: list[Hook] = []
+        self._before: list[Hook] = []
+        """Those with something to do before a step; most hooks have not, and a step is short."""
+        self._after: list[tuple[Hook, int | None]] = []
+        """Those with something to do after it, and their number in `_before`."""
         self._executor: ThreadPoolExecutor | None = None
 
     def begin(self) -> None:
@@ -42,7 +46,15 @@ class HookCalls:
         self._pushing = list(pushing)
         for hook in self._pushing:
             hook.begin()
-        for hook in (*self._hooks, *self._pushing):
+        hooks = [*self._hooks, *self._pushing]
+        self._before, self._after = [], []
+        for hook in hooks:
+            number = len(self._before) if _overrides(hook, "before_run") else None
+            if number is not None:
+                self._before.append(hook)
+            if _overrides(hook, "after_run"):
+                self._after.append((hook, number))
+        for hook in hooks:
             hook.after_create_session(session)
 
     def finish_pushes(self, session: HookedSession) -> None:
@@ -57,11 +69,10 @@ class HookCalls:
 
     def around(self, step: Callable[[], T], session: HookedSession) -> T:
         """Runs one step, beside it the calls that hooks return, and waits for all of them."""
-        hooks = [*self._hooks, *self._pushing] if self._pushing else self._hooks
-        contexts = [StepContext(session) for _ in hooks]
+        contexts = [StepContext(session) for _ in self._before]
         running: list[Future[Any]] = []
         try:
-            for hook, context in zip(hooks, contexts, strict=True):
+            for hook, context in zip(self._before, contexts, strict=True):
                 calls = hook.before_run(context)
                 if calls is not None:
                     context.results = self._start(calls, running)
@@ -72,8 +83,9 @@ class HookCalls:
         if running:
             for context in contexts:
                 context.results = _each(context.results, lambda future: future.result())
-        for hook, context in zip(hooks, contexts, strict=True):
-            hook.after_run(context)
+        without_calls = StepContext(session)
+        for hook, number in self._after:
+            hook.after_run(without_calls if number is None else contexts[number])
         return result
 
     def close(self) -> None:
@@ -92,6 +104,10 @@ class HookCalls:
             return running[-1]
 
         return _each(calls, start)
+
+
+def _overrides(hook: Hook, name: str) -> bool:
+    return getattr(getattr(hook, name), "__func__", None) is not getattr(Hook, name)
 
 
 def _each(calls: Any, action: Callable[[Any], Any]) -> Any:

@@ -22,7 +22,8 @@ def time_of(batch: Any) -> int | None:
     >>> time_of({"req_time": torch.tensor([1_700_000_000, 1_700_000_060])})
     1700000060
     """
-    if not isinstance(batch, Mapping) or REQUEST_TIME not in batch:
+    # A dict is the usual batch, and an abstract class takes its time to know it.
+    if not (type(batch) is dict or isinstance(batch, Mapping)) or REQUEST_TIME not in batch:
         return None
     times = batch[REQUEST_TIME]
     while isinstance(times, Ragged):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["StepResult"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: one is made for each step, and that takes four times as long
 class StepResult:
     """The step that ran last. Nothing in it is differentiable any more."""
 
@@ -38,6 +38,10 @@ class StepResult:
 
 def num_examples_of(features: Any) -> int:
     """Rows of a batch: what it says itself, or else the length of its first column."""
+    if isinstance(features, Tensor):
+        return features.shape[0] if features.ndim else 1
+    if type(features) is dict and features:  # the usual batch, without what an abstract class costs
+        return num_examples_of(next(iter(features.values())))
     rows = getattr(features, "num_rows", None)
     if isinstance(rows, int):
         return rows
@@ -45,14 +49,12 @@ def num_examples_of(features: Any) -> int:
         return next((num_examples_of(value) for value in features.values()), 0)
     if isinstance(features, list | tuple):
         return num_examples_of(features[0]) if features and isinstance(features[0], Tensor | Ragged) else len(features)
-    if isinstance(features, Tensor):
-        return features.shape[0] if features.ndim else 1
     return 0
 
 
 def _detached(values: Any) -> Any:
     if isinstance(values, Tensor):
-        return values.detach()
+        return values.detach() if values.requires_grad else values
     if isinstance(values, Mapping):
         return {name: _detached(value) for name, value in values.items()}
     if isinstance(values, list | tuple):

@@ -1,4 +1,8 @@
-"""Puts a snapshot, or some buckets of one, into a group. Everything is checked before the group is touched."""
+"""Puts a snapshot, or some buckets of one, into a group. An error leaves the group as it was.
+
+Files are read twice, to be checked before anything is changed, unless the group is blank: then every block is checked
+on its way into the group, and clearing it brings back what it was.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot.manifest import FileEntry, Json, Manifest
 
 _MOST_THREADS = 8
+_THREADS_PER_CORE = 2
+"""While one waits for the disk, the other writes rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,9 @@ def restore(
 
 
 class PreparedRestore:
-    """A restore whose files were read and checked, and that has changed nothing yet: for those who restore several.
+    """A restore whose files were read and checked, and that can still be given up: for those who restore several.
 
+    A blank group has the rows already and loses them again if it is closed without `load`; any other is as it was.
     Keeps the folder from being replaced until `close`. Arguments and errors are those of `restore`.
     """
 
@@ -89,12 +96,16 @@ class PreparedRestore:
     ) -> None:
         self._group = group
         self._source = open_source(path)
+        self._loaded_early: list[int] | None = None
         try:
             self._reading = _Reading(
                 group, self._source, origin=f"folder '{path}'", buckets=ALL_BUCKETS if buckets is None else buckets
             )
             self._match = self._reading.match(ignore_unknown_tables=ignore_unknown_tables)
-            self._reading.check(self._match)
+            if _core.is_blank(group):
+                self._loaded_early = self._load_blank()
+            else:
+                self._reading.check(self._match)
         except BaseException:
             self._source.close()
             raise
@@ -102,8 +113,10 @@ class PreparedRestore:
     def load(self) -> RestoreReport:
         """Replaces what the group holds."""
         group, match, manifest = self._group, self._match, self._source.manifest
-        group.clear_buckets(*self._reading.bounds)
-        rows = self._reading.load(match)
+        rows, self._loaded_early = self._loaded_early, None
+        if rows is None:
+            group.clear_buckets(*self._reading.bounds)
+            rows = self._reading.load(match)
         return RestoreReport(
             rows={group.table_name(number): count for number, count in enumerate(rows)},
             missing_tables=match.missing,
@@ -117,7 +130,18 @@ class PreparedRestore:
 
     def close(self) -> None:
         """Lets go of the folder. Calling it again does nothing."""
+        if self._loaded_early is not None:
+            self._loaded_early = None
+            self._group.clear()
         self._source.close()
+
+    def _load_blank(self) -> list[int]:
+        self._group.clear_buckets(*self._reading.bounds)  # refuses an open cut
+        try:
+            return self._reading.load(self._match)
+        except BaseException:
+            self._group.clear()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -173,7 +197,7 @@ class _Reading:
         self._group = group
         self._source = source
         self._origin = origin
-        self._threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        self._threads = min(_MOST_THREADS, _THREADS_PER_CORE * (os.cpu_count() or 1))
         self._files = self._fetch()
 
     def match(self, *, ignore_unknown_tables: bool) -> TableMatch:
