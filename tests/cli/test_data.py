@@ -312,10 +312,10 @@ def test_a_feature_that_comes_up_late_is_counted_and_named(tmp_path: Path, capsy
     late = rich_example()
     padding = Example(label=[1.0])
     padding.named_feature.add(name="pad").feature.bytes_list.value.append(b"x" * 10_000)
-    path = write(tmp_path / "x", [padding.SerializeToString()] * 400 + [late.SerializeToString()] * 200)
+    path = write(tmp_path / "x", [padding.SerializeToString()] * 800 + [late.SerializeToString()] * 200)
     assert cli.main(["data", "stats", str(path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["samples"] == 600
+    assert report["samples"] == 1000
     assert report["features"]["f_fid_v2_list"]["samples_with"] == 200
     assert "f_fid_v2_list" in report["late_features"]
 
