@@ -81,7 +81,7 @@ def test_closing_lets_a_waiting_put_through_and_the_consumer_waits_for_it() -> N
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2)
-        until(lambda: queue.gate._num_waiting_puts == 1)
+        until(lambda: len(queue.gate._waiting_puts) == 1)
         queue.close()
         assert [queue.get(WAIT), queue.get(WAIT)] == [1, 2]
         waiting.result(WAIT)
@@ -93,7 +93,7 @@ def test_cancelling_ends_waiting_puts_without_adding() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(queue.put, item) for item in (2, 3)]
-        until(lambda: queue.gate._num_waiting_puts == 2)
+        until(lambda: len(queue.gate._waiting_puts) == 2)
         queue.close(cancel_pending_enqueues=True)
         for each in waiting:
             with pytest.raises(CancelledError, match="closed while an item waited for room"):
@@ -172,7 +172,7 @@ def test_clearing_makes_room_for_those_who_wait() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2)
-        until(lambda: queue.gate._num_waiting_puts == 1)
+        until(lambda: len(queue.gate._waiting_puts) == 1)
         queue.clear()
         waiting.result(WAIT)
     assert queue.get() == 2
@@ -271,7 +271,7 @@ def test_a_lane_added_while_others_wait_moves_with_them() -> None:
         assert taken.result(WAIT) == ["cpu", "gpu"]
         gate.put(lanes, ["cpu only"])
         waiting = pool.submit(gate.put, lanes, ["last"])
-        until(lambda: gate._num_waiting_puts == 1)
+        until(lambda: len(gate._waiting_puts) == 1)
         gate.add_lane(lanes)
         assert gate.get(lanes, WAIT) == ["cpu only", None, None]
         waiting.result(WAIT)
@@ -304,3 +304,17 @@ def test_it_shows_its_name_and_state() -> None:
     assert repr(queue) == "BoundedQueue('q', 1 of 4 items, open)"
     queue.close()
     assert repr(queue) == "BoundedQueue('q', 1 of 4 items, closed)"
+
+
+def test_an_item_that_waits_for_room_is_there_as_soon_as_there_is_room() -> None:
+    queue: BoundedQueue[int] = BoundedQueue(1, name="numbers")
+    queue.put(1)
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(queue.put, 2, 30)
+        until(lambda: len(queue.gate._waiting_puts) == 1)
+        assert queue.get() == 1
+        # Whether or not the thread that put it runs meanwhile.
+        assert queue.size() == 1
+        assert queue.get(0) == 2
+        waiting.result(30)
+    assert queue.gate._waiting_puts == []

@@ -152,7 +152,7 @@ def test_stopping_wakes_threads_that_wait_for_room(num_threads: int) -> None:
     _, queue = queue_of(counter())
     runner = runner_of(queue, num_threads)
     runner.start()
-    until(lambda: queue.queue.gate._num_waiting_puts == num_threads)
+    until(lambda: len(queue.queue.gate._waiting_puts) == num_threads)
     runner.stop(timeout_seconds=20)
     assert runner.threads == []
     runner.stop()
@@ -185,7 +185,7 @@ def test_stopping_wakes_a_consumer_that_waits() -> None:
 def test_what_is_left_after_a_stop_can_be_taken_and_then_it_ends() -> None:
     take, queue = queue_of(counter(), capacity=3)
     with runner_of(queue):
-        until(lambda: queue.queue.gate._num_waiting_puts == 1)
+        until(lambda: len(queue.queue.gate._waiting_puts) == 1)
     assert list(take) == [0, 1, 2]
 
 

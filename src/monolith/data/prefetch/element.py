@@ -122,6 +122,8 @@ class _NotPlainError(Exception):
 
 
 _CONSTANTS = frozenset({type(None), bool, int, str, bytes})
+_CARRIED = _CONSTANTS | {Tensor}
+"""What is not looked at any further, unless it may be on a GPU."""
 
 
 def _copy_plain(nested: Any, gpu_tensors: list[Tensor] | None) -> Any:
@@ -132,10 +134,15 @@ def _copy_plain(nested: Any, gpu_tensors: list[Tensor] | None) -> Any:
     kind = type(nested)
     if kind is dict:
         copy = nested.copy()
+        # Dicts of tensors and raggeds are what batches are made of: no call for each, and none at all for tensors.
+        looked_at = set(map(type, nested.values()))
+        if gpu_tensors is None:
+            looked_at -= _CARRIED
+        if not looked_at:
+            return copy
         for key, item in nested.items():
-            # Dicts of tensors and raggeds are what batches are made of: no call for each.
-            tensor = item.values if type(item) is Ragged else item
-            if type(tensor) is not Tensor or (gpu_tensors is not None and tensor.is_cuda):
+            kind = type(item)
+            if kind in looked_at and (kind is not Ragged or gpu_tensors is not None or type(item.values) is not Tensor):
                 copy[key] = _copy_plain(item, gpu_tensors)
         return copy
     if kind in _CONSTANTS:

@@ -38,6 +38,17 @@ class Lane:
         self.items: deque[Any] = deque()
 
 
+class _WaitingPut:
+    """Items that wait for room; whoever makes room adds them, and then wakes the one who waits."""
+
+    __slots__ = ("is_done", "items", "lanes")
+
+    def __init__(self, lanes: Sequence[Lane], items: Sequence[Any]) -> None:
+        self.lanes = lanes
+        self.items = items
+        self.is_done = False
+
+
 class Gate:
     """The lock of lanes that move together, and whether they have ended.
 
@@ -54,7 +65,7 @@ class Gate:
         # State below is protected by the lock.
         self._closed = False
         self._cancelled = False
-        self._num_waiting_puts = 0
+        self._waiting_puts: list[_WaitingPut] = []
         self._num_waiting_gets = 0
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
@@ -75,13 +86,10 @@ class Gate:
         with self._not_full:
             if self._closed:
                 raise CancelledError(f"queue {self._name!r} is closed")
-            if not _have_room(lanes):
-                self._wait_for_room(lanes, timeout_seconds)
-            # Not fewer than items, but maybe more: a lane may have been added while this one waited.
-            for lane, item in zip_longest(lanes, items):
-                lane.items.append(item)
-            if self._num_waiting_gets:
-                self._not_empty.notify_all()
+            if _have_room(lanes):
+                self._add(lanes, items)
+            else:
+                self._wait_for_room(_WaitingPut(lanes, items), timeout_seconds)
 
     def get(self, lanes: Sequence[Lane], timeout_seconds: float | None = None) -> list[Any]:
         """The next item of each lane, once all have one.
@@ -96,8 +104,8 @@ class Gate:
             if not _have_items(lanes):
                 self._wait_for_items(lanes, timeout_seconds)
             items = [lane.items.popleft() for lane in lanes]
-            if self._num_waiting_puts:
-                self._not_full.notify_all()
+            if self._waiting_puts:
+                self._admit()
             return items
 
     def close(self, *, cancel_pending: bool = False) -> None:
@@ -135,7 +143,7 @@ class Gate:
         with self._not_empty:
             for lane in lanes:
                 lane.items.clear()
-            self._not_full.notify_all()
+            self._admit()
 
     def add_lane(self, lanes: list[Lane]) -> None:
         """Adds to a list of lanes one that moves with them from now on: where they have an item, it has None.
@@ -155,14 +163,36 @@ class Gate:
         self._not_empty.notify_all()
         self._not_full.notify_all()
 
-    def _wait_for_room(self, lanes: Sequence[Lane], timeout_seconds: float | None) -> None:
-        self._num_waiting_puts += 1
-        try:
-            self._wait(self._not_full, lambda: self._cancelled or _have_room(lanes), timeout_seconds, "full")
-        finally:
-            self._num_waiting_puts -= 1
+    def _add(self, lanes: Sequence[Lane], items: Sequence[Any]) -> None:
+        # Not fewer lanes than items, but maybe more: one may have been added while these waited.
+        for lane, item in zip_longest(lanes, items):
+            lane.items.append(item)
+        if self._num_waiting_gets:
             self._not_empty.notify_all()
+
+    def _admit(self) -> None:
+        """Adds items that wait for room, first come, first served.
+
+        Here, and not by those who wait when they wake: so the next `get` finds them, and need not wait for a thread.
+        """
         if self._cancelled:
+            return
+        for put in tuple(self._waiting_puts):
+            if _have_room(put.lanes):
+                put.is_done = True
+                self._waiting_puts.remove(put)
+                self._add(put.lanes, put.items)
+        self._not_full.notify_all()
+
+    def _wait_for_room(self, put: _WaitingPut, timeout_seconds: float | None) -> None:
+        self._waiting_puts.append(put)
+        try:
+            self._wait(self._not_full, lambda: put.is_done or self._cancelled, timeout_seconds, "full")
+        finally:
+            if not put.is_done:
+                self._waiting_puts.remove(put)
+                self._not_empty.notify_all()
+        if not put.is_done:
             raise CancelledError(f"queue {self._name!r} was closed while an item waited for room")
 
     def _wait_for_items(self, lanes: Sequence[Lane], timeout_seconds: float | None) -> None:
@@ -170,7 +200,7 @@ class Gate:
         try:
             self._wait(
                 self._not_empty,
-                lambda: _have_items(lanes) or (self._closed and not self._num_waiting_puts),
+                lambda: _have_items(lanes) or (self._closed and not self._waiting_puts),
                 timeout_seconds,
                 "empty",
             )
