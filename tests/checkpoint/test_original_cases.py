@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+import monolith as ml
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver, TrainState
 from monolith.hooks import CheckpointRestorerHook, NoFirstSaveCheckpointSaverHook
+from monolith.tables.local_shards import LocalShards
 from monolith.testing import StepLoop
 
 NO_COUNTERPART = "no counterpart: "
@@ -40,7 +42,7 @@ CASES = {
     "SaverTest.testSameName": "checkpoint/test_values_and_tensors.py::test_what_cannot_be_saved_is_named",
     "SaverTest.testBasicsWithListOfVariables": "checkpoint/test_original_cases.py::test_parts_without_a_model",
     "SaverTest._SaveAndLoad": "checkpoint/test_original_cases.py::test_parts_without_a_model",
-    "SaverTest.testCacheRereadsFile": "checkpoint/test_retention.py::test_the_state_is_cached_until_the_step_grows",
+    "SaverTest.testCacheRereadsFile": "checkpoint/test_original_cases.py::test_a_checkpoint_that_was_written_again_is_read_again",
     "SaverTest.testAllowEmpty": "checkpoint/test_restoring.py::test_a_state_without_model_or_anything",
     "SaverTest.testGPU": "checkpoint/test_original_cases.py::test_weights_on_a_gpu",
     "SaverTest.testSharedServerOnGPU": NO_COUNTERPART + "variables are not shared between processes by a server",
@@ -59,7 +61,7 @@ CASES = {
     "SaveRestoreShardedTest.testIteratorsUnshardedRestore": "cli/test_checkpoint.py::test_reshard",
     "MaxToKeepTest.testMaxToKeepEager": "checkpoint/test_retention.py::test_the_surplus_goes_with_all_its_files_and_nothing_else_does",
     "MaxToKeepTest.testNonSharded": "checkpoint/test_retention.py::test_saving_a_step_again_moves_it_to_the_end",
-    "MaxToKeepTest.testSharded": "cli/test_checkpoint.py::test_reshard",
+    "MaxToKeepTest.testSharded": "checkpoint/test_original_cases.py::test_tables_in_shards_go_with_their_checkpoint",
     "MaxToKeepTest.testNoMaxToKeep": "checkpoint/test_retention.py::test_without_a_limit_all_stay",
     "MaxToKeepTest.testNoMetaGraph": "checkpoint/test_original_cases.py::test_without_a_description",
     "RecoverLastCheckpointsTest.test_recover_last_checkpoints": "checkpoint/test_retention.py::test_listed_checkpoints_that_are_gone_are_dropped",
@@ -100,6 +102,34 @@ def test_a_plain_loop_and_a_session_read_each_other(tmp_path: Path) -> None:
     session = Run(seed=3)
     with StepLoop([CheckpointRestorerHook(Saver(tmp_path), state=session.state)]):
         assert contents(session) == contents(plain)
+
+
+def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path: Path) -> None:
+    layer, read = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    with Saver(tmp_path) as saver:
+        reader = Saver(tmp_path)
+        for value in (1.0, 2.0):
+            nn.init.constant_(layer.weight, value)
+            saver.save(TrainState(model=layer, global_step=7))
+            reader.restore(TrainState(model=read))
+            assert read.weight.item() == value
+            reader.restore(TrainState(model=read), str(tmp_path / "model.ckpt-7"))
+            assert read.weight.item() == value
+
+
+def test_tables_in_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
+    model = ml.Embeddings({"user": ml.Slot(2)}, store=lambda tables: LocalShards(tables, num_shards=3))
+    state = TrainState(model=model)
+    with Saver(tmp_path, max_to_keep=2) as saver:
+        for step in (1, 2, 3):
+            model({"user": torch.arange(100 * step)})["user"].sum().backward()
+            model.step()
+            state.global_step = step
+            saver.save(state)
+    assert sorted(path.name for path in tmp_path.glob("*.assets")) == ["model.ckpt-2.assets", "model.ckpt-3.assets"]
+    whole = ml.Embeddings({"user": ml.Slot(2)})
+    Saver(tmp_path).restore(TrainState(model=whole), str(tmp_path / "model.ckpt-2"))
+    assert whole.num_rows == 200
 
 
 class Counter:

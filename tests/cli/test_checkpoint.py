@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -68,6 +69,7 @@ def test_list_of_what_is_no_directory(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_show(model_dir: Path, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     text = call(capsys, "show", model_dir)
     assert "step: 6\n" in text
+    assert re.search(r"^created: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", text, re.MULTILINE)
     assert "  tower.0.weight  float32 [6, 8]\n" in text
     shown = json.loads(call(capsys, "show", model_dir / "model.ckpt-3", "--json"))
     assert (shown["step"], shown["positions"], shown["optimizers"]) == (3, {"train": "3"}, ["adam"])

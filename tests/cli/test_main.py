@@ -52,6 +52,18 @@ def test_what_is_not_understood_is_one_line_and_status_2(
     assert line.endswith("--help")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["trian"], "train"), (["checkpoint", "lst", "m"], "list"), (["doctor", "--jsn"], "--json")],
+)
+def test_a_misspelt_word_is_answered_with_the_right_one(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    assert f"; did you mean {meant}?; see monolith" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("error", [ValueError("dim must be > 0,\n got -1"), NotFoundError("dim must be > 0, got -1")])
 def test_what_fails_is_one_line_and_status_1(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import logging
 import re
@@ -18,7 +19,7 @@ from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import RunConfig, RunnerConfig, Session, Trainer, current_context, trainer_config_of
+from monolith.train import RunConfig, RunnerConfig, Session, Trainer, TrainerConfig, current_context, trainer_config_of
 from monolith.train.flat_config import _kinds_of
 from monolith.train.local_runner import make_trainer
 from monolith.train.refused_options import REFUSED_OPTIONS, REFUSED_VARIABLES
@@ -335,6 +336,15 @@ class TestSaving:
     def test_steps_and_how_many_stay(self, tmp_path: Path) -> None:
         trained(tmp_path, save_checkpoints_steps=2, checkpoints_max_to_keep=2)
         assert steps_of(tmp_path) == [4, 6]
+
+    def test_one_checkpoint_a_day_stays_for_good(self, tmp_path: Path) -> None:
+        saving = trainer_config_of(RunnerConfig(save_checkpoints_steps=2, checkpoints_max_to_keep=1)).saving
+        assert saving.keep_every_hours == 24
+        often = dataclasses.replace(saving, keep_every_hours=1e-9)
+        Trainer(ExampleTask, TrainerConfig(model_dir=str(tmp_path / "a"), saving=often)).train(steps=6)
+        assert steps_of(tmp_path / "a") == [2, 4, 6]
+        Trainer(ExampleTask, TrainerConfig(model_dir=str(tmp_path / "b"), saving=saving)).train(steps=6)
+        assert steps_of(tmp_path / "b") == [6]
 
     def test_seconds(self, tmp_path: Path) -> None:
         config = trainer_config_of(RunnerConfig(save_checkpoints_secs=60))

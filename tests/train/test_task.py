@@ -117,13 +117,24 @@ class TestRegistry:
             ("a_tasks_module:Rnker", "has no 'Rnker'; its tasks are Ranker"),
             ("a_tasks_module:number", "'number' is no Task but 7"),
             ("no_such_module:Ranker", "there is no module 'no_such_module'"),
-            ("a_tasks_module", "expected module.Class, got no dot"),
-            ("nothing.here", "not registered"),
+            ("a_tasks_module", "task 'a_tasks_module': expected module:Class, such as my_module:MyTask"),
+            ("nothing.here", "not registered; write module:Class"),
+            ("a_tasks_module.Ranker", r"not registered; did you mean a_tasks_module:Ranker\?"),
         ],
     )
     def test_what_is_not_there_is_said(self, module: types.ModuleType, text: str, said: str) -> None:
         with pytest.raises(ValueError, match=said):
             find_task(text)
+
+    def test_a_misspelt_module_of_this_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "click_ranker.py").touch()
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ValueError, match=r"no module 'click_rankr' .*; did you mean 'click_ranker'\?"):
+            find_task("click_rankr:Ranker")
+
+    def test_a_registered_name_needs_a_dot(self) -> None:
+        with pytest.raises(ValueError, match=r"expected module\.Class, got no dot"):
+            TaskRegistry().get_params("Ranker")
 
     def test_an_import_that_fails_inside_the_module_is_not_hidden(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from monolith.train import (
     Params,
     RunConfig,
     RunnerConfig,
+    Session,
     Task,
     Trainer,
     TrainerConfig,
@@ -65,6 +66,8 @@ class TestRefused:
                 Trainer(task)
         with pytest.raises(ValueError, match=said):
             Estimator(params).train(steps=1)
+        with pytest.raises(ValueError, match=said):
+            Session(params.instantiate())
 
     def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
         params = ExampleTask.params()

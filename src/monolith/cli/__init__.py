@@ -11,6 +11,7 @@ import argparse
 import difflib
 import importlib
 import pkgutil
+import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
@@ -39,6 +40,10 @@ class _OneLineParser(argparse.ArgumentParser):
     """An argument parser whose complaint is one line that says where help is."""
 
     def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            close = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), n=1)
+            message += f"; did you mean {close[0]}?" if close else ""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 

@@ -70,7 +70,7 @@ def _list(args: argparse.Namespace) -> tuple[Any, str, int]:
     rows = [
         (
             str(each.step),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.created)),
+            _time(each.created),
             str(each.generation),
             each.kind,
             f"{each.rows:,}",
@@ -103,7 +103,8 @@ def _show(args: argparse.Namespace) -> tuple[Any, str, int]:
         "schedules": sorted(manifest.state["schedules"]),
         "extra": sorted(manifest.state["extra"]),
     }
-    lines = [f"{name}: {value}" for name, value in document.items() if not isinstance(value, dict)]
+    plain = {name: value for name, value in document.items() if not isinstance(value, dict)}
+    lines = [f"{name}: {value}" for name, value in {**plain, "created": _time(manifest.created)}.items()]
     for name in ("positions", "tables", "tensors"):
         lines += [f"{name}:", *(f"  {key}  {value}" for key, value in sorted(document[name].items()))]
     return document, "\n".join(lines), 0
@@ -132,6 +133,10 @@ def _export(args: argparse.Namespace) -> tuple[Any, str, int]:
 def _reshard(args: argparse.Namespace) -> tuple[Any, str, int]:
     path = inspection.reshard(resolve(args.path), args.target, num_files=args.files)
     return {"path": path, "files": args.files}, path, 0
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def _size(num_bytes: int) -> str:

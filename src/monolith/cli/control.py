@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.errors import FailedPreconditionError, UnavailableError
+from monolith.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
 
 if TYPE_CHECKING:
@@ -51,7 +51,13 @@ def run(args: argparse.Namespace) -> int:
     with ControllerClient.of_model_dir(
         args.model_dir, credentials=credentials, timeout_seconds=args.timeout_seconds
     ) as client:
-        _CALLS[args.action](client)
+        try:
+            _CALLS[args.action](client)
+        except AlreadyExistsError as error:
+            raise AlreadyExistsError(
+                "training is stopped already; 'monolith control resume' lets it go on (a save also stops it for a"
+                " moment)"
+            ) from error
         try:
             report = _Report(args.action, client.get_global_step(), *client.get_block_status())
         except (FailedPreconditionError, UnavailableError):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession
     from monolith.hooks.saver_listener import RestorerListener
 
-__all__ = ["CheckpointRestorerHook"]
+__all__ = ["CheckpointRestorerHook", "custom_restore_options"]
 
 
 class CheckpointRestorerHook(Hook):
@@ -44,7 +44,7 @@ class CheckpointRestorerHook(Hook):
     def after_create_session(self, session: HookedSession) -> None:
         """Restores; again each time the session was rebuilt."""
         if self._saver is not None:
-            self.restored = self._saver.restore(self._state_of(session), options=_custom_options(session))
+            self.restored = self._saver.restore(self._state_of(session), options=custom_restore_options(session))
         for listener in self._listeners:
             listener.before_restore(session)
         for listener in self._listeners:
@@ -59,7 +59,7 @@ class CheckpointRestorerHook(Hook):
         return state
 
 
-def _custom_options(session: Any) -> RestoreOptions | None:
+def custom_restore_options(session: Any) -> RestoreOptions | None:
     """What a task left in the collection `CUSTOM_RESTORE_OP`: options, or an alias map. It is used once.
 
     Raises:

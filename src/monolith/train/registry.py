@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import pkgutil
+import sys
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.train.task import Task
@@ -105,22 +108,37 @@ def find_task(text: str) -> Params:
     """
     module_name, colon, class_name = text.partition(":")
     if not colon:
-        try:
-            return task_registry.get_params(text)
-        except LookupError as error:
-            raise ValueError(f"{error.args[0]}; write module:Class, such as my_module:MyTask") from error
+        return _registered(text)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
-        raise ValueError(f"task {text!r}: there is no module {error.name!r} where Python looks for modules") from None
+        here = [found.name for found in pkgutil.iter_modules([str(Path.cwd())])]
+        close = difflib.get_close_matches(error.name, here, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(
+            f"task {text!r}: there is no module {error.name!r} where Python looks for modules{hint}"
+        ) from None
     found = getattr(module, class_name, None)
     if isinstance(found, type) and issubclass(found, Task):
         return found.params()
     if isinstance(found, type) and issubclass(found, SingleTaskModelParams):
         return found().task()
     raise ValueError(f"task {text!r}: {_what_is_there(module, class_name, found)}")
+
+
+def _registered(text: str) -> Params:
+    try:
+        return task_registry.get_params(text)
+    except (LookupError, ValueError) as error:
+        if "." not in text:
+            raise ValueError(f"task {text!r}: expected module:Class, such as my_module:MyTask") from None
+        module_name, _, class_name = text.rpartition(".")
+        found = getattr(sys.modules.get(module_name), class_name, None)
+        meant = isinstance(found, type) and issubclass(found, Task)
+        hint = f"did you mean {module_name}:{class_name}?" if meant else "write module:Class, such as my_module:MyTask"
+        raise ValueError(f"{error.args[0]}; {hint}") from error
 
 
 def _what_is_there(module: Any, class_name: str, found: object) -> str:

@@ -22,6 +22,8 @@ from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
 from monolith.train.current_session import close_session, open_session
+from monolith.train.refused_parameters import require_effective_parameters
+from monolith.train.task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call, Hook
     from monolith.train.step_result import StepResult
-    from monolith.train.task import Mode, Task
+    from monolith.train.task import Mode
 
 __all__ = ["Session", "SessionState"]
 
@@ -89,6 +91,7 @@ class Session:
     ) -> None:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
+        require_effective_parameters(task.p, Task.params())
         self.task = task
         self.mode: Mode = mode
         self.model_dir = model_dir

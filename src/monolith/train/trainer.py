@@ -19,6 +19,7 @@ from monolith.checkpoint import (
 )
 from monolith.clock import SystemClock
 from monolith.errors import NotFoundError, OutOfRangeError
+from monolith.hooks.checkpoint_restorer import custom_restore_options
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_shards import LocalShards
@@ -290,6 +291,7 @@ class Trainer:
         return Saver(
             self.config.model_dir,
             max_to_keep=saving.max_to_keep,
+            keep_every_hours=saving.keep_every_hours,
             background=saving.background,
             restoring=options,
         )
@@ -300,7 +302,8 @@ class Trainer:
             copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
         elif restoring.from_dir is not None:
             wait_for_monolith_checkpoint(saver.model_dir, clock=self._clock)
-        restored = saver.restore(state, self._named_checkpoint(saver.model_dir, training=True))
+        path = self._named_checkpoint(saver.model_dir, training=True)
+        restored = saver.restore(state, path, options=_left_by_the_task(state))
         if restored is None:
             return
         _log.info("session: goes on from %s", restored.path)
@@ -342,7 +345,8 @@ class Trainer:
                 f"{self.task.p.name}: there is nothing trained yet, and no model_dir to restore from; train first"
             )
         with Saver(self.config.model_dir) as saver:
-            if saver.restore(state, self._named_checkpoint(saver.model_dir, training=False)) is None:
+            path = self._named_checkpoint(saver.model_dir, training=False)
+            if saver.restore(state, path, options=_left_by_the_task(state)) is None:
                 raise NotFoundError(f"'{self.config.model_dir}' has no checkpoint; train first")
 
 
@@ -352,6 +356,11 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
     require_effective_parameters(made.p, Task.params())
     return made
+
+
+def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
+    """What `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: as the config says."""
+    return custom_restore_options(state.session) if isinstance(state, SessionState) else None
 
 
 def _base_name(path: str) -> str:

@@ -36,6 +36,8 @@ class SavingConfig(Config):
     """Or seconds."""
     max_to_keep: int = 10
     """Newest ones that stay."""
+    keep_every_hours: float | None = 24.0
+    """Of those that would be deleted, one stays for good each time so many hours have passed; None: none does."""
     background: bool = False
     """Write while training goes on."""
     evict_after: bool = False
@@ -60,6 +62,8 @@ class SavingConfig(Config):
         if self.tide_window is not None and self.every_steps is None and self.every_seconds is None:
             raise ValueError("SavingConfig: a tide window needs an interval for when it is open; give every_seconds")
         require_at_least(self, 1, "max_to_keep")
+        if self.keep_every_hours is not None:
+            require_positive(self, "keep_every_hours")
 
 
 @config
