@@ -216,7 +216,7 @@ def test_pipelines_and_formats_take_files_out_of_a_queue(tmp_path: Path) -> None
     columns = LocalFileQueue(f"{tmp_path}/*.parquet", num_workers=2)
     datasets = [ParquetDataset(QueuedFiles(columns, worker=number), block_rows=16) for number in range(2)]
     first = datasets[0].read()
-    rows = next(first)["x"].tolist()  # type: ignore[union-attr]
+    rows: list[Any] = [*next(first)["x"].tolist()]  # type: ignore[union-attr]
     assert columns.give_back(0, first.position) == 1
     rows += [row for batch in datasets[1] for row in batch["x"].tolist()]  # type: ignore[union-attr]
     assert sorted(rows) == sorted(100 * number + row for number in range(6) for row in range(50))
