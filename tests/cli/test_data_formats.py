@@ -246,6 +246,22 @@ def test_the_commands_of_the_how_to_run(project_root: Path, tmp_path: Path, monk
     assert len(list(read_examples("new.tfrecord.zst", "tfrecord"))) == len(EXAMPLES)
 
 
+@pytest.mark.parametrize("to", ["example", "example_batch", "instance", "tf_example", "parquet"])
+def test_a_conversion_that_is_stopped_leaves_no_half_file(
+    tmp_path: Path, to: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "old", [each.SerializeToString() for each in EXAMPLES])
+
+    def update(*_: object, **__: object) -> None:
+        assert to == "parquet" or len(list(tmp_path.iterdir())) == 2  # something is being written
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("monolith.cli._progress.Progress.update", update)
+    assert cli.main(["data", "convert", str(source), "--out", str(tmp_path / "new"), "--to", to]) == 130
+    assert list(tmp_path.iterdir()) == [source]
+    assert capsys.readouterr().err == "\nmonolith data convert: stopped; no half file is left\n"
+
+
 def test_nested_ids_of_an_example_are_v2_ids_in_an_instance(tmp_path: Path) -> None:
     made = Example(label=[1.0])
     made.named_feature.add(name="history").feature.fid_v1_lists.list.add(value=[SLOT_V1 | 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from data.pipelines import plain, read_all
 from monolith import ids
-from monolith.data import FileSet, ParquetDataset
+from monolith.data import BadRecords, FileSet, ParquetDataset
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -167,6 +168,39 @@ def test_damage_is_named_and_is_not_the_end(tmp_path: Path) -> None:
         with pytest.raises(DataLossError) as second:
             next(reading)
     assert str(first.value) == str(second.value)
+
+
+@pytest.mark.usefixtures("nothing_left_behind")
+def test_damaged_rows_are_left_out_and_counted_up_to_a_limit(tmp_path: Path) -> None:
+    layout = {"row_group_size": 1000, "compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    path = write(tmp_path / "1.parquet", {"a": list(range(5000))}, **layout)
+    data = path.read_bytes()
+    start = 2500 * 8
+    path.write_bytes(data[:start] + b"\xff" * 3000 + data[start + 3000 :])
+    (tmp_path / "2.parquet").write_bytes(data[:-5])
+    write(tmp_path / "3.parquet", {"a": [7]})
+    bad = BadRecords(limit=1001)
+    dataset = ParquetDataset(tmp_path / "*.parquet", block_rows=500, bad=bad)
+    rows = [row for batch in dataset for row in batch["a"].tolist()]  # type: ignore[union-attr]
+    assert rows == [*range(2000), *range(3000, 5000), 7]
+    assert bad.count == 1001  # the row group, and the file
+    assert "1.parquet': row group 2, row 0" in bad.first[0]
+    assert "2.parquet'" in bad.first[1]
+    with pytest.raises(DataLossError, match=r"row group 2, row 0.*1000 bad records, 999 may be left out"):
+        list(ParquetDataset(tmp_path / "*.parquet", bad=BadRecords(limit=999)))
+
+
+def test_a_disk_that_fails_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.parquet", {"a": [1, 2]})
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fail)
+    bad = BadRecords(limit=100)
+    with pytest.raises(DataLossError, match="Input/output error"):
+        list(ParquetDataset(path, bad=bad))
+    assert bad.count == 0
 
 
 def test_any_block_is_a_place_to_go_on_from(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.sources.arrow_columns import ColumnType, batch_column
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
+    from monolith.data.sources.file_dataset import OpenFile
     from monolith.data.sources.file_feed import Files
 
 __all__ = ["ParquetDataset"]
@@ -33,6 +35,8 @@ class ParquetDataset(FileDataset[Batch]):
             ``float`` or ``bytes``. None for all columns of each file.
         block_rows: Rows of a batch.
         cycle_length: Files that are read at a time, a block of each in turn.
+        bad: Counts the rows that are left of a damaged row group, and a file that is no Parquet as one, and decides
+            how many may be left out. A store that fails is no damage, and always raises.
 
     Raises:
         InvalidArgumentError: while reading: a column that is not there, or of another type; names file and column.
@@ -46,13 +50,15 @@ class ParquetDataset(FileDataset[Batch]):
         *,
         block_rows: int = 1 << 14,
         cycle_length: int = 1,
+        bad: BadRecords | None = None,
     ) -> None:
         _pyarrow()
         super().__init__(files, cycle_length=cycle_length)
+        self._bad = BadRecords() if bad is None else bad
         self._block_rows = whole_number("block_rows", block_rows, at_least=1)
         self._columns = None if columns is None else _typed(columns)
 
-    def open_file(self, path: str, place: Any) -> _OpenParquet:
+    def open_file(self, path: str, place: Any) -> OpenFile[Batch]:
         """Begins to read a file; a place is a row group and how many of its rows were returned."""
         try:
             group, row = (0, 0) if place is None else (int(place["row_group"]), int(place["row"]))
@@ -63,10 +69,31 @@ class ParquetDataset(FileDataset[Batch]):
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
-            return _OpenParquet(file, path, self._columns, self._block_rows, (group, row))
+            return _OpenParquet(file, path, self._columns, (group, row), block_rows=self._block_rows, bad=self._bad)
+        except _DamagedError as error:
+            file.close()
+            self._bad.add(str(error))
+            return _LeftOut(place)
         except BaseException:
             file.close()
             raise
+
+
+class _DamagedError(DataLossError):
+    """A file is there, and is not what was written."""
+
+
+class _LeftOut:
+    """In place of a file that is no Parquet."""
+
+    def __init__(self, place: Any) -> None:
+        self.place = place
+
+    def __next__(self) -> Batch:
+        raise StopIteration
+
+    def close(self) -> None:
+        pass
 
 
 class _OpenParquet:
@@ -77,12 +104,15 @@ class _OpenParquet:
         file: Any,
         path: str,
         columns: dict[str, ColumnType] | None,
-        block_rows: int,
         start: tuple[int, int],
+        *,
+        block_rows: int,
+        bad: BadRecords,
     ) -> None:
         self._file = file
         self._path = path
         self._block_rows = block_rows
+        self._bad = bad
         self._row_group, self._row = start
         with _named_errors(path):
             self._parquet = _pyarrow().ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
@@ -100,6 +130,11 @@ class _OpenParquet:
             try:
                 with _named_errors(self._path, f"row group {self._row_group}, row {self._row}: "):
                     block = next(self._blocks, None)
+            except _DamagedError as error:
+                self._blocks = None
+                rows = self._parquet.metadata.row_group(self._row_group).num_rows - self._row
+                self._bad.add(str(error), rows)
+                block = None
             except BaseException:
                 self._blocks = None  # what has raised is not at its end
                 raise
@@ -163,7 +198,9 @@ def _named_errors(path: str, place: str = "") -> Iterator[None]:
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise DataLossError(f"file '{path}': {place}no Parquet that can be read: {error}") from error
+        # Arrow has OSError for damage, too, but without a number of the system.
+        kind = DataLossError if isinstance(error, OSError) and error.errno is not None else _DamagedError
+        raise kind(f"file '{path}': {place}no Parquet that can be read: {error}") from error
 
 
 def _typed(columns: Iterable[str] | Mapping[str, ColumnType | str]) -> dict[str, ColumnType]:
