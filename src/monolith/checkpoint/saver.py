@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BACKGROUND_BYTES_PER_SECOND = 120e6
+BACKGROUND_BYTES_PER_SECOND = 108e6
 CLEAR_NN = "clear_nn"
 """Marker: the dense part was started anew already."""
 
@@ -66,7 +66,7 @@ class SaverOptions(TypedDict, total=False):
     write_info: bool
     """Write `ckpt.info-<step>`, the rows of each slot. Default True."""
     rate_bytes_per_second: float | None
-    """Highest rate of writing in the background; None: as fast as the disk takes it. Default 120 MB/s, beside which
+    """Highest rate of writing in the background; None: as fast as the disk takes it. Default 108 MB/s, beside which
     training is hardly slower. A blocking save has no limit."""
     restoring: RestoreOptions
     """What may differ between the run that was saved and the one that is restored."""
