@@ -75,6 +75,9 @@ void BindFiles(nb::module_& m) {
         file.Commit();
       },
       "path"_a, "data"_a);
+}
+
+void BindTransfers(nb::module_& m) {
   nb::class_<OutputFile>(m, "OutputFile")
       .def(
           "__init__",
@@ -123,6 +126,7 @@ void BindEntryDump(nb::module_& m);  // in entry_dump.cpp
 
 void BindSnapshot(nb::module_& m) {
   BindFiles(m);
+  BindTransfers(m);
   BindFileInfo(m);
   m.def(
       "write_snapshot_files",
