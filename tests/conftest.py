@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from zookeeper_server import ZooKeeperServer, is_installed
 # time limit of a whole test is pytest's.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+# A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,13 @@ LIMIT = 8.0
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """By the call that training uses, and by the one that only adds."""
+    """By the call that training uses, by the one that adds, and by the one that does nothing else."""
     ours.use_threads(setting.threads)
     values = torch.zeros(setting.ids_per_batch, ours.DIM)
     calls: dict[str, Callable[[HashTable, torch.Tensor], object]] = {
         "apply_gradients": lambda table, ids: table.apply_gradients(ids, values[: len(ids)], time=ours.TIME),
         "assign_add": lambda table, ids: table.assign_add(ids, values[: len(ids)], time=ours.TIME),
+        "reinitialize": lambda table, ids: table.reinitialize(ids, time=ours.TIME),
     }
     figures: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(setting.rounds):
