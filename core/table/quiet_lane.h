@@ -2,9 +2,11 @@
 //
 // An id takes three steps, kApart ids from one to the next: its line of the index is asked for; the line is matched and the row it points
 // to is asked for; the row is copied. On a Neoverse N1 a request whose page has to be looked up holds back whatever does not fit the
-// reorder buffer behind it, so what counts is how few instructions lie between one request and the next. Ids that are not found at once are left over for the long way (table/row_reader.h). Used by one thread.
+// reorder buffer behind it, so what counts is how few instructions lie between one request and the next. Ids that are not found at once
+// are left over for the long way (table/row_reader.h). Used by one thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/prefetch.h"
@@ -87,7 +89,9 @@ class QuietLane {
     const uint32_t row = slot.line->rows[matches != 0 ? FirstMatch(matches) : 0];
     const std::byte* record = rows_.AtAllocated(row);
     Prefetch(record);
-    if constexpr (sizeof(RowHeader) + sizeof(float) * kDim > kCacheLine / 2) Prefetch(record + kCacheLine);
+    Prefetch(record + kCacheLine);
+    constexpr size_t kBytes = sizeof(RowHeader) + sizeof(float) * kDim;
+    if constexpr (kBytes > 2 * kCacheLine) PrefetchLines(record + 2 * kCacheLine, kBytes - 2 * kCacheLine);
     slot.record = record;
     slot.row = row;
   }
