@@ -8,25 +8,10 @@
 #include <string>
 
 #include "base/error.h"
+#include "data/file_for_test.h"
 
 namespace monolith {
 namespace {
-
-class FileOf {
- public:
-  explicit FileOf(const std::string& bytes) : file_(std::tmpfile()) {
-    EXPECT_EQ(std::fwrite(bytes.data(), 1, bytes.size(), file_), bytes.size());
-    std::fflush(file_);
-  }
-  ~FileOf() { std::fclose(file_); }
-  FileOf(const FileOf&) = delete;
-  FileOf& operator=(const FileOf&) = delete;
-
-  int descriptor() const { return fileno(file_); }
-
- private:
-  std::FILE* file_;
-};
 
 std::string RandomBytes(size_t size) {
   std::mt19937 random(301);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "data/file_for_test.h"
 #include "data/file_read.h"
 #include "format/crc32c.h"
 
@@ -18,22 +19,6 @@ namespace monolith {
 namespace {
 
 constexpr uint64_t kMaxRecordBytes = uint64_t{1} << 20;
-
-class FileOf {
- public:
-  explicit FileOf(const std::string& bytes) : file_(std::tmpfile()) {
-    EXPECT_EQ(std::fwrite(bytes.data(), 1, bytes.size(), file_), bytes.size());
-    std::fflush(file_);
-  }
-  ~FileOf() { std::fclose(file_); }
-  FileOf(const FileOf&) = delete;
-  FileOf& operator=(const FileOf&) = delete;
-
-  int descriptor() const { return fileno(file_); }
-
- private:
-  std::FILE* file_;
-};
 
 std::string Word(uint64_t number) { return {reinterpret_cast<const char*>(&number), 8}; }
 
