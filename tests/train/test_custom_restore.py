@@ -13,28 +13,18 @@ from monolith.errors import InvalidArgumentError
 from monolith.hooks import CheckpointRestorerHook
 from monolith.testing import ExampleTask
 from monolith.train import Session, Trainer, TrainerConfig, add_to_collections, get_collection
+from train.renamed_task import ALIASES, RenamedTask
 
-ALIASES = {"head.weight": "top.weight", "head.bias": "top.bias"}
 
-
-class Renamed(ExampleTask):
-    """The example with its layer under another name, and what `leaves` says in the collection."""
+class Renamed(RenamedTask):
+    """With what `leaves` says in the collection."""
 
     leaves: tuple[Any, ...] = ()
 
     def build(self) -> None:
         super().build()
-        self.head = self.top
-        del self.top
         for value in self.leaves:
             add_to_collections(CUSTOM_RESTORE_OP, value)
-
-    def model_fn(self, features: Any, mode: Any) -> Any:
-        self.__dict__["top"] = self.head
-        try:
-            return super().model_fn(features, mode)
-        finally:
-            del self.__dict__["top"]
 
 
 def leaving(*values: Any) -> type[Renamed]:

@@ -24,6 +24,7 @@ from monolith.train.flat_config import _kinds_of
 from monolith.train.local_runner import make_trainer
 from monolith.train.refused_options import REFUSED_OPTIONS, REFUSED_VARIABLES
 from monolith.train.refused_parameters import REFUSED_PARAMETERS
+from train.renamed_task import ALIASES, RenamedTask
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
@@ -451,23 +452,8 @@ class TestRestoring:
         before = trained(tmp_path).state
         assert before is not None
         assert before.model is not None
-
-        class Renamed(ExampleTask):
-            def build(self) -> None:
-                super().build()
-                self.head = self.top
-                del self.top
-
-            def model_fn(self, features: Any, mode: Any) -> Any:
-                self.__dict__["top"] = self.head
-                try:
-                    return super().model_fn(features, mode)
-                finally:
-                    del self.__dict__["top"]
-
-        aliases = {"head.weight": "top.weight", "head.bias": "top.bias"}
-        options = RunnerConfig(model_dir=str(tmp_path), reload_alias_map=aliases, enable_alias_map_auto_gen=False)
-        trainer = make_trainer(options, Renamed.params())
+        options = RunnerConfig(model_dir=str(tmp_path), reload_alias_map=ALIASES, enable_alias_map_auto_gen=False)
+        trainer = make_trainer(options, RenamedTask.params())
         state = trainer.train(steps=0)
         assert state.model is not None
         assert torch.equal(state.model["head"].weight, before.model["top"].weight)  # type: ignore[index]
