@@ -15,19 +15,19 @@ uint64_t NewRowsIdentity() {
 
 }  // namespace
 
-Table::Table(TableSpec table_spec, uint32_t table_number)
+Table::Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks)
     : spec(std::move(table_spec)),
       number(table_number),
       digest(DigestOf(spec.SchemaText())),
       rows(spec.row_bytes()),
-      heads(std::make_unique<IndexHead[]>(kNumBuckets)),
+      index(blocks),
       shards(std::make_unique<TableShard[]>(kNumBuckets)) {
-  for (int i = 0; i < kNumBuckets; ++i) shards[i].index.UseHead(&heads[i]);
+  for (uint32_t i = 0; i < kNumBuckets; ++i) shards[i].index.Use(&index, i);
 }
 
 int64_t Table::Size() const {
   int64_t size = 0;
-  for (int i = 0; i < kNumBuckets; ++i) size += heads[i].size();
+  for (uint32_t i = 0; i < kNumBuckets; ++i) size += index.SizeOf(i);
   return size;
 }
 
@@ -71,7 +71,7 @@ Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admi
     if (admission_ != nullptr) admission_->CheckThreshold(spec.min_counts.Largest(), "table '" + spec.name + "'");
   }
   for (size_t i = 0; i < specs.size(); ++i) {
-    tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i)));
+    tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i), index_blocks_));
   }
 }
 
@@ -110,7 +110,7 @@ uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t ha
 void Group::EraseRow(uint32_t bucket, Table& table, uint32_t row) {
   const int64_t key = HeaderOf(table.rows.AtAllocated(row))->key;
   buckets_[bucket].tombstones.push_back({key, table.number, clock_.epoch});
-  table.shards[bucket].Erase(HomeOf(table), row, clock_);
+  table.shards[bucket].Erase(table.rows, row, clock_);
 }
 
 void Group::ClearBuckets(uint32_t begin, uint32_t end) {
@@ -123,7 +123,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
   for (uint32_t number = begin; number < end; ++number) {
     for (auto& table : tables_) {
       TableShard& shard = table->shards[number];
-      all ? shard.Clear(HomeOf(*table)) : shard.EraseAll(HomeOf(*table), clock_);
+      all ? shard.Forget() : shard.EraseAll(table->rows, clock_);
     }
     buckets_[number].filter.reset();
     buckets_[number].tombstones = {};
@@ -132,6 +132,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
   for (auto& table : tables_) {
     if (!all) break;
     table->rows.Clear();
+    table->index.Clear();
     table->newest_time.store(0, std::memory_order_relaxed);
   }
   // What was removed left no tombstones: nobody may ask for changes across this point.
@@ -159,13 +160,13 @@ TableStats Group::Stats(int table_number) const {
   stats.rows = table.Size();
   stats.evicted = table.evicted.load(std::memory_order_relaxed);
   stats.row_bytes = table.rows.allocated() * table.rows.record_bytes();
+  stats.index_bytes = table.index.MemoryBytes();
   uint64_t places = 0;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     const Bucket& bucket = buckets_[number];
     BucketGuard guard(locks_[number], Access::kReads);
     const TableShard& shard = table.shards[number];
     places += uint64_t{shard.index.shape().num_lines} * kLineEntries;
-    stats.index_bytes += shard.index.MemoryBytes();
     const auto tombstones = static_cast<uint64_t>(
         std::count_if(bucket.tombstones.begin(), bucket.tombstones.end(),
                       [&](const Tombstone& tombstone) { return tombstone.table == table.number; }));

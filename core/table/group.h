@@ -45,13 +45,14 @@ struct Bucket {  // guarded by the bucket's lock, all of it
 };
 
 struct Table {
-  Table(TableSpec table_spec, uint32_t table_number);
+  // Small indexes take memory from `blocks`, which outlives the table.
+  Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
 
   const TableSpec spec;
   const uint32_t number;
   const uint64_t digest;
   RecordPool rows;
-  std::unique_ptr<IndexHead[]> heads;    // one per bucket
+  IndexMemory index;
   std::unique_ptr<TableShard[]> shards;  // one per bucket
   std::atomic<int64_t> newest_time{0};
   std::atomic<uint64_t> evicted{0};
@@ -180,14 +181,13 @@ class Group {
   friend class RowWriter;
 
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
-  TableShard::Home HomeOf(Table& table) { return {table.rows, lines_}; }
   // True iff an id that is not in the table must stay out. Under the bucket's lock.
   bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
   // A new row with its payload unset, or with its initial one. Under the bucket's lock.
   uint32_t InsertUnset(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
-    return table.shards[bucket].Insert(HomeOf(table), bucket, hash, id, clock_);
+    return table.shards[bucket].Insert(table.rows, bucket, hash, id, clock_);
   }
   uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
   void EraseRow(uint32_t bucket, Table& table, uint32_t row);
@@ -201,12 +201,12 @@ class Group {
   void AdvanceEpoch();
   void CloseCut();
 
+  BlockArena index_blocks_;  // of all tables, many of which may be small
   std::vector<std::unique_ptr<Table>> tables_;
   std::unique_ptr<AdmissionFilter> admission_;
   int num_learning_rates_ = 0;
   std::unique_ptr<BucketLock[]> locks_;  // one per bucket
   std::unique_ptr<Bucket[]> buckets_;
-  BlockArena lines_;
 
   mutable Gate gate_;  // open to calls; alone for whatever changes the members below
   HistoryClock clock_;

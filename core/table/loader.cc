@@ -169,12 +169,12 @@ int64_t Loader::WriteRows(const RowBlockView& block) {
   int64_t newest = 0;
   for (uint32_t first = 0; first < block.count(); first += kRowsPerHold) {
     BucketGuard guard(group_.locks_[number], Access::kChanges);
-    if (first == 0 && shard.size() == 0) shard.Reserve(group_.HomeOf(table), number, block.count());
+    if (first == 0 && shard.size() == 0) shard.Reserve(table.rows, number, block.count());
     for (uint32_t i = first; i < std::min(block.count(), first + kRowsPerHold); ++i) {
       const uint64_t hash = HashId(block.key(i));
       uint32_t row = shard.Find(table.rows, hash, block.key(i));
       if (row == kNoRow) {
-        row = shard.Insert(group_.HomeOf(table), number, hash, block.key(i), group_.clock_);
+        row = shard.Insert(table.rows, number, hash, block.key(i), group_.clock_);
       } else {
         shard.BeforeChange(table.rows, row, group_.clock_);
       }

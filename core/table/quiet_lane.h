@@ -1,13 +1,15 @@
 // The short way to the rows of one table, for a reader beside whom nobody writes: the usual case of every step, and nothing else.
 //
-// An id takes three steps, kApart ids from one to the next: its line of the index is asked for; the line is matched and the row it points
-// to is asked for; the row is copied. On a Neoverse N1 a request whose page has to be looked up holds back whatever does not fit the
-// reorder buffer behind it, so what counts is how few instructions lie between one request and the next. Ids that are not found at once
-// are left over for the long way (table/row_reader.h). Used by one thread.
+// Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of the one before
+// are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a Neoverse N1 a request whose page has to
+// be looked up holds back whatever does not fit the reorder buffer behind it, so what counts is how few instructions lie between one
+// request and the next; hence short loops, without branches that cannot be foreseen. Ids that are not found at once are left
+// over for the long way (table/row_reader.h). Used by one thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "base/prefetch.h"
 #include "table/group.h"
@@ -18,85 +20,88 @@ namespace monolith {
 template <int kDim>
 class QuietLane {
  public:
-  static constexpr int64_t kApart = 8;
-  static constexpr int64_t kLeast = 2 * kApart;
+  static constexpr int64_t kBlock = 32;
 
-  explicit QuietLane(const Table& table) : heads_(table.heads.get()), rows_(table.rows.view()) {}
+  explicit QuietLane(const Table& table) : index_(table.index), rows_(table.rows.view()) {}
 
   // False when most ids would be left over, as judged by the bucket of one of them.
   bool Suits(int64_t id) const {
-    constexpr uint32_t kLarge = 2 * IndexShape::kSegmentLines;  // then the other buckets have whole segments, too
-    return rows_.At(0) != nullptr && heads_[BucketOfHash(HashId(id))].shape().num_lines >= kLarge;
+    constexpr uint32_t kLarge = 2 * kPlateLines;  // then the indexes of the other buckets are on plates, too
+    return rows_.At(0) != nullptr && index_.ShapeOf(BucketOf(id)).num_lines >= kLarge;
   }
 
   // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the ids that are left over,
-  // ascending, to `left`, and returns how many. Whatever a writer does meanwhile, it reads only memory that is there: segments of an
-  // index stay, and hold only numbers of rows that were allocated once. REQUIRES: count >= kLeast, Suits().
+  // ascending, to `left`, and returns how many; what was copied for those is of no use. Whatever a writer does meanwhile, it reads
+  // only memory that is there: plates of an index stay, and hold only numbers of rows that were allocated once.
+  // REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has room for `count`.
   template <bool kHinted>
   [[gnu::noinline]] int64_t Read(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
-    Slot slots[kSlots];
+    Block blocks[2];
+    Block *now = &blocks[0], *next = &blocks[1];
     int64_t num_left = 0;
-    const auto slot_of = [&slots](int64_t i) -> Slot& { return slots[static_cast<uint32_t>(i) % kSlots]; };
-    const auto ask = [&](int64_t i) __attribute__((always_inline)) { AskForLine(ids[i], slot_of(i)); };
-    const auto guess = [&](int64_t i) __attribute__((always_inline)) { AskForRow(slot_of(i)); };
-    const auto copy = [&](int64_t i) __attribute__((always_inline)) {
-      const Slot& slot = slot_of(i);
-      if (HeaderOf(slot.record)->key != ids[i] || !IsLive(*HeaderOf(slot.record))) [[unlikely]] {
-        left[num_left++] = static_cast<int32_t>(i);
-        return;
-      }
-      CopyPiece<kDim>(weights + i * kDim, reinterpret_cast<const float*>(PayloadOf(slot.record)));
-      if constexpr (kHinted) hints[i] = slot.row;
+    const auto copy = [&](const Block& block, int64_t k, int64_t i) __attribute__((always_inline)) {
+      const std::byte* record = block.records[k];
+      CopyPiece<kDim>(weights + i * kDim, reinterpret_cast<const float*>(PayloadOf(record)));
+      if constexpr (kHinted) hints[i] = block.rows[k];
+      left[num_left] = static_cast<int32_t>(i);
+      num_left += HeaderOf(record)->key != ids[i] || !IsLive(*HeaderOf(record));
     };
-    for (int64_t i = 0; i < 2 * kApart; ++i) ask(i);
-    for (int64_t i = 0; i < kApart; ++i) guess(i);
-    int64_t i = 0;
-    for (; i < count - 2 * kApart; ++i) {
-      ask(i + 2 * kApart);
-      guess(i + kApart);
-      copy(i);
+    AskForLines(ids, *now);
+    MatchLines<kHinted>(*now);
+    for (int64_t k = 0; k < kBlock; ++k) AskForRow(now->records[k]);
+    if (count > kBlock) AskForLines(ids + kBlock, *next);
+    int64_t first = 0;
+    for (; first + kBlock < count; first += kBlock) {
+      MatchLines<kHinted>(*next);
+      // The lines of the block after next; the present block needs its own no more.
+      if (first + 2 * kBlock < count) AskForLines(ids + first + 2 * kBlock, *now);
+      for (int64_t k = 0; k < kBlock; ++k) {
+        AskForRow(next->records[k]);
+        copy(*now, k, first + k);
+      }
+      std::swap(now, next);
     }
-    for (; i < count - kApart; ++i) {
-      guess(i + kApart);
-      copy(i);
-    }
-    for (; i < count; ++i) copy(i);
+    for (int64_t k = 0; k < kBlock; ++k) copy(*now, k, first + k);
     return num_left;
   }
 
  private:
-  static constexpr uint32_t kSlots = 32;
-  static_assert(2 * kApart < kSlots);
-
-  struct Slot {
-    const IndexLine* line;
-    uint64_t hash;
-    const std::byte* record;
-    uint32_t row;
+  struct Block {
+    uint64_t hashes[kBlock];
+    const IndexLine* lines[kBlock];
+    const std::byte* records[kBlock];
+    uint32_t rows[kBlock];
   };
 
-  [[gnu::always_inline]] void AskForLine(int64_t id, Slot& slot) const {
-    const uint64_t hash = HashId(id);
-    const IndexLine* line = heads_[BucketOfHash(hash)].HomeInWholeSegment(hash);
-    Prefetch(line);
-    slot.line = line;
-    slot.hash = hash;
+  [[gnu::always_inline]] void AskForLines(const int64_t* ids, Block& block) const {
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const uint64_t hash = HashId(ids[k]);
+      const IndexLine* line = index_.HomeOnPlate(hash);
+      Prefetch(line);
+      block.hashes[k] = hash;
+      block.lines[k] = line;
+    }
   }
 
-  [[gnu::always_inline]] void AskForRow(Slot& slot) const {
-    const uint64_t matches = MatchTags(*slot.line, RowIndex::TagOf(slot.hash));
-    // Without a match the first row will do, whose id is another.
-    const uint32_t row = slot.line->rows[matches != 0 ? FirstMatch(matches) : 0];
-    const std::byte* record = rows_.AtAllocated(row);
+  template <bool kHinted>
+  [[gnu::always_inline]] void MatchLines(Block& block) const {
+    for (int64_t k = 0; k < kBlock; ++k) {
+      const uint64_t matches = MatchTags(*block.lines[k], RowIndex::TagOf(block.hashes[k]));
+      // Without a match the first row will do, whose id is another.
+      const uint32_t row = block.lines[k]->rows[matches != 0 ? FirstMatch(matches) : 0];
+      block.records[k] = rows_.AtAllocated(row);
+      if constexpr (kHinted) block.rows[k] = row;
+    }
+  }
+
+  [[gnu::always_inline]] static void AskForRow(const std::byte* record) {
     Prefetch(record);
     Prefetch(record + kCacheLine);
     constexpr size_t kBytes = sizeof(RowHeader) + sizeof(float) * kDim;
     if constexpr (kBytes > 2 * kCacheLine) PrefetchLines(record + 2 * kCacheLine, kBytes - 2 * kCacheLine);
-    slot.record = record;
-    slot.row = row;
   }
 
-  const IndexHead* const heads_;
+  const IndexMemory& index_;
   const RecordPool::View rows_;
 };
 

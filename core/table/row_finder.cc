@@ -2,16 +2,10 @@
 
 namespace monolith {
 
-namespace {
-
-IndexLine no_line{};  // stays empty
-
-}  // namespace
-
-IndexLine* const RowFinder::kNoSegment = &no_line;
+const IndexLine RowFinder::kNoLine{};
 
 std::byte* RowFinder::Search(const Table& table, int i, uint32_t* row) const {
-  *row = RowIndex::Find(table.heads[bucket(i)].shape(), hashes_[i],
+  *row = RowIndex::Find(table.index.ShapeOf(bucket(i)), hashes_[i],
                         [&](uint32_t each) { return TableShard::Holds(table.rows, each, ids_[i]); });
   return *row == kNoRow ? nullptr : table.rows.AtAllocated(*row);
 }

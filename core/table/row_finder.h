@@ -21,11 +21,11 @@ enum class Purpose { kReading, kWriting };  // how much of a row will be needed:
 // The table of a block's ids, when it is one for all of them: everything that is the same for all ids is at hand.
 class OneTable {
  public:
-  OneTable(const Table& table, Purpose purpose) : table_(table), heads_(table.heads.get()), rows_(table.rows.view()) {
+  OneTable(const Table& table, Purpose purpose) : table_(table), index_(table.index), rows_(table.rows.view()) {
     asked_bytes_ = AskedBytes(table, purpose);
   }
   const Table& table(int) const { return table_; }
-  const IndexHead* heads(int) const { return heads_; }
+  const IndexMemory& index(int) const { return index_; }
   RecordPool::View rows(int) const { return rows_; }
   size_t asked_bytes(int) const { return asked_bytes_; }
 
@@ -36,7 +36,7 @@ class OneTable {
 
  private:
   const Table& table_;
-  const IndexHead* const heads_;
+  const IndexMemory& index_;
   const RecordPool::View rows_;
   size_t asked_bytes_;
 };
@@ -49,7 +49,7 @@ class ManyTables {
   explicit ManyTables(Purpose purpose) : purpose_(purpose) {}
   void Set(int i, const Table* table) { tables_[i] = table; }
   const Table& table(int i) const { return *tables_[i]; }
-  const IndexHead* heads(int i) const { return tables_[i]->heads.get(); }
+  const IndexMemory& index(int i) const { return tables_[i]->index; }
   RecordPool::View rows(int i) const { return tables_[i]->rows.view(); }
   size_t asked_bytes(int i) const { return OneTable::AskedBytes(*tables_[i], purpose_); }
 
@@ -120,7 +120,7 @@ class RowFinder {
   // Calls visit(line) for the two lines after the home line of id i, where nearly all of its passed-on entries are, until it says true.
   template <typename Tables, typename Visit>
   [[gnu::always_inline]] void ForLinesAfterHome(const Tables& tables, int i, Visit&& visit) {
-    const IndexShape shape = tables.heads(i)[bucket(i)].shape();
+    const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
     uint32_t at = shape.HomeOf(hashes_[i]);
     for (int lines = 0; lines < 2; ++lines) {
       at = shape.Next(at);
@@ -133,7 +133,7 @@ class RowFinder {
     std::fill_n(records_, count_, nullptr);
   }
 
-  static IndexLine* const kNoSegment;  // of an index without lines
+  static const IndexLine kNoLine;  // of an index without lines
 
   int count_ = 0;
   const int64_t* ids_ = nullptr;
@@ -146,17 +146,9 @@ class RowFinder {
 template <typename Tables>
 [[gnu::always_inline]] inline void RowFinder::AskForLines(const Tables& tables) {
   if constexpr (kReadersLock) return;
-  IndexLine* const* segments[kBlock];
-  uint32_t places[kBlock];
   for (int i = 0; i < count_; ++i) {
-    const IndexShape shape = tables.heads(i)[bucket(i)].shape();
-    const uint32_t home = shape.HomeOf(hashes_[i]);
-    segments[i] = shape.num_lines == 0 ? &kNoSegment : shape.segments + IndexShape::SegmentOf(home);
-    places[i] = IndexShape::PlaceOf(home);
-    Prefetch(segments[i]);
-  }
-  for (int i = 0; i < count_; ++i) {
-    lines_[i] = *segments[i] + places[i];
+    const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
+    lines_[i] = shape.num_lines == 0 ? &kNoLine : shape.Line(shape.HomeOf(hashes_[i]));
     Prefetch(lines_[i]);
   }
 }

@@ -1,8 +1,9 @@
 #include "table/row_index.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
+#include <bit>
+#include <cstring>
+#include <vector>
 
 #include "base/error.h"
 
@@ -23,19 +24,8 @@ uint32_t EntriesAtFullLoad(uint32_t num_lines, double phase) {
 }
 
 uint32_t RoundLines(uint64_t lines) {
-  constexpr uint32_t kWhole = IndexShape::kSegmentLines;
-  if (lines <= kWhole) return static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(lines, 1)));
-  return static_cast<uint32_t>((lines + kWhole - 1) / kWhole * kWhole);
-}
-
-uint32_t NumSegments(uint32_t num_lines) { return (num_lines + IndexShape::kSegmentLines - 1) / IndexShape::kSegmentLines; }
-
-size_t SegmentBytes(uint32_t num_lines) { return std::min(num_lines, IndexShape::kSegmentLines) * sizeof(IndexLine); }
-
-IndexLine** NewSegmentList(uint32_t num_segments) {
-  auto** segments = static_cast<IndexLine**>(std::malloc(num_segments * sizeof(IndexLine*)));
-  if (segments == nullptr) throw std::bad_alloc();
-  return segments;
+  if (lines <= kPlateLines) return static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(lines, 1)));
+  return static_cast<uint32_t>((lines + kPlateLines - 1) / kPlateLines * kPlateLines);
 }
 
 int FirstEmpty(const IndexLine& line) {
@@ -44,27 +34,6 @@ int FirstEmpty(const IndexLine& line) {
 }
 
 }  // namespace
-
-const IndexLine IndexHead::kEmptyLine{};
-
-void IndexHead::SetShape(const IndexShape& shape) {
-  const auto address = reinterpret_cast<uint64_t>(shape.segments);
-  constexpr uint32_t kWhole = IndexShape::kSegmentLines;
-  const uint32_t code = shape.num_lines <= kWhole ? shape.num_lines : shape.num_lines / kWhole + kCodeOffset;
-  MONOLITH_CHECK((address & ~kAddress) == 0 && code < (1u << 16));
-  shape_.store(address | uint64_t{code} << 48, std::memory_order_release);
-}
-
-RowIndex::~RowIndex() {
-  if (head_ != nullptr) FreeSegmentLists();
-}
-
-void RowIndex::FreeSegmentLists() {
-  std::free(const_cast<IndexLine**>(shape().segments));
-  head_->SetShape({nullptr, 0});
-  for (IndexLine* const* segments : retired_) std::free(const_cast<IndexLine**>(segments));
-  retired_.clear();
-}
 
 RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
   thread_local std::vector<IndexLine> scratch;
@@ -77,7 +46,7 @@ RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
 }
 
 void RowIndex::Rebuild::Insert(uint64_t hash, uint32_t row) {
-  uint32_t at = IndexShape{nullptr, num_lines}.HomeOf(hash);
+  auto at = static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32);
   for (; used[at] == kLineEntries; at = at + 1 == num_lines ? 0 : at + 1) {
     if (lines[at].passed != kStickyPassed) ++lines[at].passed;
   }
@@ -94,21 +63,9 @@ uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
   return std::max(now, RoundLines(std::max(grown, needed)));
 }
 
-void RowIndex::Replace(const Rebuild& rebuild, double phase, BlockArena& arena) {
-  const IndexShape old = shape();
-  const uint32_t kept = old.num_lines / IndexShape::kSegmentLines;  // a segment that is not whole is replaced
-  const uint32_t num_segments = NumSegments(rebuild.num_lines);
-  const size_t bytes = SegmentBytes(rebuild.num_lines);
-  IndexLine** grown = NewSegmentList(num_segments);
-  for (uint32_t i = 0; i < num_segments; ++i) {
-    grown[i] = i < kept ? old.segments[i] : reinterpret_cast<IndexLine*>(arena.Allocate(bytes));
-    std::memcpy(static_cast<void*>(grown[i]), rebuild.lines + i * IndexShape::kSegmentLines, bytes);
-  }
+void RowIndex::Replace(const Rebuild& rebuild, double phase) {
+  memory_->Replace(bucket_, rebuild.lines, rebuild.num_lines);
   limit_ = EntriesAtFullLoad(rebuild.num_lines, phase);
-  head_->SetShape({grown, rebuild.num_lines});
-  if (old.segments == nullptr) return;
-  if (kept == 0) arena.Free(reinterpret_cast<std::byte*>(old.segments[0]), SegmentBytes(old.num_lines));
-  retired_.push_back(old.segments);
 }
 
 void RowIndex::Insert(uint64_t hash, uint32_t row) {
@@ -123,7 +80,7 @@ void RowIndex::Insert(uint64_t hash, uint32_t row) {
     }
     if (line.passed != kStickyPassed) ++line.passed;
   }
-  head_->SetSize(size() + 1);
+  memory_->SetSize(bucket_, size() + 1);
 }
 
 void RowIndex::Erase(uint64_t hash, uint32_t row) {
@@ -138,28 +95,11 @@ void RowIndex::Erase(uint64_t hash, uint32_t row) {
       for (uint32_t passed = now.HomeOf(hash); passed != at; passed = now.Next(passed)) {
         if (now.Line(passed)->passed != kStickyPassed) --now.Line(passed)->passed;
       }
-      head_->SetSize(size() - 1);
+      memory_->SetSize(bucket_, size() - 1);
       return;
     }
   }
   MONOLITH_CHECK(!"entry to erase exists");
-}
-
-void RowIndex::Clear(BlockArena& arena) {
-  const IndexShape now = shape();
-  for (uint32_t i = 0; i < NumSegments(now.num_lines); ++i) {
-    arena.Free(reinterpret_cast<std::byte*>(now.segments[i]), SegmentBytes(now.num_lines));
-  }
-  FreeSegmentLists();
-  head_->SetSize(0);
-  limit_ = 0;
-}
-
-size_t RowIndex::MemoryBytes() const {
-  const uint32_t num_lines = shape().num_lines;
-  if (num_lines == 0) return 0;
-  // Retired lists are shorter than the current one and shrink geometrically; each is counted as half of it.
-  return num_lines * sizeof(IndexLine) + NumSegments(num_lines) * sizeof(IndexLine*) * (1 + retired_.size() / 2);
 }
 
 }  // namespace monolith

@@ -35,11 +35,11 @@ TEST(MatchTagsTest, BothFormsFindExactlyTheEntriesWithTheTag) {
 
 class RowIndexTest : public ::testing::Test {
  protected:
-  RowIndexTest() { index_.UseHead(&head_); }
+  RowIndexTest() { index_.Use(&memory_, kBucket); }
 
   void Insert(uint64_t hash, uint32_t row) {
     if (index_.IsFull()) {
-      index_.Grow(index_.size() + 1, 0.5, arena_, [&](auto&& add) {
+      index_.Grow(index_.size() + 1, 0.5, [&](auto&& add) {
         for (const auto& [number, its_hash] : rows_) add(its_hash, number);
       });
     }
@@ -54,9 +54,10 @@ class RowIndexTest : public ::testing::Test {
     return RowIndex::Find(index_.shape(), hash, [row](uint32_t candidate) { return candidate == row; });
   }
 
-  IndexHead head_;
+  static constexpr uint32_t kBucket = 77;
+  BlockArena blocks_;
+  IndexMemory memory_{blocks_};
   RowIndex index_;
-  BlockArena arena_;
   std::map<uint32_t, uint64_t> rows_;
 };
 
@@ -85,16 +86,6 @@ TEST_F(RowIndexTest, EntriesOfOneHashOverflowIntoLaterLinesAndComeBack) {
   for (uint32_t row = 2000; row < 2000 + kEntries; ++row) Erase(row);
   for (uint32_t row = 2000; row < 2000 + kEntries; ++row) ASSERT_EQ(Find(42, row), kNoRow);
   for (uint32_t row = 0; row < 2000; ++row) ASSERT_EQ(Find(Mix64(row), row), row);
-}
-
-TEST_F(RowIndexTest, ShapeOfEverySizeSurvivesItsCode) {
-  for (uint32_t lines : {0u, 1u, 2u, 4u, 8u, 16u, 32u, 64u, 96u, 128u, 32u * 60000u}) {
-    IndexLine* segments[1] = {nullptr};
-    head_.SetShape({segments, lines});
-    EXPECT_EQ(head_.shape().num_lines, lines);
-    EXPECT_EQ(head_.shape().segments, segments);
-  }
-  head_.SetShape({nullptr, 0});
 }
 
 }  // namespace

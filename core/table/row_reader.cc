@@ -40,30 +40,49 @@ int64_t RowReader::ReadTableOf(const Table& table, std::span<const int64_t> ids,
 template <int kDim>
 int64_t RowReader::ReadQuietly(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints) {
   using Lane = QuietLane<kDim>;
-  constexpr int64_t kMost = 1024;  // ids at a time
+  constexpr int64_t kMost = 4096;  // ids at a time
   const auto count = static_cast<int64_t>(ids.size());
   const uint64_t writes = gate_.Writes();
   const Lane lane(table);
-  if (kReadersLock || count < Lane::kLeast || !Gate::IsNobodyWriting(writes) || !lane.Suits(ids[0])) return -1;
+  if (kReadersLock || count < Lane::kBlock || !Gate::IsNobodyWriting(writes) || !lane.Suits(ids[0])) return -1;
   ReadFence();  // that nobody wrote was seen before everything that follows
-  int32_t left[kMost];
-  int64_t left_ids[kMost];
-  uint32_t left_rows[kMost];
+  int32_t left[kMost + Lane::kBlock];
   int64_t hits = count;
-  const int64_t parts = (count + kMost - 1) / kMost;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t first = count * part / parts, size = count * (part + 1) / parts - first;
-    const int64_t* some = ids.data() + first;
-    float* place = weights + first * kDim;
-    const int64_t num_left = hints == nullptr ? lane.template Read<false>(some, size, place, nullptr, left)
-                                              : lane.template Read<true>(some, size, place, hints + first, left);
-    for (int64_t k = 0; k < num_left; ++k) left_ids[k] = some[left[k]];
-    hits -= num_left - ReadTables({left_ids, static_cast<size_t>(num_left)}, left_rows,
-                                  [&](int64_t k) { return RowWish{&table, place + left[k] * kDim}; });
-    for (int64_t k = 0; hints != nullptr && k < num_left; ++k) hints[first + left[k]] = left_rows[k];
+  for (int64_t first = 0; first < count; first += kMost) {
+    const int64_t size = std::min(kMost, count - first), whole = size - size % Lane::kBlock;
+    int64_t num_left = 0;
+    if (whole > 0 && hints == nullptr) num_left = lane.template Read<false>(&ids[first], whole, weights + first * kDim, nullptr, left);
+    if (whole > 0 && hints != nullptr) num_left = lane.template Read<true>(&ids[first], whole, weights + first * kDim, hints + first, left);
+    for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);
+    const Request request{table, &ids[first], weights + first * kDim, hints == nullptr ? nullptr : hints + first};
+    hits -= num_left - ReadLeft<kDim>(request, {left, static_cast<size_t>(num_left)});
   }
   ReadFence();  // and everything was read before it is asked again
   return gate_.Writes() == writes ? hits : -1;
+}
+
+template <int kDim>
+int64_t RowReader::ReadLeft(const Request& request, std::span<const int32_t> places) {
+  const OneTable one(request.table, Purpose::kReading);
+  int64_t ids[RowFinder::kBlock];
+  int64_t hits = 0;
+  for (size_t done = 0; done < places.size(); done += RowFinder::kBlock) {
+    const auto count = static_cast<int>(std::min<size_t>(RowFinder::kBlock, places.size() - done));
+    for (int k = 0; k < count; ++k) ids[k] = request.ids[places[done + k]];
+    finder_.Take(ids, count);
+    finder_.AskForLines(one);
+    finder_.GuessFromLines(one);
+    for (int k = 0; k < count; ++k) {
+      const int32_t i = places[done + k];
+      uint32_t row;
+      const std::byte* record = finder_.Settle(one, k, &row);
+      if (request.hints != nullptr) request.hints[i] = row;
+      float* to = request.weights + int64_t{i} * kDim;
+      hits += record != nullptr;
+      record == nullptr ? ZeroFloats(to, kDim) : CopyPiece<kDim>(to, reinterpret_cast<const float*>(PayloadOf(record)));
+    }
+  }
+  return hits;
 }
 
 uint32_t RowReader::ReadAgain(const Table& table, int i, float* weights) {

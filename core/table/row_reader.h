@@ -73,6 +73,15 @@ class RowReader {
   // The short way; -1 when it may not be taken, or a writer came in between.
   template <int kDim>
   int64_t ReadQuietly(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
+  // What it left over: the ids at `places` of the request. Returns how many were there.
+  struct Request {
+    const Table& table;
+    const int64_t* ids;
+    float* weights;
+    uint32_t* hints;
+  };
+  template <int kDim>
+  int64_t ReadLeft(const Request& request, std::span<const int32_t> places);
 
   BucketLock* const locks_;
   const Gate& gate_;

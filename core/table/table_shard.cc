@@ -44,10 +44,10 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
   return row;
 }
 
-uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
-  if (index.IsFull()) Reserve(home, bucket, size() + 1);
-  const uint32_t row = TakeRecord(home.rows);
-  RowHeader& header = *HeaderOf(home.rows.AtAllocated(row));
+uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
+  if (index.IsFull()) Reserve(rows, bucket, size() + 1);
+  const uint32_t row = TakeRecord(rows);
+  RowHeader& header = *HeaderOf(rows.AtAllocated(row));
   header.key = key;
   header.time = 0;
   header.meta = MakeMeta(0, clock.epoch);
@@ -56,29 +56,29 @@ uint32_t TableShard::Insert(Home home, uint32_t bucket, uint64_t hash, int64_t k
   return row;
 }
 
-void TableShard::Reserve(Home home, uint32_t bucket, uint32_t entries) {
-  index.Grow(entries, PhaseOf(bucket), home.lines, [&](auto&& add) {
-    VisitAll(home.rows, [&, records = home.rows.view()](uint32_t row) { add(HashId(HeaderOf(records.AtAllocated(row))->key), row); });
+void TableShard::Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries) {
+  index.Grow(entries, PhaseOf(bucket / kPlateBuckets), [&](auto&& add) {
+    VisitAll(rows, [&, records = rows.view()](uint32_t row) { add(HashId(HeaderOf(records.AtAllocated(row))->key), row); });
   });
 }
 
-void TableShard::Erase(Home home, uint32_t row, const HistoryClock& clock) {
-  BeforeChange(home.rows, row, clock);
-  RowHeader& header = *HeaderOf(home.rows.AtAllocated(row));
+void TableShard::Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock) {
+  BeforeChange(rows, row, clock);
+  RowHeader& header = *HeaderOf(rows.AtAllocated(row));
   index.Erase(HashId(header.key), row);
   header.meta = 0;
   header.key = free_;
   free_ = row;
 }
 
-void TableShard::EraseAll(Home home, const HistoryClock& clock) {
-  std::vector<uint32_t> rows;
-  VisitAll(home.rows, [&](uint32_t row) { rows.push_back(row); });
-  for (const uint32_t row : rows) Erase(home, row, clock);
+void TableShard::EraseAll(RecordPool& rows, const HistoryClock& clock) {
+  std::vector<uint32_t> live;
+  VisitAll(rows, [&](uint32_t row) { live.push_back(row); });
+  for (const uint32_t row : live) Erase(rows, row, clock);
 }
 
-void TableShard::Clear(Home home) {
-  index.Clear(home.lines);
+void TableShard::Forget() {
+  index.Forget();
   runs_.clear();
   fresh_ = 0;
   free_ = kNoRow;

@@ -1,6 +1,6 @@
 // The rows of one table in one bucket: its index, its records, and what is remembered of their changes.
 //
-// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the head of the index and follow
+// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the shape of the index and follow
 // row numbers through the pool (table/bucket_lock.h).
 #pragma once
 
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/prefetch.h"
-#include "memory/block_arena.h"
 #include "memory/record_pool.h"
 #include "table/row.h"
 #include "table/row_index.h"
@@ -27,11 +26,6 @@ struct HistoryClock {
 
 class TableShard {
  public:
-  struct Home {  // what all shards of a table share
-    RecordPool& rows;
-    BlockArena& lines;
-  };
-
   RowIndex index;
 
   uint32_t size() const { return index.size(); }
@@ -44,14 +38,14 @@ class TableShard {
   }
 
   // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time.
-  uint32_t Insert(Home home, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock);
+  uint32_t Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock);
   // Makes room in the index for `entries` in all.
-  void Reserve(Home home, uint32_t bucket, uint32_t entries);
-  void Erase(Home home, uint32_t row, const HistoryClock& clock);
+  void Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries);
+  void Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock);
   // Frees every record for reuse by this shard.
-  void EraseAll(Home home, const HistoryClock& clock);
-  // Forgets every record. REQUIRES: the pool is cleared too, and no reader is left.
-  void Clear(Home home);
+  void EraseAll(RecordPool& rows, const HistoryClock& clock);
+  // Forgets every record. Comes with RecordPool::Clear() and IndexMemory::Clear().
+  void Forget();
 
   // Comes before every change of a live row: keeps its old image for an open cut and notes the change.
   void BeforeChange(const RecordPool& rows, uint32_t row, const HistoryClock& clock) {

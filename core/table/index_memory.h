@@ -1,0 +1,109 @@
+// Where the lines of a table's indexes lie, for all of its buckets.
+//
+// An index of fewer than 32 lines is a block of its own. A larger one lies on plates: plate `level` of 16 neighbouring buckets holds lines
+// 32 * level to 32 * level + 31 of each of them. So an index grows without being moved, and the directory of the plates is so
+// small that it stays in the nearest caches; lists of its own pieces for every bucket did not, and cost a lookup a fifth of its time.
+// Neighbours grow at the same time (TableShard::Reserve), so that plates are nearly full.
+//
+// Readers without a bucket's lock may search the lines that a head tells of: they may be changing meanwhile, and those of a small
+// index may belong to another one, but none is unmapped or made smaller before Clear().
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/hash.h"
+#include "memory/block_arena.h"
+#include "table/index_line.h"
+
+namespace monolith {
+
+inline constexpr uint32_t kPlateLines = 32;    // of one bucket on one plate
+inline constexpr uint32_t kPlateBuckets = 16;  // that share a plate
+inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
+
+// The part of a hash that says how far down its index an id is at home.
+inline uint64_t HomeBits(uint64_t hash) { return (hash >> 20) & 0xffffffffu; }
+
+// The lines of one index at one moment.
+struct IndexShape {
+  const std::atomic<IndexLine*>* plates;  // every kPlateColumns-th is of this index
+  uint32_t first;                         // line of a plate that is of this index
+  IndexLine* block;                       // of a small index
+  uint32_t num_lines;                     // 0 iff nothing was ever inserted
+
+  uint32_t HomeOf(uint64_t hash) const { return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32); }
+  IndexLine* Line(uint32_t line) const { return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines; }
+  // Lines 32 * level and following. REQUIRES: not a small index.
+  IndexLine* Piece(uint32_t level) const {
+    return plates[size_t{level} * kPlateColumns].load(std::memory_order_relaxed) + first;
+  }
+  uint32_t Next(uint32_t line) const { return line + 1 == num_lines ? 0 : line + 1; }
+};
+
+class IndexMemory {
+ public:
+  // Small indexes take their blocks from `blocks`, which outlives this.
+  explicit IndexMemory(BlockArena& blocks);
+  ~IndexMemory();
+  IndexMemory(const IndexMemory&) = delete;
+  IndexMemory& operator=(const IndexMemory&) = delete;
+
+  IndexShape ShapeOf(uint32_t bucket) const {
+    const uint64_t word = heads_[bucket].word.load(std::memory_order_relaxed);
+    const auto code = static_cast<uint32_t>(word >> 48);
+    return {plates_ + bucket / kPlateBuckets, FirstOf(bucket), reinterpret_cast<IndexLine*>(word & kAddress),
+            code < kPlateLines ? code : (code - kCodeOffset) * kPlateLines};
+  }
+  // The home line of an id, or an empty one if its index is small.
+  const IndexLine* HomeOnPlate(uint64_t hash) const {
+    const uint32_t bucket = BucketOfHash(hash);
+    const auto code = static_cast<uint32_t>(heads_[bucket].word.load(std::memory_order_relaxed) >> 48);
+    if (code < kPlateLines) [[unlikely]] return &kEmptyLine;
+    const uint64_t place = HomeBits(hash) * (code - kCodeOffset);  // in units of 2^-32 plates
+    const IndexLine* plate = plates_[(place >> 32) * kPlateColumns + bucket / kPlateBuckets].load(std::memory_order_relaxed);
+    return plate + FirstOf(bucket) + place * kPlateLines / (uint64_t{1} << 32) % kPlateLines;
+  }
+  uint32_t SizeOf(uint32_t bucket) const { return heads_[bucket].size.load(std::memory_order_relaxed); }
+
+  // The rest is for the holder of the bucket's lock.
+  void SetSize(uint32_t bucket, uint32_t size) { heads_[bucket].size.store(size, std::memory_order_relaxed); }
+  // Lets an index have as many lines as `lines` and copies those to it. REQUIRES: num_lines is at least what it was, and a power of two
+  // below 32 or a multiple of 32.
+  void Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_lines);
+  // Forgets every index. REQUIRES: no reader is left.
+  void Clear();
+
+  // Of plates, blocks and heads.
+  size_t MemoryBytes() const;
+
+ private:
+  struct Head {
+    std::atomic<uint64_t> word{0};  // of a small index 48 bits of address; a code for the number of lines
+    std::atomic<uint32_t> size{0};  // entries
+  };
+  static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
+  static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
+  static const IndexLine kEmptyLine;
+
+  static uint32_t FirstOf(uint32_t bucket) { return bucket % kPlateBuckets * kPlateLines; }
+  void AddPlates(uint32_t column, uint32_t levels);
+  IndexLine* NewPlate();
+
+  BlockArena& blocks_;
+  std::unique_ptr<Head[]> heads_;     // one per bucket
+  std::atomic<IndexLine*>* plates_;   // [level][column], on pages that are resident only where used
+
+  mutable std::mutex mutex_;  // guards everything below, and the writing of plates_
+  std::vector<uint32_t> levels_;  // of each column
+  std::vector<std::byte*> mappings_;
+  size_t plates_left_ = 0;  // in the last mapping
+  size_t num_plates_ = 0;
+  size_t block_bytes_ = 0;
+};
+
+}  // namespace monolith
