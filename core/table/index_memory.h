@@ -1,6 +1,6 @@
 // Where the lines of a table's indexes lie, for all of its buckets.
 //
-// An index of fewer than 32 lines is a block of its own. A larger one lies on plates: plate `level` of 16 neighbouring buckets holds lines
+// An index of fewer than 32 lines is a block of its own. A larger one lies on plates: plate `level` of 8 neighbouring buckets holds lines
 // 32 * level to 32 * level + 31 of each of them. So an index grows without being moved, and the directory of the plates is so
 // small that it stays in the nearest caches; lists of its own pieces for every bucket did not, and cost a lookup a fifth of its time.
 // Neighbours grow at the same time (TableShard::Reserve), so that plates are nearly full.
@@ -23,7 +23,7 @@
 namespace monolith {
 
 inline constexpr uint32_t kPlateLines = 32;    // of one bucket on one plate
-inline constexpr uint32_t kPlateBuckets = 16;  // that share a plate
+inline constexpr uint32_t kPlateBuckets = 8;  // that share a plate
 inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 
 // The part of a hash that says how far down its index an id is at home.
@@ -46,6 +46,20 @@ struct IndexShape {
 };
 
 class IndexMemory {
+  struct Head {
+    std::atomic<uint64_t> word{0};  // of a small index 48 bits of address; a code for the number of lines
+    std::atomic<uint32_t> size{0};  // entries
+  };
+  static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
+  static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
+  static const IndexLine kEmptyLine;
+
+  static uint32_t LinesOf(uint64_t word) {
+    const auto code = static_cast<uint32_t>(word >> 48);
+    return code < kPlateLines ? code : (code - kCodeOffset) * kPlateLines;
+  }
+  static uint32_t FirstOf(uint32_t bucket) { return bucket % kPlateBuckets * kPlateLines; }
+
  public:
   // Small indexes take their blocks from `blocks`, which outlives this.
   explicit IndexMemory(BlockArena& blocks);
@@ -55,18 +69,35 @@ class IndexMemory {
 
   IndexShape ShapeOf(uint32_t bucket) const {
     const uint64_t word = heads_[bucket].word.load(std::memory_order_relaxed);
-    const auto code = static_cast<uint32_t>(word >> 48);
-    return {plates_ + bucket / kPlateBuckets, FirstOf(bucket), reinterpret_cast<IndexLine*>(word & kAddress),
-            code < kPlateLines ? code : (code - kCodeOffset) * kPlateLines};
+    return {plates_ + bucket / kPlateBuckets, FirstOf(bucket), reinterpret_cast<IndexLine*>(word & kAddress), LinesOf(word)};
   }
-  // The home line of an id, or an empty one if its index is small.
-  const IndexLine* HomeOnPlate(uint64_t hash) const {
-    const uint32_t bucket = BucketOfHash(hash);
-    const auto code = static_cast<uint32_t>(heads_[bucket].word.load(std::memory_order_relaxed) >> 48);
-    if (code < kPlateLines) [[unlikely]] return &kEmptyLine;
-    const uint64_t place = HomeBits(hash) * (code - kCodeOffset);  // in units of 2^-32 plates
-    const IndexLine* plate = plates_[(place >> 32) * kPlateColumns + bucket / kPlateBuckets].load(std::memory_order_relaxed);
-    return plate + FirstOf(bucket) + place * kPlateLines / (uint64_t{1} << 32) % kPlateLines;
+  // A copy of what finding a line needs, for loops that would otherwise load it again for every id.
+  class View {
+   public:
+    // The home line of an id, or an empty one if its index is small.
+    const IndexLine* HomeOnPlate(uint64_t hash) const {
+      const uint32_t bucket = BucketOfHash(hash);
+      const auto code = static_cast<uint32_t>(heads_[bucket].word.load(std::memory_order_relaxed) >> 48);
+      if (code < kPlateLines) [[unlikely]] return &kEmptyLine;
+      const uint64_t place = HomeBits(hash) * (code - kCodeOffset);  // in units of 2^-32 plates
+      const IndexLine* plate = plates_[(place >> 32) * kPlateColumns + bucket / kPlateBuckets].load(std::memory_order_relaxed);
+      return plate + FirstOf(bucket) + static_cast<uint32_t>(place) / ((uint64_t{1} << 32) / kPlateLines);
+    }
+
+    uint32_t NumLines(uint32_t bucket) const { return LinesOf(heads_[bucket].word.load(std::memory_order_relaxed)); }
+
+   private:
+    friend class IndexMemory;
+    View(const Head* heads, const std::atomic<IndexLine*>* plates) : heads_(heads), plates_(plates) {}
+
+    const Head* heads_;
+    const std::atomic<IndexLine*>* plates_;
+  };
+
+  View view() const { return {heads_.get(), plates_}; }
+  // Whether the next line of the same index is elsewhere. REQUIRES: a line on a plate.
+  static bool IsLastOfPlate(const IndexLine* line) {
+    return reinterpret_cast<uintptr_t>(line) / sizeof(IndexLine) % kPlateLines == kPlateLines - 1;
   }
   uint32_t SizeOf(uint32_t bucket) const { return heads_[bucket].size.load(std::memory_order_relaxed); }
 
@@ -82,21 +113,12 @@ class IndexMemory {
   size_t MemoryBytes() const;
 
  private:
-  struct Head {
-    std::atomic<uint64_t> word{0};  // of a small index 48 bits of address; a code for the number of lines
-    std::atomic<uint32_t> size{0};  // entries
-  };
-  static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
-  static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
-  static const IndexLine kEmptyLine;
-
-  static uint32_t FirstOf(uint32_t bucket) { return bucket % kPlateBuckets * kPlateLines; }
   void AddPlates(uint32_t column, uint32_t levels);
   IndexLine* NewPlate();
 
   BlockArena& blocks_;
-  std::unique_ptr<Head[]> heads_;     // one per bucket
-  std::atomic<IndexLine*>* plates_;   // [level][column], on pages that are resident only where used
+  std::unique_ptr<Head[]> heads_;    // one per bucket
+  std::atomic<IndexLine*>* plates_;  // [level][column], on pages that are resident only where used
 
   mutable std::mutex mutex_;  // guards everything below, and the writing of plates_
   std::vector<uint32_t> levels_;  // of each column

@@ -23,7 +23,7 @@ uint32_t EntriesAtFullLoad(uint32_t num_lines, double phase) {
   return static_cast<uint32_t>(num_lines * kLineEntries * (kMinFullLoad + (kMaxFullLoad - kMinFullLoad) * phase));
 }
 
-uint32_t RoundLines(uint64_t lines) {
+uint32_t RoundUp(uint64_t lines) {
   if (lines <= kPlateLines) return static_cast<uint32_t>(std::bit_ceil(std::max<uint64_t>(lines, 1)));
   return static_cast<uint32_t>((lines + kPlateLines - 1) / kPlateLines * kPlateLines);
 }
@@ -60,7 +60,8 @@ uint32_t RowIndex::LinesFor(uint32_t entries, double phase) const {
   const double growth = kSlowestGrowth + (kFastestGrowth - kSlowestGrowth) * phase;
   const auto grown = static_cast<uint64_t>(now * growth);
   const auto needed = static_cast<uint64_t>(entries / (kLineEntries * kMinFullLoad)) + 1;
-  return std::max(now, RoundLines(std::max(grown, needed)));
+  // What is needed is rounded up; what is added for growth beyond that, to the nearest, or memory would be given away.
+  return std::max({now, RoundUp(needed), RoundUp(grown - std::min<uint64_t>(grown, kPlateLines / 2))});
 }
 
 void RowIndex::Replace(const Rebuild& rebuild, double phase) {

@@ -9,7 +9,7 @@ namespace {
 
 // A shard takes records in runs of about 1/128 of what it has, so that unused ones stay below 1 % of the table.
 constexpr uint32_t kRunFraction = 128;
-constexpr uint32_t kSmallestRun = 4;
+constexpr uint32_t kSmallestRun = 8;
 constexpr uint32_t kLargestRun = 256;
 
 constexpr size_t kFirstImages = 64;
