@@ -76,7 +76,8 @@ class Pool {
       queue_.push_back(&job);
       pushed_.fetch_add(1, std::memory_order_release);
     }
-    if (sleeping_.load(std::memory_order_acquire) > 0) wake_.notify_all();
+    // No more than there are tasks for: the others would only wake to find nothing left, and take processors from someone else.
+    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.num_tasks - 1); helpers > 0; --helpers) wake_.notify_one();
     job.Work();
     {
       std::lock_guard lock(mutex_);

@@ -14,7 +14,7 @@
 namespace monolith {
 namespace {
 
-constexpr int64_t kIdsPerTask = 2048;
+constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
 constexpr int64_t kBucketsPerTask = 32;
 constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
 
