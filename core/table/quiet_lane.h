@@ -31,9 +31,9 @@ class QuietLane {
     return rows_.At(0) != nullptr && index_.NumLines(BucketOf(id)) >= kLarge;
   }
 
-  // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the ids that are left over,
-  // ascending, to `left`, and returns how many; what was copied for those is of no use. Whatever a writer does meanwhile, it reads
-  // only memory that is there: plates of an index stay, and hold only numbers of rows that were allocated once.
+  // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the ids that are left
+  // over, ascending, to `left`, and returns how many; what was copied for those is of no use. Whatever a writer does meanwhile, it
+  // reads only memory that is there: plates of an index stay, and hold only numbers of rows that were allocated once.
   // REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has room for `count`.
   template <bool kHinted>
   int64_t Read(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
@@ -74,8 +74,8 @@ class QuietLane {
     return num_left;
   }
 
-  // As ReadFirst(), for the ids at left[0 .. count): the second row with the tag in the home line or, if there is none, the first one in the
-  // two lines after it. Those that are still left over stay in `left`.
+  // As ReadFirst(), for the ids at left[0 .. count): the second row with the tag in the home line or, if there is none, the first one in
+  // the two lines after it. Those that are still left over stay in `left`.
   template <bool kHinted>
   [[gnu::noinline]] int64_t ReadSecond(const int64_t* ids, int32_t* left, int64_t count, float* weights, uint32_t* hints) const {
     Block block;

@@ -46,16 +46,18 @@ int64_t RowReader::ReadQuietly(const Table& table, std::span<const int64_t> ids,
   const Lane lane(table);
   if (kReadersLock || count < Lane::kBlock || !Gate::IsNobodyWriting(writes) || !lane.Suits(ids[0])) return -1;
   ReadFence();  // that nobody wrote was seen before everything that follows
-  int32_t left[kMost + Lane::kBlock];
+  int32_t left[kMost];
   int64_t hits = count;
   for (int64_t first = 0; first < count; first += kMost) {
     const int64_t size = std::min(kMost, count - first), whole = size - size % Lane::kBlock;
+    const Request some{table, &ids[first], weights + first * kDim, hints == nullptr ? nullptr : hints + first};
     int64_t num_left = 0;
-    if (whole > 0 && hints == nullptr) num_left = lane.template Read<false>(&ids[first], whole, weights + first * kDim, nullptr, left);
-    if (whole > 0 && hints != nullptr) num_left = lane.template Read<true>(&ids[first], whole, weights + first * kDim, hints + first, left);
-    for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);
-    const Request request{table, &ids[first], weights + first * kDim, hints == nullptr ? nullptr : hints + first};
-    hits -= num_left - ReadLeft<kDim>(request, {left, static_cast<size_t>(num_left)});
+    if (whole > 0) {
+      num_left = hints == nullptr ? lane.template Read<false>(some.ids, whole, some.weights, nullptr, left)
+                                  : lane.template Read<true>(some.ids, whole, some.weights, some.hints, left);
+    }
+    for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);  // what fills no block
+    hits -= num_left - ReadLeft<kDim>(some, {left, static_cast<size_t>(num_left)});
   }
   ReadFence();  // and everything was read before it is asked again
   return gate_.Writes() == writes ? hits : -1;
