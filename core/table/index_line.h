@@ -23,6 +23,9 @@ struct alignas(64) IndexLine {
 };
 static_assert(sizeof(IndexLine) == 64);
 
+// What an index without lines is searched in.
+inline constexpr IndexLine kEmptyLine{};
+
 // Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches: which entry it
 // is cannot be predicted. The portable form is always compiled, and compared with the other by row_index_test.cc.
 inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {

@@ -20,8 +20,6 @@ size_t BlockBytes(uint32_t num_lines) { return num_lines < kPlateLines ? num_lin
 
 }  // namespace
 
-const IndexLine IndexMemory::kEmptyLine{};
-
 IndexMemory::IndexMemory(BlockArena& blocks)
     : blocks_(blocks),
       heads_(std::make_unique<Head[]>(kNumBuckets)),

@@ -2,7 +2,7 @@
 //
 // An index of fewer than 32 lines is a block of its own. A larger one lies on plates: plate `level` of 8 neighbouring buckets holds lines
 // 32 * level to 32 * level + 31 of each of them. So an index grows without being moved, and the directory of the plates is so
-// small that it stays in the nearest caches; lists of its own pieces for every bucket did not, and cost a lookup a fifth of its time.
+// small that it stays in the nearest caches; a list of its own pieces for every bucket would cost a lookup one more miss.
 // Neighbours grow at the same time (TableShard::Reserve), so that plates are nearly full.
 //
 // Readers without a bucket's lock may search the lines that a head tells of: they may be changing meanwhile, and those of a small
@@ -22,12 +22,13 @@
 
 namespace monolith {
 
-inline constexpr uint32_t kPlateLines = 32;    // of one bucket on one plate
+inline constexpr uint32_t kPlateLines = 32;   // of one bucket on one plate
 inline constexpr uint32_t kPlateBuckets = 8;  // that share a plate
 inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 
 // The part of a hash that says how far down its index an id is at home.
 inline uint64_t HomeBits(uint64_t hash) { return (hash >> 20) & 0xffffffffu; }
+inline uint32_t HomeLine(uint64_t hash, uint32_t num_lines) { return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32); }
 
 // The lines of one index at one moment.
 struct IndexShape {
@@ -36,7 +37,7 @@ struct IndexShape {
   IndexLine* block;                       // of a small index
   uint32_t num_lines;                     // 0 iff nothing was ever inserted
 
-  uint32_t HomeOf(uint64_t hash) const { return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32); }
+  uint32_t HomeOf(uint64_t hash) const { return HomeLine(hash, num_lines); }
   IndexLine* Line(uint32_t line) const { return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines; }
   // Lines 32 * level and following. REQUIRES: not a small index.
   IndexLine* Piece(uint32_t level) const {
@@ -52,7 +53,6 @@ class IndexMemory {
   };
   static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
   static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
-  static const IndexLine kEmptyLine;
 
   static uint32_t LinesOf(uint64_t word) {
     const auto code = static_cast<uint32_t>(word >> 48);

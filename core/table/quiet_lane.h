@@ -113,11 +113,6 @@ class QuietLane {
     return num_left;
   }
 
-  // Free of branches: one id in 15 has been given another's row.
-  static bool IsRowOf(const std::byte* record, int64_t id) {
-    return ((HeaderOf(record)->key ^ id) | int64_t{!IsLive(*HeaderOf(record))}) == 0;
-  }
-
   // Whether entries went past a line into the one behind it.
   static int GoesOn(const IndexLine& line) { return int{line.passed != 0} & int{!IndexMemory::IsLastOfPlate(&line)}; }
 

@@ -29,4 +29,9 @@ inline const RowHeader* HeaderOf(const std::byte* row) { return reinterpret_cast
 inline std::byte* PayloadOf(std::byte* row) { return row + sizeof(RowHeader); }
 inline const std::byte* PayloadOf(const std::byte* row) { return row + sizeof(RowHeader); }
 
+// True iff a record holds the row of a key. Free of branches: readers guess rows, and now and then it is another's.
+inline bool IsRowOf(const std::byte* row, int64_t key) {
+  return ((HeaderOf(row)->key ^ key) | int64_t{!IsLive(*HeaderOf(row))}) == 0;
+}
+
 }  // namespace monolith

@@ -2,8 +2,6 @@
 
 namespace monolith {
 
-const IndexLine RowFinder::kNoLine{};
-
 std::byte* RowFinder::Search(const Table& table, int i, uint32_t* row) const {
   *row = RowIndex::Find(table.index.ShapeOf(bucket(i)), hashes_[i],
                         [&](uint32_t each) { return TableShard::Holds(table.rows, each, ids_[i]); });

@@ -93,8 +93,6 @@ class RowFinder {
   }
 
  private:
-  static bool IsRowOf(const std::byte* record, int64_t id) { return HeaderOf(record)->key == id && IsLive(*HeaderOf(record)); }
-
   std::byte* Search(const Table& table, int i, uint32_t* row) const;
 
   template <typename Tables>
@@ -133,8 +131,6 @@ class RowFinder {
     std::fill_n(records_, count_, nullptr);
   }
 
-  static const IndexLine kNoLine;  // of an index without lines
-
   int count_ = 0;
   const int64_t* ids_ = nullptr;
   uint64_t hashes_[kBlock];
@@ -148,7 +144,7 @@ template <typename Tables>
   if constexpr (kReadersLock) return;
   for (int i = 0; i < count_; ++i) {
     const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
-    lines_[i] = shape.num_lines == 0 ? &kNoLine : shape.Line(shape.HomeOf(hashes_[i]));
+    lines_[i] = shape.num_lines == 0 ? &kEmptyLine : shape.Line(shape.HomeOf(hashes_[i]));
     Prefetch(lines_[i]);
   }
 }

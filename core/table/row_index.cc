@@ -46,7 +46,7 @@ RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
 }
 
 void RowIndex::Rebuild::Insert(uint64_t hash, uint32_t row) {
-  auto at = static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32);
+  uint32_t at = HomeLine(hash, num_lines);
   for (; used[at] == kLineEntries; at = at + 1 == num_lines ? 0 : at + 1) {
     if (lines[at].passed != kStickyPassed) ++lines[at].passed;
   }

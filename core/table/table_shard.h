@@ -31,7 +31,7 @@ class TableShard {
   uint32_t size() const { return index.size(); }
   static bool Holds(const RecordPool& rows, uint32_t row, int64_t key) {
     const std::byte* record = rows.At(row);
-    return record != nullptr && HeaderOf(record)->key == key && IsLive(*HeaderOf(record));
+    return record != nullptr && IsRowOf(record, key);
   }
   uint32_t Find(const RecordPool& rows, uint64_t hash, int64_t key) const {
     return RowIndex::Find(index.shape(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
