@@ -94,3 +94,10 @@ def test_the_installed_program_returns_the_status() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
+
+
+def test_the_package_itself_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "monolith", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == f"monolith {monolith.__version__}\n"
