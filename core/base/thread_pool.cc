@@ -24,12 +24,13 @@ namespace {
 constexpr std::chrono::microseconds kSpin{30};
 
 struct Job {
-  Job(internal::TaskFunction job_function, void* job_context, int job_tasks)
-      : function(job_function), context(job_context), num_tasks(job_tasks) {}
+  Job(internal::TaskFunction job_function, void* job_context, int job_tasks, int job_threads)
+      : function(job_function), context(job_context), num_tasks(job_tasks), max_threads(std::min(job_threads, job_tasks)) {}
 
   const internal::TaskFunction function;
   void* const context;
   const int num_tasks;
+  const int max_threads;  // to wake, with the caller's
   std::atomic<int> next{0};
   std::atomic<int> helpers{0};  // workers inside this job; the job may be destroyed when it is 0 and it left the queue
   std::mutex error_mutex;
@@ -77,7 +78,7 @@ class Pool {
       pushed_.fetch_add(1, std::memory_order_release);
     }
     // No more than there are tasks for: the others would only wake to find nothing left, and take processors from someone else.
-    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.num_tasks - 1); helpers > 0; --helpers) wake_.notify_one();
+    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.max_threads - 1); helpers > 0; --helpers) wake_.notify_one();
     job.Work();
     {
       std::lock_guard lock(mutex_);
@@ -167,8 +168,8 @@ void SetNumThreads(int count) {
 
 namespace internal {
 
-void RunParallel(int num_tasks, TaskFunction function, void* context) {
-  Job job(function, context, num_tasks);
+void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context) {
+  Job job(function, context, num_tasks, max_threads);
   Pool& current = CurrentPool();
   if (num_tasks <= 1 || current.num_threads() == 1) {
     job.Work();

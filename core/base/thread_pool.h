@@ -14,17 +14,23 @@ void SetNumThreads(int count);
 
 namespace internal {
 using TaskFunction = void (*)(void* context, int task);
-void RunParallel(int num_tasks, TaskFunction function, void* context);
+void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context);
 }  // namespace internal
 
-// Runs body(task) for every task in [0, num_tasks), on the pool and on the calling thread, and returns when all are done.
+// Runs body(task) for every task in [0, num_tasks), on the pool and on the calling thread, and returns when all are done. Wakes no
+// more threads than make `max_threads` with this one; those that are awake may help all the same.
 // The first exception of a task is thrown here after the others have finished.
 template <typename Body>
-void ParallelFor(int num_tasks, Body&& body) {
+void ParallelFor(int num_tasks, int max_threads, Body&& body) {
   using Callable = std::remove_reference_t<Body>;
   internal::RunParallel(
-      num_tasks, [](void* context, int task) { (*static_cast<Callable*>(context))(task); },
+      num_tasks, max_threads, [](void* context, int task) { (*static_cast<Callable*>(context))(task); },
       const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+template <typename Body>
+void ParallelFor(int num_tasks, Body&& body) {
+  ParallelFor(num_tasks, num_tasks, body);
 }
 
 }  // namespace monolith

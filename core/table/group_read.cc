@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -18,15 +19,19 @@ constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread cost
 constexpr int64_t kBucketsPerTask = 32;
 constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
 
-// Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits.
+// Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits. The last tasks are smaller than `per_task`, so that all threads
+// end at nearly the same time: one that waits for the others falls asleep, and the next call has to wake it.
 template <typename Body>
 int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
-  const int tasks = static_cast<int>((count + per_task - 1) / per_task);
-  if (tasks <= 1) return count == 0 ? 0 : body(int64_t{0}, count);
+  if (count <= per_task) return count == 0 ? 0 : body(int64_t{0}, count);
+  const int64_t threads = std::min<int64_t>(NumThreads(), (count + per_task - 1) / per_task);
+  std::vector<int64_t> ends;
+  for (int64_t end = 0; end < count; ends.push_back(end)) {
+    end = std::min(count, end + std::clamp((count - end) / (2 * threads), std::max<int64_t>(per_task / 4, 1), per_task));
+  }
   std::atomic<int64_t> hits{0};
-  ParallelFor(tasks, [&](int task) {
-    const int64_t begin = task * per_task;
-    hits.fetch_add(body(begin, std::min(count, begin + per_task)), std::memory_order_relaxed);
+  ParallelFor(static_cast<int>(ends.size()), static_cast<int>(threads), [&](int task) {
+    hits.fetch_add(body(task == 0 ? 0 : ends[task - 1], ends[task]), std::memory_order_relaxed);
   });
   return hits.load(std::memory_order_relaxed);
 }

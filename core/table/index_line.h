@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -17,14 +18,18 @@ inline constexpr int kLineEntries = 12;
 
 struct alignas(64) IndexLine {
   uint8_t tags[kLineEntries];  // 0 = empty
+  uint16_t zero;               // whoever takes a line for a row sees one that is not live (table/quiet_lane.h)
   uint16_t passed;             // entries stored in later lines because this one was full
-  uint16_t unused;
   uint32_t rows[kLineEntries];
 };
 static_assert(sizeof(IndexLine) == 64);
 
-// What an index without lines is searched in.
-inline constexpr IndexLine kEmptyLine{};
+// How far behind a line memory can be read: a reader who has not found a row in a line may copy from there as if it had.
+inline constexpr size_t kReadableBehindLine = 512;
+
+// What an index without lines is searched in, and what lies behind it.
+inline constexpr IndexLine kEmptyLines[1 + kReadableBehindLine / sizeof(IndexLine)] = {};
+inline constexpr const IndexLine& kEmptyLine = kEmptyLines[0];
 
 // Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches: which entry it
 // is cannot be predicted. The portable form is always compiled, and compared with the other by row_index_test.cc.
@@ -44,14 +49,14 @@ inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {
 #if defined(__aarch64__)
 inline constexpr int kMatchStride = 4;
 inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) {
-  const uint8x16_t equal = vceqq_u8(vld1q_u8(line.tags), vdupq_n_u8(tag));  // reads `passed` and `unused` too
+  const uint8x16_t equal = vceqq_u8(vld1q_u8(line.tags), vdupq_n_u8(tag));  // reads `zero` and `passed` too
   const uint8x8_t nibbles = vshrn_n_u16(vreinterpretq_u16_u8(equal), 4);
   return vget_lane_u64(vreinterpret_u64_u8(nibbles), 0) & 0x0000888888888888ull;
 }
 #elif defined(__SSE2__)
 inline constexpr int kMatchStride = 1;
 inline uint64_t MatchTags(const IndexLine& line, uint8_t tag) {
-  const __m128i tags = _mm_load_si128(reinterpret_cast<const __m128i*>(line.tags));  // reads `passed` and `unused` too
+  const __m128i tags = _mm_load_si128(reinterpret_cast<const __m128i*>(line.tags));  // reads `zero` and `passed` too
   return static_cast<uint64_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(static_cast<char>(tag)))) & 0xfff);
 }
 #else

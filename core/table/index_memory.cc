@@ -13,7 +13,9 @@ namespace {
 constexpr size_t kMostLevels = (size_t{1} << 16) - kPlateLines;
 constexpr size_t kDirectoryBytes = kMostLevels * kPlateColumns * sizeof(std::atomic<IndexLine*>);
 constexpr size_t kPlateBytes = kPlateBuckets * kPlateLines * sizeof(IndexLine);
-constexpr size_t kMappingBytes = 8 * kHugePage;
+constexpr size_t kMappingBytes = 8 * kHugePage;  // of plates
+constexpr size_t kMappedBytes = kMappingBytes + kHugePage;  // the last one is never written to, and so takes no memory
+static_assert(kReadableBehindLine <= kHugePage);
 static_assert(kMappingBytes % kPlateBytes == 0);
 
 size_t BlockBytes(uint32_t num_lines) { return num_lines < kPlateLines ? num_lines * sizeof(IndexLine) : 0; }
@@ -67,7 +69,7 @@ void IndexMemory::AddPlates(uint32_t column, uint32_t levels) {
 IndexLine* IndexMemory::NewPlate() {
   constexpr size_t kPerMapping = kMappingBytes / kPlateBytes;
   if (plates_left_ == 0) {
-    mappings_.push_back(MapPages(kMappingBytes, 0));
+    mappings_.push_back(MapPages(kMappedBytes, 0));
     plates_left_ = kPerMapping;
   }
   ++num_plates_;
@@ -82,7 +84,7 @@ void IndexMemory::Clear() {
     SetSize(bucket, 0);
   }
   std::lock_guard lock(mutex_);
-  for (std::byte* mapping : mappings_) UnmapPages(mapping, kMappingBytes);
+  for (std::byte* mapping : mappings_) UnmapPages(mapping, kMappedBytes);
   mappings_.clear();
   levels_.assign(kPlateColumns, 0);
   plates_left_ = num_plates_ = block_bytes_ = 0;

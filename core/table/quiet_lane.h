@@ -22,6 +22,8 @@ template <int kDim>
 class QuietLane {
  public:
   static constexpr int64_t kBlock = 32;
+  static_assert(offsetof(IndexLine, zero) == offsetof(RowHeader, meta) && !IsLive(RowHeader{}));
+  static_assert(sizeof(RowHeader) + sizeof(float) * kDim <= kReadableBehindLine);
 
   explicit QuietLane(const Table& table) : index_(table.index.view()), rows_(table.rows.view()) {}
 
@@ -37,84 +39,65 @@ class QuietLane {
   // REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has room for `count`.
   template <bool kHinted>
   int64_t Read(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
-    const int64_t num_left = ReadFirst<kHinted>(ids, count, weights, hints, left);
-    return ReadSecond<kHinted>(ids, left, num_left, weights, hints);
+    const int64_t num_left = Pass<kHinted, FirstGuess>(ids, count, weights, hints, left);
+    if (num_left == 0) return 0;
+    int64_t padded = num_left;
+    while (padded % kBlock != 0) left[padded++] = left[num_left - 1];
+    int64_t still = Pass<kHinted, SecondGuess>(ids, padded, weights, hints, left);
+    while (still > 1 && left[still - 1] == left[still - 2]) --still;
+    return still;
   }
 
  private:
-  template <bool kHinted>
-  [[gnu::noinline]] int64_t ReadFirst(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
+  // The row of the first entry of the home line that has the tag. Of all ids, in order.
+  struct FirstGuess {
+    static int64_t PlaceOf(const int32_t*, int64_t k) { return k; }
+    static uint64_t Match(const IndexLine*& line, uint8_t tag) { return MatchTags(*line, tag); }
+  };
+
+  // The row of the second such entry or, if there is none, of the first one in the lines that follow on the plate. Of the ids left over.
+  struct SecondGuess {
+    static int64_t PlaceOf(const int32_t* left, int64_t k) { return left[k]; }
+    static uint64_t Match(const IndexLine*& line, uint8_t tag) {
+      const uint64_t all = MatchTags(*line, tag);
+      uint64_t matches = all & (all - 1);
+      while (matches == 0 && line->passed != 0 && !IndexMemory::IsLastOfPlate(line)) matches = MatchTags(*++line, tag);
+      return matches;
+    }
+  };
+
+  template <bool kHinted, typename Guess>
+  [[gnu::noinline]] int64_t Pass(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
     const QuietLane lane(*this);  // which nothing written here can change, so it stays in registers
     Block blocks[2];
     Block *now = &blocks[0], *next = &blocks[1];
     int64_t num_left = 0;
-    const auto copy = [&](const Block& block, int64_t k, int64_t i) __attribute__((always_inline)) {
+    const auto copy = [&](const Block& block, int64_t k, int64_t first) __attribute__((always_inline)) {
+      const int64_t i = Guess::PlaceOf(left, first + k);
       const std::byte* record = block.records[k];
       CopyPiece<kDim>(weights + i * kDim, reinterpret_cast<const float*>(PayloadOf(record)));
       if constexpr (kHinted) hints[i] = block.rows[k];
       left[num_left] = static_cast<int32_t>(i);
       num_left += !IsRowOf(record, ids[i]);
     };
-    lane.AskForLines(ids, *now);
-    lane.MatchLines<kHinted>(*now);
+    lane.AskForLines<Guess>(ids, left, 0, *now);
+    lane.MatchLines<kHinted, Guess>(*now);
     for (int64_t k = 0; k < kBlock; ++k) AskForRow(now->records[k]);
-    if (count > kBlock) lane.AskForLines(ids + kBlock, *next);
+    if (count > kBlock) lane.AskForLines<Guess>(ids, left, kBlock, *next);
     int64_t first = 0;
     for (; first + kBlock < count; first += kBlock) {
-      lane.MatchLines<kHinted>(*next);
+      lane.MatchLines<kHinted, Guess>(*next);
       // The lines of the block after next; the present block needs its own no more.
-      if (first + 2 * kBlock < count) lane.AskForLines(ids + first + 2 * kBlock, *now);
+      if (first + 2 * kBlock < count) lane.AskForLines<Guess>(ids, left, first + 2 * kBlock, *now);
       for (int64_t k = 0; k < kBlock; ++k) {
         AskForRow(next->records[k]);
-        copy(*now, k, first + k);
+        copy(*now, k, first);
       }
       std::swap(now, next);
     }
-    for (int64_t k = 0; k < kBlock; ++k) copy(*now, k, first + k);
+    for (int64_t k = 0; k < kBlock; ++k) copy(*now, k, first);
     return num_left;
   }
-
-  // As ReadFirst(), for the ids at left[0 .. count): the second row with the tag in the home line or, if there is none, the first one in
-  // the two lines after it. Those that are still left over stay in `left`.
-  template <bool kHinted>
-  [[gnu::noinline]] int64_t ReadSecond(const int64_t* ids, int32_t* left, int64_t count, float* weights, uint32_t* hints) const {
-    Block block;
-    uint64_t matches[kBlock];
-    int64_t num_left = 0;
-    for (int64_t first = 0; first < count; first += kBlock) {
-      const int64_t size = std::min(kBlock, count - first);
-      for (int64_t k = 0; k < size; ++k) {
-        block.hashes[k] = HashId(ids[left[first + k]]);
-        const IndexLine* home = index_.HomeOnPlate(block.hashes[k]);
-        const uint64_t all = MatchTags(*home, RowIndex::TagOf(block.hashes[k])), others = all & (all - 1);
-        block.lines[k] = home + (int{others == 0} & GoesOn(*home));
-        matches[k] = others;
-        Prefetch(block.lines[k]);
-        Prefetch(block.lines[k] + 1);
-      }
-      for (int64_t k = 0; k < size; ++k) {
-        const uint8_t tag = RowIndex::TagOf(block.hashes[k]);
-        const IndexLine* line = block.lines[k];
-        uint64_t found = matches[k] != 0 ? matches[k] : MatchTags(*line, tag);
-        if ((int{found == 0} & GoesOn(*line)) != 0) found = MatchTags(*++line, tag);
-        block.rows[k] = line->rows[found != 0 ? FirstMatch(found) : 0];
-        block.records[k] = rows_.AtAllocated(block.rows[k]);
-        AskForRow(block.records[k]);
-      }
-      for (int64_t k = 0; k < size; ++k) {
-        const int32_t i = left[first + k];
-        const std::byte* record = block.records[k];
-        CopyPiece<kDim>(weights + int64_t{i} * kDim, reinterpret_cast<const float*>(PayloadOf(record)));
-        if constexpr (kHinted) hints[i] = block.rows[k];
-        left[num_left] = i;
-        num_left += !IsRowOf(record, ids[i]);
-      }
-    }
-    return num_left;
-  }
-
-  // Whether entries went past a line into the one behind it.
-  static int GoesOn(const IndexLine& line) { return int{line.passed != 0} & int{!IndexMemory::IsLastOfPlate(&line)}; }
 
   struct Block {
     uint64_t hashes[kBlock];
@@ -123,9 +106,10 @@ class QuietLane {
     uint32_t rows[kBlock];
   };
 
-  [[gnu::always_inline]] void AskForLines(const int64_t* ids, Block& block) const {
+  template <typename Guess>
+  [[gnu::always_inline]] void AskForLines(const int64_t* ids, const int32_t* left, int64_t first, Block& block) const {
     for (int64_t k = 0; k < kBlock; ++k) {
-      const uint64_t hash = HashId(ids[k]);
+      const uint64_t hash = HashId(ids[Guess::PlaceOf(left, first + k)]);
       const IndexLine* line = index_.HomeOnPlate(hash);
       Prefetch(line);
       block.hashes[k] = hash;
@@ -133,13 +117,16 @@ class QuietLane {
     }
   }
 
-  template <bool kHinted>
+  template <bool kHinted, typename Guess>
   [[gnu::always_inline]] void MatchLines(Block& block) const {
     for (int64_t k = 0; k < kBlock; ++k) {
-      const uint64_t matches = MatchTags(*block.lines[k], RowIndex::TagOf(block.hashes[k]));
-      // Without a match the first row will do, whose id is another.
-      const uint32_t row = block.lines[k]->rows[matches != 0 ? FirstMatch(matches) : 0];
-      block.records[k] = rows_.AtAllocated(row);
+      const IndexLine* line = block.lines[k];
+      const uint64_t matches = Guess::Match(line, RowIndex::TagOf(block.hashes[k]));
+      const uint32_t row = line->rows[matches != 0 ? FirstMatch(matches) : 0];
+      const std::byte* record = rows_.AtAllocated(row);
+      // Without a match the line itself goes for the record: it is no row (index_line.h), and asking for it asks for the line after it,
+      // where the second guess will look.
+      block.records[k] = matches != 0 ? record : reinterpret_cast<const std::byte*>(line);
       if constexpr (kHinted) block.rows[k] = row;
     }
   }

@@ -19,7 +19,7 @@ inline constexpr uint32_t kNoRow = 0xffffffffu;
 inline constexpr uint32_t kMaxFrequency = 127;
 inline constexpr uint32_t kMaxRowEpoch = (1u << 24) - 1;
 
-inline bool IsLive(const RowHeader& row) { return (row.meta & 1u) != 0; }
+inline constexpr bool IsLive(const RowHeader& row) { return (row.meta & 1u) != 0; }
 inline uint32_t FrequencyOf(const RowHeader& row) { return (row.meta >> 1) & kMaxFrequency; }
 inline uint32_t EpochOf(const RowHeader& row) { return row.meta >> 8; }
 inline uint32_t MakeMeta(uint32_t frequency, uint32_t epoch) { return 1u | (frequency << 1) | (epoch << 8); }

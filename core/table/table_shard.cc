@@ -1,5 +1,6 @@
 #include "table/table_shard.h"
 
+#include <cmath>
 #include <utility>
 
 #include "base/hash.h"
@@ -7,10 +8,15 @@
 namespace monolith {
 namespace {
 
-// A shard takes records in runs of about 1/128 of what it has, so that unused ones stay below 1 % of the table.
-constexpr uint32_t kRunFraction = 128;
 constexpr uint32_t kSmallestRun = 8;
 constexpr uint32_t kLargestRun = 256;
+
+// How many records a shard that has `size` takes at a time. On average half of them are unused, and every run has to be listed; the root
+// makes the sum of both least. Small shards take fewer, because their runs often follow each other and are listed as one.
+uint32_t RunLength(uint32_t size, size_t record_bytes) {
+  const double least = std::sqrt(2.0 * sizeof(RecordPool::Run) * size / static_cast<double>(record_bytes));
+  return std::clamp(std::min(static_cast<uint32_t>(least), size / 128), kSmallestRun, kLargestRun);
+}
 
 constexpr size_t kFirstImages = 64;
 constexpr size_t kSmallestLog = 256;
@@ -28,7 +34,7 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     return row;
   }
   if (fresh_ == 0) {
-    const RecordPool::Run run = rows.Allocate(std::clamp(size() / kRunFraction, kSmallestRun, kLargestRun));
+    const RecordPool::Run run = rows.Allocate(RunLength(size(), rows.record_bytes()));
     if (!runs_.empty() && runs_.back().begin + uint64_t{runs_.back().count} == run.begin) {
       runs_.back().count += run.count;
     } else {
