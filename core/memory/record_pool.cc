@@ -38,10 +38,11 @@ size_t RecordPool::ExtentBytes() const {
 }
 
 RecordPool::Run RecordPool::Allocate(uint32_t wanted) {
+  MONOLITH_CHECK(wanted > 0 && wanted % kUnit == 0);
   std::lock_guard lock(mutex_);
   const uint64_t next = next_.load(std::memory_order_relaxed);
   // The last number stands for "no record" with our users, so it is never handed out.
-  const uint64_t left = (uint64_t{1} << 32) - 1 - next;
+  const uint64_t left = (uint64_t{1} << 32) - kUnit - next;
   if (left == 0) throw Error(Code::kResourceExhausted, "a table holds fewer than 2^32 rows");
   auto& extent = extents_[next >> extent_shift_];
   if (extent.load(std::memory_order_relaxed) == nullptr) {

@@ -14,10 +14,12 @@ namespace monolith {
 
 class RecordPool {
  public:
-  struct Run {  // records [begin, begin + count)
+  struct Run {  // records [begin, begin + count), both of them multiples of kUnit
     uint32_t begin;
     uint32_t count;
+    uint64_t end() const { return uint64_t{begin} + count; }
   };
+  static constexpr uint32_t kUnit = 8;
 
   // REQUIRES: record_bytes is a positive multiple of 8.
   explicit RecordPool(size_t record_bytes);
@@ -56,7 +58,8 @@ class RecordPool {
   // As At(), for numbers known to be allocated.
   std::byte* AtAllocated(uint32_t number) const { return view().AtAllocated(number); }
 
-  // At least one and at most `wanted` fresh records, numbered upwards from all earlier ones. Throws kResourceExhausted.
+  // At most `wanted` fresh records, numbered upwards from all earlier ones. REQUIRES: a positive multiple of kUnit. Throws
+  // kResourceExhausted.
   Run Allocate(uint32_t wanted);
   void Clear();
   // Records handed out since the last Clear().

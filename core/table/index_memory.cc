@@ -26,7 +26,7 @@ IndexMemory::IndexMemory(BlockArena& blocks)
     : blocks_(blocks),
       heads_(std::make_unique<Head[]>(kNumBuckets)),
       plates_(reinterpret_cast<std::atomic<IndexLine*>*>(MapPages(kDirectoryBytes, kDirectoryBytes))),
-      levels_(kPlateColumns, 0) {}
+      levels_(std::make_unique<std::atomic<uint32_t>[]>(kPlateColumns)) {}
 
 IndexMemory::~IndexMemory() {
   Clear();
@@ -61,7 +61,7 @@ void IndexMemory::Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_
 void IndexMemory::AddPlates(uint32_t column, uint32_t levels) {
   MONOLITH_CHECK(levels <= kMostLevels);
   std::lock_guard lock(mutex_);
-  for (uint32_t& level = levels_[column]; level < levels; ++level) {
+  for (std::atomic<uint32_t>& level = levels_[column]; level < levels; ++level) {
     plates_[size_t{level} * kPlateColumns + column].store(NewPlate(), std::memory_order_release);
   }
 }
@@ -86,13 +86,13 @@ void IndexMemory::Clear() {
   std::lock_guard lock(mutex_);
   for (std::byte* mapping : mappings_) UnmapPages(mapping, kMappedBytes);
   mappings_.clear();
-  levels_.assign(kPlateColumns, 0);
+  std::fill_n(levels_.get(), kPlateColumns, 0);
   plates_left_ = num_plates_ = block_bytes_ = 0;
 }
 
 size_t IndexMemory::MemoryBytes() const {
   std::lock_guard lock(mutex_);
-  const size_t levels = *std::max_element(levels_.begin(), levels_.end());
+  const size_t levels = std::max_element(levels_.get(), levels_.get() + kPlateColumns)->load();
   return num_plates_ * kPlateBytes + block_bytes_ + kNumBuckets * sizeof(Head) + levels * kPlateColumns * sizeof(plates_[0]);
 }
 

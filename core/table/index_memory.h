@@ -1,9 +1,9 @@
 // Where the lines of a table's indexes lie, for all of its buckets.
 //
-// An index of fewer than 32 lines is a block of its own. A larger one lies on plates: plate `level` of 8 neighbouring buckets holds lines
-// 32 * level to 32 * level + 31 of each of them. So an index grows without being moved, and the directory of the plates is so
+// An index of fewer than 16 lines is a block of its own. A larger one lies on plates: plate `level` of 16 neighbouring buckets holds lines
+// 16 * level to 16 * level + 15 of each of them. So an index grows without being moved, and the directory of the plates is so
 // small that it stays in the nearest caches; a list of its own pieces for every bucket would cost a lookup one more miss.
-// Neighbours grow at the same time (TableShard::Reserve), so that plates are nearly full.
+// When one of the neighbours grows, the others follow (RowIndex::ShouldGrow), so that plates are nearly full.
 //
 // Readers without a bucket's lock may search the lines that a head tells of: they may be changing meanwhile, and those of a small
 // index may belong to another one, but none is unmapped or made smaller before Clear().
@@ -22,8 +22,8 @@
 
 namespace monolith {
 
-inline constexpr uint32_t kPlateLines = 32;   // of one bucket on one plate
-inline constexpr uint32_t kPlateBuckets = 8;  // that share a plate
+inline constexpr uint32_t kPlateLines = 16;   // of one bucket on one plate
+inline constexpr uint32_t kPlateBuckets = 16;  // that share a plate
 inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 
 // The part of a hash that says how far down its index an id is at home.
@@ -39,7 +39,7 @@ struct IndexShape {
 
   uint32_t HomeOf(uint64_t hash) const { return HomeLine(hash, num_lines); }
   IndexLine* Line(uint32_t line) const { return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines; }
-  // Lines 32 * level and following. REQUIRES: not a small index.
+  // Lines kPlateLines * level and following. REQUIRES: not a small index.
   IndexLine* Piece(uint32_t level) const {
     return plates[size_t{level} * kPlateColumns].load(std::memory_order_relaxed) + first;
   }
@@ -52,7 +52,7 @@ class IndexMemory {
     std::atomic<uint32_t> size{0};  // entries
   };
   static constexpr uint64_t kAddress = (uint64_t{1} << 48) - 1;
-  static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 32 lines are code 32, 64 are 33, 96 are 34 ...
+  static constexpr uint32_t kCodeOffset = kPlateLines - 1;  // 16 lines are code 16, 32 are 17, 48 are 18 ...
 
   static uint32_t LinesOf(uint64_t word) {
     const auto code = static_cast<uint32_t>(word >> 48);
@@ -99,12 +99,16 @@ class IndexMemory {
   static bool IsLastOfPlate(const IndexLine* line) {
     return reinterpret_cast<uintptr_t>(line) / sizeof(IndexLine) % kPlateLines == kPlateLines - 1;
   }
+  // Lines that an index on plates could have without taking memory, because a neighbour has as many.
+  uint32_t LinesOnPlates(uint32_t bucket) const {
+    return levels_[bucket / kPlateBuckets].load(std::memory_order_relaxed) * kPlateLines;
+  }
   uint32_t SizeOf(uint32_t bucket) const { return heads_[bucket].size.load(std::memory_order_relaxed); }
 
   // The rest is for the holder of the bucket's lock.
   void SetSize(uint32_t bucket, uint32_t size) { heads_[bucket].size.store(size, std::memory_order_relaxed); }
   // Lets an index have as many lines as `lines` and copies those to it. REQUIRES: num_lines is at least what it was, and a power of two
-  // below 32 or a multiple of 32.
+  // below kPlateLines or a multiple of it.
   void Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_lines);
   // Forgets every index. REQUIRES: no reader is left.
   void Clear();
@@ -119,9 +123,9 @@ class IndexMemory {
   BlockArena& blocks_;
   std::unique_ptr<Head[]> heads_;    // one per bucket
   std::atomic<IndexLine*>* plates_;  // [level][column], on pages that are resident only where used
+  std::unique_ptr<std::atomic<uint32_t>[]> levels_;  // of each column
 
-  mutable std::mutex mutex_;  // guards everything below, and the writing of plates_
-  std::vector<uint32_t> levels_;  // of each column
+  mutable std::mutex mutex_;  // guards everything below, and the writing of plates_ and levels_
   std::vector<std::byte*> mappings_;
   size_t plates_left_ = 0;  // in the last mapping
   size_t num_plates_ = 0;

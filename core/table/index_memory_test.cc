@@ -85,7 +85,7 @@ TEST_F(IndexMemoryTest, HomeLinesCoverAnIndexEvenly) {
   for (const auto& [line, count] : hits) EXPECT_NEAR(count, 1000, 200) << "line " << line;
 }
 
-TEST_F(IndexMemoryTest, TheNextLineIsElsewhereAfterEvery32) {
+TEST_F(IndexMemoryTest, TheNextLineIsElsewhereAtTheEndOfAPlate) {
   Give(17, 96);
   const IndexShape shape = memory_.ShapeOf(17);
   for (uint32_t line = 0; line < 96; ++line) {
@@ -102,8 +102,10 @@ TEST_F(IndexMemoryTest, NeighboursShareTheMemoryOfAPlate) {
   for (uint32_t bucket = 65; bucket < 64 + kPlateBuckets; ++bucket) Give(bucket, 32);
   EXPECT_EQ(memory_.MemoryBytes(), one);
   EXPECT_GE(one - empty, kPlateBuckets * 32 * sizeof(IndexLine));
+  EXPECT_EQ(memory_.LinesOnPlates(65), 32u);
   Give(0, 32);
   EXPECT_GT(memory_.MemoryBytes(), one);
+  EXPECT_EQ(memory_.LinesOnPlates(64 + kPlateBuckets), 0u);
 }
 
 TEST_F(IndexMemoryTest, ASmallIndexGivesItsBlockBackWhenItGrows) {

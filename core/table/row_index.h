@@ -54,8 +54,13 @@ class RowIndex {
     return kNoRow;
   }
 
-  // True iff one more entry needs Grow() first.
-  bool IsFull() const { return size() >= limit_; }
+  // True iff Grow() should come before one more entry: there is no room, or there are more lines to be had for nothing.
+  bool ShouldGrow() const {
+    const uint32_t entries = size();
+    if (entries >= limit_) return true;
+    // One that is far emptier than its neighbours would be rebuilt for nothing.
+    return limit_ >= kOnPlates && entries >= limit_ / 2 && memory_->LinesOnPlates(bucket_) > shape().num_lines;
+  }
   // Makes room for at least `entries`, and for growth beyond them. for_each(add) must call add(hash, row) for every entry. Neighbours that
   // share plates have the same phase; other phases in [0, 1) spread the growth of the other indexes over time.
   template <typename ForEach>
@@ -65,7 +70,7 @@ class RowIndex {
     Replace(rebuild, phase);
   }
 
-  // REQUIRES: !IsFull(), and no entry for this row yet.
+  // REQUIRES: Grow() came if ShouldGrow(), and no entry for this row yet.
   void Insert(uint64_t hash, uint32_t row);
   // REQUIRES: the entry exists.
   void Erase(uint64_t hash, uint32_t row);
@@ -81,6 +86,8 @@ class RowIndex {
     IndexLine* lines;
     uint8_t* used;  // entries of each line: looking for an empty place right after a write to the line would wait for it
   };
+
+  static constexpr uint32_t kOnPlates = kPlateLines * kLineEntries / 2;  // an index for that many entries is not a small one
 
   uint32_t LinesFor(uint32_t entries, double phase) const;
   void Replace(const Rebuild& rebuild, double phase);

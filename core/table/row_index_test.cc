@@ -38,7 +38,7 @@ class RowIndexTest : public ::testing::Test {
   RowIndexTest() { index_.Use(&memory_, kBucket); }
 
   void Insert(uint64_t hash, uint32_t row) {
-    if (index_.IsFull()) {
+    if (index_.ShouldGrow()) {
       index_.Grow(index_.size() + 1, 0.5, [&](auto&& add) {
         for (const auto& [number, its_hash] : rows_) add(its_hash, number);
       });
@@ -76,6 +76,29 @@ TEST_F(RowIndexTest, FindsEveryEntryThroughGrowthAndErasure) {
   EXPECT_EQ(index_.size(), rows_.size());
   for (const auto& [row, hash] : rows_) ASSERT_EQ(Find(hash, row), row);
   EXPECT_EQ(Find(random(), kNoRow), kNoRow);
+}
+
+TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
+  for (uint32_t row = 0; row < 1000; ++row) Insert(Mix64(row), row);
+  const auto add_nothing = [](auto&&) {};
+  RowIndex neighbour, empty_one, stranger;
+  neighbour.Use(&memory_, kBucket + 1), empty_one.Use(&memory_, kBucket + 2), stranger.Use(&memory_, kBucket + kPlateBuckets);
+  for (RowIndex* index : {&neighbour, &empty_one, &stranger}) index->Grow(500, 0.5, add_nothing);
+  for (RowIndex* index : {&neighbour, &stranger}) {
+    for (uint32_t row = 0; row < 500; ++row) index->Insert(Mix64(row), row);
+  }
+  const uint32_t lines = neighbour.shape().num_lines, more_lines = index_.shape().num_lines;
+  ASSERT_LT(lines, more_lines);
+  EXPECT_TRUE(neighbour.ShouldGrow());
+  EXPECT_FALSE(empty_one.ShouldGrow());
+  EXPECT_FALSE(stranger.ShouldGrow());
+  const size_t bytes = memory_.MemoryBytes();
+  neighbour.Grow(501, 0.5, [](auto&& add) {
+    for (uint32_t row = 0; row < 500; ++row) add(Mix64(row), row);
+  });
+  EXPECT_EQ(neighbour.shape().num_lines, more_lines);
+  EXPECT_FALSE(neighbour.ShouldGrow());
+  EXPECT_EQ(memory_.MemoryBytes(), bytes);
 }
 
 TEST_F(RowIndexTest, EntriesOfOneHashOverflowIntoLaterLinesAndComeBack) {

@@ -8,14 +8,13 @@
 namespace monolith {
 namespace {
 
-constexpr uint32_t kSmallestRun = 8;
-constexpr uint32_t kLargestRun = 256;
-
-// How many records a shard that has `size` takes at a time. On average half of them are unused, and every run has to be listed; the root
-// makes the sum of both least. Small shards take fewer, because their runs often follow each other and are listed as one.
+// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be listed. Where the
+// sum of both is least it hardly depends on the number; it is taken larger than that, because rows that follow each other are faster to
+// walk through.
 uint32_t RunLength(uint32_t size, size_t record_bytes) {
-  const double least = std::sqrt(2.0 * sizeof(RecordPool::Run) * size / static_cast<double>(record_bytes));
-  return std::clamp(std::min(static_cast<uint32_t>(least), size / 128), kSmallestRun, kLargestRun);
+  constexpr double kListedBytes = sizeof(uint32_t), kLarger = 1.4;
+  const auto length = static_cast<uint32_t>(kLarger * std::sqrt(2.0 * kListedBytes * size / static_cast<double>(record_bytes)));
+  return std::clamp(length / RecordPool::kUnit * RecordPool::kUnit, RecordPool::kUnit, RecordRuns::kLongestRun);
 }
 
 constexpr size_t kFirstImages = 64;
@@ -35,16 +34,10 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
   }
   if (fresh_ == 0) {
     const RecordPool::Run run = rows.Allocate(RunLength(size(), rows.record_bytes()));
-    if (!runs_.empty() && runs_.back().begin + uint64_t{runs_.back().count} == run.begin) {
-      runs_.back().count += run.count;
-    } else {
-      // By a quarter: twice as much, of which half is never used, would be a byte for each row of a small table.
-      if (runs_.size() == runs_.capacity()) runs_.reserve(runs_.size() + runs_.size() / 4 + 4);
-      runs_.push_back(run);
-    }
+    runs_.Add(run);
     fresh_ = run.count;
   }
-  const uint32_t row = runs_.back().begin + runs_.back().count - fresh_--;
+  const auto row = static_cast<uint32_t>(runs_.back().end() - fresh_--);
   if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
     const std::byte* next = rows.AtAllocated(row) + rows.record_bytes();
     PrefetchLines(next, rows.record_bytes());
@@ -53,7 +46,7 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
 }
 
 uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
-  if (index.IsFull()) Reserve(rows, bucket, size() + 1);
+  if (index.ShouldGrow()) Reserve(rows, bucket, size() + 1);
   const uint32_t row = TakeRecord(rows);
   RowHeader& header = *HeaderOf(rows.AtAllocated(row));
   header.key = key;
@@ -87,7 +80,7 @@ void TableShard::EraseAll(RecordPool& rows, const HistoryClock& clock) {
 
 void TableShard::Forget() {
   index.Forget();
-  runs_.clear();
+  runs_.Clear();
   fresh_ = 0;
   free_ = kNoRow;
   images_.clear();
@@ -147,7 +140,7 @@ void TableShard::ForgetChanges(uint32_t before) {
 
 size_t TableShard::MemoryBytes() const {
   // Room for images that was never written to is not memory.
-  return sizeof(*this) + runs_.capacity() * sizeof(runs_[0]) + images_.size() +
+  return sizeof(*this) + runs_.MemoryBytes() + images_.size() +
          changed_.capacity() * sizeof(uint32_t) + logged_.capacity() * sizeof(LoggedEpoch);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/prefetch.h"
 #include "memory/record_pool.h"
+#include "table/record_runs.h"
 #include "table/row.h"
 #include "table/row_index.h"
 
@@ -94,7 +95,7 @@ class TableShard {
   void LogChange(uint32_t row, uint32_t epoch);
   uint32_t TakeRecord(RecordPool& rows);
 
-  std::vector<RecordPool::Run> runs_;  // ascending and disjoint; the records this shard owns
+  RecordRuns runs_;
   uint32_t fresh_ = 0;                 // records of the last run never used yet
   uint32_t free_ = kNoRow;             // head of the list of erased records, linked through their keys
 
@@ -110,21 +111,19 @@ template <typename Visit>
 uint32_t TableShard::VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
   constexpr uint32_t kAhead = 16;  // records between asking for a header and looking at it
   const RecordPool::View records = rows.view();
-  auto run = std::partition_point(runs_.begin(), runs_.end(), [from](const RecordPool::Run& each) {
-    return each.begin + uint64_t{each.count} <= from;
-  });
-  auto ahead_run = run;
-  uint32_t ahead = run == runs_.end() ? 0 : std::max(from, run->begin);
+  size_t ahead_run = runs_.FirstFrom(from);
+  uint32_t ahead = ahead_run == runs_.size() ? 0 : std::max(from, runs_[ahead_run].begin);
   const auto ask_for_next = [&] {
-    if (ahead_run == runs_.end()) return;
+    if (ahead_run == runs_.size()) return;
     Prefetch(records.AtAllocated(ahead));
-    if (++ahead < ahead_run->begin + ahead_run->count) return;
-    if (++ahead_run != runs_.end()) ahead = ahead_run->begin;
+    if (++ahead < runs_[ahead_run].end()) return;
+    if (++ahead_run != runs_.size()) ahead = runs_[ahead_run].begin;
   };
   for (uint32_t i = 0; i < kAhead; ++i) ask_for_next();
-  for (; run != runs_.end(); ++run) {
-    const uint32_t used = run->count - (run + 1 == runs_.end() ? fresh_ : 0);
-    for (uint32_t row = std::max(from, run->begin); row < run->begin + used; ++row) {
+  for (size_t i = runs_.FirstFrom(from); i < runs_.size(); ++i) {
+    const RecordPool::Run run = runs_[i];
+    const uint64_t end = run.end() - (i + 1 == runs_.size() ? fresh_ : 0);
+    for (uint32_t row = std::max(from, run.begin); row < end; ++row) {
       if (limit-- == 0) return row;
       ask_for_next();
       if (IsLive(*HeaderOf(records.AtAllocated(row)))) visit(row);
