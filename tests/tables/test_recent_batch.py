@@ -108,12 +108,12 @@ def test_a_loop_that_only_looks_up_plans_nothing(monkeypatch: pytest.MonkeyPatch
 def test_ids_that_changed_meanwhile_get_a_plan_of_their_own() -> None:
     recent, table, ids = RecentBatch(), new_table(), batch(1)
     assert not recent.expects_update(ids)
-    assert recent.take_plan(ids) is None
+    assert recent.take_plan(ids, ids) is None
     assert recent.expects_update(ids)
     plan = table.plan(ids).core
     recent.keep(ids, plan)
     ids[0] += 1
-    assert recent.take_plan(ids) is None
+    assert recent.take_plan(ids, ids) is None
     assert not recent.expects_update(ids)
 
 
@@ -121,8 +121,8 @@ def test_a_plan_is_given_away_once() -> None:
     recent, table, ids = RecentBatch(), new_table(), batch(1)
     plan = table.plan(ids).core
     recent.keep(ids, plan)
-    assert recent.take_plan(ids) is plan
-    assert recent.take_plan(ids) is None
+    assert recent.take_plan(ids, ids) is plan
+    assert recent.take_plan(ids, ids) is None
 
 
 def test_threads_do_not_see_each_others_batches() -> None:

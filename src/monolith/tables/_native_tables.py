@@ -29,7 +29,7 @@ LearningRates: TypeAlias = "float | Floats"
 
 
 class NativeTables:
-    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; it never changes."""
+    """Tables in sorted-name order over one `_core.Group`. Any thread may call it; what it tells never changes."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.configs = sorted_by_name(configs)
@@ -38,6 +38,7 @@ class NativeTables:
         self.dims = tuple(config.dim for config in self.configs)
         self.subjects = tuple(f"table {name!r}" for name in self.names)
         self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()
+        self._last_splits = 0, np.zeros(2, np.int64)
         self.evictions = tuple(
             BackgroundEviction(self, every_seconds=config.evict_every_seconds, table=number)
             for number, config in enumerate(self.configs)
@@ -68,7 +69,11 @@ class NativeTables:
     def splits_for(self, table: int, num_ids: int) -> NDArray[np.int64]:
         """table_splits of a call in which one table has all the ids."""
         if len(self.names) == 1:
-            return np.array((0, num_ids), np.int64)
+            last_num_ids, splits = self._last_splits  # batches mostly have the same size
+            if last_num_ids != num_ids:
+                splits = np.array((0, num_ids), np.int64)
+                self._last_splits = num_ids, splits
+            return splits
         splits = np.zeros(len(self.names) + 1, np.int64)
         splits[table + 1 :] = num_ids
         return splits

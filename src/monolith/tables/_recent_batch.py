@@ -27,17 +27,17 @@ class RecentBatch(threading.local):
 
     def __init__(self) -> None:
         self._is_training = False
-        self._looked_up: tuple[int, int] | None = None
-        """Where the ids of the last lookup lay, and how many they were."""
+        self._looked_up: int | None = None
+        """Which object the ids of the last lookup were."""
         self._ids: NDArray[np.int64] | None = None
         self._plan: _core.Plan | None = None
         """Of `_ids`, until an update takes it."""
 
-    def expects_update(self, ids: NDArray[np.int64]) -> bool:
-        """Whether a lookup of these ids should make a plan and `keep` it."""
+    def expects_update(self, given: object) -> bool:
+        """Whether a lookup of the ids in this object should make a plan and `keep` it."""
         if self._plan is not None:
             self._plan, self._is_training = None, False
-        self._looked_up = _place_of(ids)
+        self._looked_up = id(given)
         return self._is_training
 
     def keep(self, ids: NDArray[np.int64], plan: _core.Plan) -> None:
@@ -46,15 +46,11 @@ class RecentBatch(threading.local):
         np.copyto(self._ids, ids)
         self._plan = plan
 
-    def take_plan(self, ids: NDArray[np.int64]) -> _core.Plan | None:
-        """The plan of these ids if they are the ones that were looked up last; it is given away once."""
+    def take_plan(self, given: object, ids: NDArray[np.int64]) -> _core.Plan | None:
+        """The plan of these ids, given as this object, if they were looked up last; it is given away once."""
         plan, self._plan = self._plan, None
         if plan is None:
-            self._is_training = self._looked_up == _place_of(ids)
+            self._is_training = self._looked_up == id(given)
             return None
         self._is_training = np.array_equal(self._ids, ids)  # type: ignore[arg-type]  # kept with the plan
         return plan if self._is_training else None
-
-
-def _place_of(ids: NDArray[np.int64]) -> tuple[int, int]:
-    return ids.__array_interface__["data"][0], ids.size

@@ -92,7 +92,7 @@ class HashTable(WholeGroup):
         flat, number = array.reshape(-1), step_number(step, self._subject)
         values = new_rows((*array.shape, self.dim))
         splits = self.native.splits_for(self._number, array.size)
-        if flat.size < FEWEST_IDS or not self._recent.expects_update(flat):
+        if flat.size < FEWEST_IDS or not self._recent.expects_update(ids):
             self._core.lookup(flat, splits, values.reshape(-1), number)
             return hand_back(values, ids)
         plan = self._core.plan(flat, splits, True)
@@ -189,7 +189,7 @@ class HashTable(WholeGroup):
         number = step_number(step, subject)
         rates = self.native.rates({self._number: learning_rates}, number)
         flat = array.reshape(-1)
-        plan = self._recent.take_plan(flat) if dedup and flat.size >= FEWEST_IDS else None
+        plan = self._recent.take_plan(ids, flat) if dedup and flat.size >= FEWEST_IDS else None
         if plan is None:
             plan = self._core.plan(flat, self.native.splits_for(self._number, flat.size), dedup)
         applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
