@@ -12,6 +12,16 @@ constexpr size_t kExtentBytes = size_t{64} << 20;
 // The start of the first extent stays on small pages: a table of a few rows should not cost a huge page.
 constexpr size_t kSmallStart = 2 * kHugePage;
 
+// Records that a lane takes at once: few while the pool is small, or it would seem to hold more than it does.
+constexpr uint64_t kMostPerLane = 256;
+constexpr uint64_t kLaneFraction = 1024;
+
+int ThisThread() {
+  static std::atomic<int> threads{0};
+  thread_local const int number = threads.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
 }  // namespace
 
 RecordPool::RecordPool(size_t record_bytes) : record_bytes_(record_bytes) {
@@ -37,8 +47,23 @@ size_t RecordPool::ExtentBytes() const {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
 
-RecordPool::Run RecordPool::Allocate(uint32_t wanted) {
+RecordPool::Run RecordPool::Allocate(uint32_t wanted, uint64_t from) {
   MONOLITH_CHECK(wanted > 0 && wanted % kUnit == 0);
+  Lane& lane = lanes_[static_cast<unsigned>(ThisThread()) % kNumLanes];
+  std::lock_guard lock(lane.mutex);
+  if (lane.next == lane.end) {
+    const uint64_t share = std::min(kMostPerLane, allocated() / kLaneFraction) / kUnit * kUnit;
+    const Run run = TakeFresh(std::max(wanted, static_cast<uint32_t>(share)));
+    lane.next = run.begin;
+    lane.end = run.end();
+  }
+  if (lane.next < from) return TakeFresh(wanted);
+  const auto count = static_cast<uint32_t>(std::min<uint64_t>(wanted, lane.end - lane.next));
+  lane.next += count;
+  return {static_cast<uint32_t>(lane.next - count), count};
+}
+
+RecordPool::Run RecordPool::TakeFresh(uint32_t wanted) {
   std::lock_guard lock(mutex_);
   const uint64_t next = next_.load(std::memory_order_relaxed);
   // The last number stands for "no record" with our users, so it is never handed out.
@@ -61,6 +86,7 @@ void RecordPool::Clear() {
     DropPages(extents_[i >> extent_shift_].load(std::memory_order_relaxed), ExtentBytes());
   }
   next_.store(0, std::memory_order_relaxed);
+  for (Lane& lane : lanes_) lane.next = lane.end = 0;
 }
 
 }  // namespace monolith

@@ -58,14 +58,23 @@ class RecordPool {
   // As At(), for numbers known to be allocated.
   std::byte* AtAllocated(uint32_t number) const { return view().AtAllocated(number); }
 
-  // At most `wanted` fresh records, numbered upwards from all earlier ones. REQUIRES: a positive multiple of kUnit. Throws
-  // kResourceExhausted.
-  Run Allocate(uint32_t wanted);
+  // At most `wanted` fresh records, all of them numbered `from` or above. What one thread asks for in a row follows each other in memory,
+  // whatever others ask for meanwhile. REQUIRES: a positive multiple of kUnit. Throws kResourceExhausted.
+  Run Allocate(uint32_t wanted, uint64_t from);
   void Clear();
-  // Records handed out since the last Clear().
+  // Records handed out, or kept for a thread, since the last Clear().
   uint64_t allocated() const { return next_.load(std::memory_order_relaxed); }
 
  private:
+  // Records kept for the threads that use the lane.
+  struct alignas(64) Lane {
+    std::mutex mutex;  // guards the others
+    uint64_t next = 0;
+    uint64_t end = 0;
+  };
+  static constexpr int kNumLanes = 16;
+
+  Run TakeFresh(uint32_t wanted);
   size_t ExtentBytes() const;
   size_t NumExtents() const { return size_t{1} << (32 - extent_shift_); }
 
@@ -74,6 +83,7 @@ class RecordPool {
   uint32_t extent_mask_;
   std::atomic<std::byte*>* extents_;  // NumExtents() pointers, on pages that are resident only where used
 
+  Lane lanes_[kNumLanes];
   std::mutex mutex_;  // guards growth
   std::atomic<uint64_t> next_{0};
 };

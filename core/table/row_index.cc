@@ -12,10 +12,10 @@ namespace {
 
 // The load at which an index grows, and how much: both differ between siblings, so that they do not all grow in one batch.
 // At such loads about 3 % of the entries have overflowed their home line and cost a second line to find.
-constexpr double kMinFullLoad = 0.81;
-constexpr double kMaxFullLoad = 0.87;
-constexpr double kSlowestGrowth = 1.17;
-constexpr double kFastestGrowth = 1.33;
+constexpr double kMinFullLoad = 0.83;
+constexpr double kMaxFullLoad = 0.89;
+constexpr double kSlowestGrowth = 1.25;
+constexpr double kFastestGrowth = 1.45;
 constexpr uint16_t kStickyPassed = 0xffff;  // saturated: searches go on past such a line for ever, which is slow but right
 
 uint32_t EntriesAtFullLoad(uint32_t num_lines, double phase) {

@@ -8,12 +8,11 @@
 namespace monolith {
 namespace {
 
-// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be listed. Where the
-// sum of both is least it hardly depends on the number; it is taken larger than that, because rows that follow each other are faster to
-// walk through.
+// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be listed, if only
+// every other one, because many follow each other. This makes the sum of both least.
 uint32_t RunLength(uint32_t size, size_t record_bytes) {
-  constexpr double kListedBytes = sizeof(uint32_t), kLarger = 1.4;
-  const auto length = static_cast<uint32_t>(kLarger * std::sqrt(2.0 * kListedBytes * size / static_cast<double>(record_bytes)));
+  constexpr double kListedBytes = sizeof(uint32_t) / 2.0;
+  const auto length = static_cast<uint32_t>(std::sqrt(2.0 * kListedBytes * size / static_cast<double>(record_bytes)));
   return std::clamp(length / RecordPool::kUnit * RecordPool::kUnit, RecordPool::kUnit, RecordRuns::kLongestRun);
 }
 
@@ -33,7 +32,7 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     return row;
   }
   if (fresh_ == 0) {
-    const RecordPool::Run run = rows.Allocate(RunLength(size(), rows.record_bytes()));
+    const RecordPool::Run run = rows.Allocate(RunLength(size(), rows.record_bytes()), runs_.empty() ? 0 : runs_.back().end());
     runs_.Add(run);
     fresh_ = run.count;
   }
