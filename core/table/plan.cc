@@ -30,9 +30,13 @@ class Planner {
   Plan Make() {
     CountCells();
     SortIntoCells();
-    MakeUnique();
-    NumberUnique();
-    Link();
+    if (plan_.deduplicated) {
+      MakeUnique();
+      NumberUnique();
+      Link();
+    } else {
+      KeepEach();
+    }
     return std::move(plan_);
   }
 
@@ -102,20 +106,12 @@ class Planner {
     cell_unique_ = Buffer<uint32_t>(num_cells_);
     ForCells([this](size_t cell) {
       const uint32_t begin = cell_begin_[cell], size = cell_begin_[cell + 1] - begin;
-      cell_unique_[cell] = plan_.deduplicated ? Deduplicate(begin, size) : NumberEach(begin, size);
+      cell_unique_[cell] = Deduplicate(begin, size);
     });
   }
 
-  uint32_t NumberEach(uint32_t begin, uint32_t size) {
-    for (uint32_t j = 0; j < size; ++j) {
-      local_[begin + j] = j;
-      counts_[begin + j] = 1;
-    }
-    return size;
-  }
-
   uint32_t Deduplicate(uint32_t begin, uint32_t size) {
-    if (size <= 1) return NumberEach(begin, size);
+    if (size == 0) return 0;
     thread_local std::vector<uint32_t> table;  // open addressing, local number + 1, 0 = empty
     const int bits = std::bit_width(size) + 1;
     const size_t slots = size_t{1} << bits;
@@ -172,6 +168,23 @@ class Planner {
         const uint32_t u = local_[j];
         plan_.order[counts_[begin + u]++] = sorted_positions_[j];
         plan_.inverse[sorted_positions_[j]] = static_cast<int32_t>(first + u);
+      }
+    });
+  }
+
+  // Every occurrence counts as an id of its own.
+  void KeepEach() {
+    plan_.unique = std::move(sorted_ids_);
+    plan_.order = std::move(sorted_positions_);
+    plan_.splits = Buffer<int64_t>(num_cells_ + 1);
+    std::copy_n(cell_begin_.data(), num_cells_ + 1, plan_.splits.data());
+    plan_.starts = Buffer<int32_t>(ids_.size() + 1);
+    plan_.starts[ids_.size()] = static_cast<int32_t>(NumIds());
+    plan_.inverse = Buffer<int32_t>(ids_.size());
+    ParallelFor(num_chunks_, [&](int chunk) {
+      for (int64_t place = NumIds() * chunk / num_chunks_; place < NumIds() * (chunk + 1) / num_chunks_; ++place) {
+        plan_.starts[place] = static_cast<int32_t>(place);
+        plan_.inverse[plan_.order[place]] = static_cast<int32_t>(place);
       }
     });
   }
