@@ -1,6 +1,7 @@
 #include "memory/record_pool.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "memory/pages.h"
@@ -26,7 +27,7 @@ int ThisThread() {
 
 RecordPool::RecordPool(size_t record_bytes) : record_bytes_(record_bytes) {
   MONOLITH_CHECK(record_bytes > 0 && record_bytes % 8 == 0);
-  extent_shift_ = 6;
+  extent_shift_ = std::countr_zero(kSmallestExtent);
   while (extent_shift_ < 24 && (record_bytes << (extent_shift_ + 1)) <= kExtentBytes) ++extent_shift_;
   extent_mask_ = (uint32_t{1} << extent_shift_) - 1;
   const size_t directory_bytes = NumExtents() * sizeof(*extents_);

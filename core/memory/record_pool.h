@@ -14,12 +14,14 @@ namespace monolith {
 
 class RecordPool {
  public:
-  struct Run {  // records [begin, begin + count), both of them multiples of kUnit
+  struct Run {  // records [begin, begin + count), both of them multiples of kUnit; in one piece of memory
     uint32_t begin;
     uint32_t count;
     uint64_t end() const { return uint64_t{begin} + count; }
   };
   static constexpr uint32_t kUnit = 8;
+  // Records whose numbers begin alike up to a multiple of this lie in one piece of memory.
+  static constexpr uint32_t kSmallestExtent = 64;
 
   // REQUIRES: record_bytes is a positive multiple of 8.
   explicit RecordPool(size_t record_bytes);

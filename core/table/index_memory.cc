@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostLevels = (size_t{1} << 16) - kPlateLines;
 constexpr size_t kDirectoryBytes = kMostLevels * kPlateColumns * sizeof(std::atomic<IndexLine*>);
 constexpr size_t kPlateBytes = kPlateBuckets * kPlateLines * sizeof(IndexLine);
-constexpr size_t kMappingBytes = 8 * kHugePage;  // of plates
+constexpr size_t kMappingBytes = 8 * kHugePage;             // of plates
 constexpr size_t kMappedBytes = kMappingBytes + kHugePage;  // the last one is never written to, and so takes no memory
 static_assert(kReadableBehindLine <= kHugePage);
 static_assert(kMappingBytes % kPlateBytes == 0);

@@ -22,7 +22,7 @@
 
 namespace monolith {
 
-inline constexpr uint32_t kPlateLines = 16;   // of one bucket on one plate
+inline constexpr uint32_t kPlateLines = 16;    // of one bucket on one plate
 inline constexpr uint32_t kPlateBuckets = 16;  // that share a plate
 inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 

@@ -3,7 +3,7 @@
 // Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of the one before
 // are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a Neoverse N1 a request whose page has to
 // be looked up holds back whatever does not fit the reorder buffer behind it, so what counts is how few instructions lie between one
-// request and the next; hence short loops, without branches that cannot be foreseen. What is not found at the first guess, one id in 15,
+// request and the next; hence short loops, without branches that cannot be foreseen. What is not found at the first guess, one id in 20,
 // gets a second one; ids that are not found then are left over for the long way (table/row_reader.h). Used by one thread.
 #pragma once
 

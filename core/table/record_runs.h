@@ -14,7 +14,7 @@ namespace monolith {
 class RecordRuns {
  public:
   using Run = RecordPool::Run;
-  static constexpr uint32_t kLongestRun = 64;
+  static constexpr uint32_t kLongestRun = RecordPool::kSmallestExtent;
 
   bool empty() const { return packed_.empty(); }
   size_t size() const { return packed_.size(); }
@@ -28,9 +28,10 @@ class RecordRuns {
     return static_cast<size_t>(std::partition_point(packed_.begin(), packed_.end(), is_before) - packed_.begin());
   }
 
-  // REQUIRES: it comes after all others and is no longer than kLongestRun.
+  // Runs that follow each other become one, but none that lies on both sides of a multiple of kLongestRun: the memory of a run is in one
+  // piece. REQUIRES: it comes after all others, is no longer than kLongestRun, and its own memory is in one piece.
   void Add(Run run) {
-    if (!empty() && back().end() == run.begin && back().count + run.count <= kLongestRun) {
+    if (!empty() && back().end() == run.begin && back().count + run.count <= kLongestRun && run.begin % kLongestRun != 0) {
       packed_.back() = Packed({back().begin, back().count + run.count});
       return;
     }

@@ -58,8 +58,8 @@ class RowIndex {
   bool ShouldGrow() const {
     const uint32_t entries = size();
     if (entries >= limit_) return true;
-    // One that is far emptier than its neighbours would be rebuilt for nothing.
-    return limit_ >= kOnPlates && entries >= limit_ / 2 && memory_->LinesOnPlates(bucket_) > shape().num_lines;
+    // One that is far emptier than its neighbours would be rebuilt for nothing. There is no hurry, so not every entry asks.
+    return entries % 16 == 0 && limit_ >= kOnPlates && entries >= limit_ / 2 && memory_->LinesOnPlates(bucket_) > shape().num_lines;
   }
   // Makes room for at least `entries`, and for growth beyond them. for_each(add) must call add(hash, row) for every entry. Neighbours that
   // share plates have the same phase; other phases in [0, 1) spread the growth of the other indexes over time.

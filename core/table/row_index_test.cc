@@ -83,9 +83,9 @@ TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
   const auto add_nothing = [](auto&&) {};
   RowIndex neighbour, empty_one, stranger;
   neighbour.Use(&memory_, kBucket + 1), empty_one.Use(&memory_, kBucket + 2), stranger.Use(&memory_, kBucket + kPlateBuckets);
-  for (RowIndex* index : {&neighbour, &empty_one, &stranger}) index->Grow(500, 0.5, add_nothing);
+  for (RowIndex* index : {&neighbour, &empty_one, &stranger}) index->Grow(512, 0.5, add_nothing);
   for (RowIndex* index : {&neighbour, &stranger}) {
-    for (uint32_t row = 0; row < 500; ++row) index->Insert(Mix64(row), row);
+    for (uint32_t row = 0; row < 512; ++row) index->Insert(Mix64(row), row);
   }
   const uint32_t lines = neighbour.shape().num_lines, more_lines = index_.shape().num_lines;
   ASSERT_LT(lines, more_lines);
@@ -93,8 +93,8 @@ TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
   EXPECT_FALSE(empty_one.ShouldGrow());
   EXPECT_FALSE(stranger.ShouldGrow());
   const size_t bytes = memory_.MemoryBytes();
-  neighbour.Grow(501, 0.5, [](auto&& add) {
-    for (uint32_t row = 0; row < 500; ++row) add(Mix64(row), row);
+  neighbour.Grow(513, 0.5, [](auto&& add) {
+    for (uint32_t row = 0; row < 512; ++row) add(Mix64(row), row);
   });
   EXPECT_EQ(neighbour.shape().num_lines, more_lines);
   EXPECT_FALSE(neighbour.ShouldGrow());

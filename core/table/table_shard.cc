@@ -58,7 +58,7 @@ uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, in
 
 void TableShard::Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries) {
   index.Grow(entries, PhaseOf(bucket / kPlateBuckets), [&](auto&& add) {
-    VisitAll(rows, [&, records = rows.view()](uint32_t row) { add(HashId(HeaderOf(records.AtAllocated(row))->key), row); });
+    VisitRecords(rows, 0, kNoRow, [&](uint32_t row, const std::byte* record) { add(HashId(HeaderOf(record)->key), row); });
   });
 }
 

@@ -62,10 +62,15 @@ class TableShard {
     header.meta = MakeMeta(FrequencyOf(header), clock.epoch);
   }
 
-  // Calls visit(row number) for the live rows numbered from `from` on, at most `limit` records looked at; returns where to go on,
+  // Calls visit(row number, record) for the live rows numbered from `from` on, at most `limit` records looked at; returns where to go on,
   // kNoRow at the end. Row numbers ascend.
   template <typename Visit>
-  uint32_t VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const;
+  uint32_t VisitRecords(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const;
+  // As VisitRecords(), for a visit(row number).
+  template <typename Visit>
+  uint32_t VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
+    return VisitRecords(rows, from, limit, [&visit](uint32_t row, const std::byte*) { visit(row); });
+  }
   template <typename Visit>
   void VisitAll(const RecordPool& rows, Visit&& visit) const {
     VisitFrom(rows, 0, kNoRow, visit);
@@ -108,25 +113,33 @@ class TableShard {
 };
 
 template <typename Visit>
-uint32_t TableShard::VisitFrom(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
+uint32_t TableShard::VisitRecords(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const {
   constexpr uint32_t kAhead = 16;  // records between asking for a header and looking at it
   const RecordPool::View records = rows.view();
-  size_t ahead_run = runs_.FirstFrom(from);
-  uint32_t ahead = ahead_run == runs_.size() ? 0 : std::max(from, runs_[ahead_run].begin);
+  const size_t record_bytes = rows.record_bytes(), first_run = runs_.FirstFrom(from);
+  size_t asked_run = first_run;
+  const std::byte* asked = nullptr;
+  uint64_t left_to_ask = 0;  // of the run before `asked_run`
   const auto ask_for_next = [&] {
-    if (ahead_run == runs_.size()) return;
-    Prefetch(records.AtAllocated(ahead));
-    if (++ahead < runs_[ahead_run].end()) return;
-    if (++ahead_run != runs_.size()) ahead = runs_[ahead_run].begin;
+    if (left_to_ask == 0) {
+      if (asked_run == runs_.size()) return;
+      const RecordPool::Run run = runs_[asked_run++];
+      asked = records.AtAllocated(std::max(from, run.begin));
+      left_to_ask = run.end() - std::max(from, run.begin);
+    }
+    Prefetch(asked);
+    asked += record_bytes;
+    --left_to_ask;
   };
   for (uint32_t i = 0; i < kAhead; ++i) ask_for_next();
-  for (size_t i = runs_.FirstFrom(from); i < runs_.size(); ++i) {
+  for (size_t i = first_run; i < runs_.size(); ++i) {
     const RecordPool::Run run = runs_[i];
     const uint64_t end = run.end() - (i + 1 == runs_.size() ? fresh_ : 0);
-    for (uint32_t row = std::max(from, run.begin); row < end; ++row) {
+    uint32_t row = std::max(from, run.begin);
+    for (const std::byte* record = records.AtAllocated(row); row < end; ++row, record += record_bytes) {
       if (limit-- == 0) return row;
       ask_for_next();
-      if (IsLive(*HeaderOf(records.AtAllocated(row)))) visit(row);
+      if (IsLive(*HeaderOf(record))) visit(row, record);
     }
   }
   return kNoRow;
