@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parent.parent / "gather.cpp"
 WAYS = {"library": "gather, memcpy", "fixed": "gather, row size compiled in"}
-LIMITS = {"library": 0.5}
-"""Rows of a table have a size that is known when it runs, as the memcpy's; the other way is there to compare."""
+LIMIT = 0.5
 
 
 class Gather:
@@ -73,7 +72,7 @@ def measure(setting: Setting) -> list[Measurement]:
             peer=peer,
             peer_figure=statistics.median(figures[way]),
             ratio=median_ratio(figures["ours"], figures[way]),
-            limit=LIMITS.get(way),
+            limit=LIMIT,
             note=f"array of {array_bytes / 2**30:.2f} GiB as the table has; ours {spread(figures['ours'])}",
         )
         for way, peer in WAYS.items()

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
     from monolith.tables import HashTable
 
-LIMITS = {"reinitialize": 8.0}
-"""The one call that inserts and does nothing else; the others take an optimizer step or add given rows, too."""
+LIMIT = 8.0
 
 
 def measure(setting: Setting) -> list[Measurement]:
@@ -41,7 +40,7 @@ def measure(setting: Setting) -> list[Measurement]:
             measure=f"insert of {setting.large_rows:,} unseen ids by {name}, from empty",
             figure=statistics.median(each),
             unit="M rows/s",
-            limit=LIMITS.get(name),
+            limit=LIMIT,
             note=f"initializer RandomUniform; {spread(each)}",
         )
         for name, each in figures.items()
