@@ -1,5 +1,6 @@
-// What the extension is made of: one Bind function per concept, each in the file of its name, all called once by module.cpp
-// while the interpreter holds the GIL. Bindings convert, check shapes and release the GIL; they hold no logic and no state.
+// What the extension is made of: one Bind function per concept, each in the file of its name, all called once by
+// module.cpp while the interpreter holds the GIL. Bindings convert, check shapes and release the GIL; they hold no
+// logic and no state.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -13,7 +13,8 @@ namespace monolith {
 
 void BindCut(nb::module_& m) {
   nb::class_<BlockIterator>(m, "BlockIterator")
-      .def("__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> BlockIterator"))
+      .def(
+          "__iter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __iter__(self) -> BlockIterator"))
       .def("__next__", &BlockIterator::Next, nb::sig("def __next__(self) -> bytes"));
   nb::class_<Cut>(m, "Cut")
       .def_prop_ro("epoch", &Cut::epoch)

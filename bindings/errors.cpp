@@ -1,8 +1,7 @@
 // One table from the core's error codes to the Python exceptions of monolith.errors.
-#include "base/error.h"
-
 #include <exception>
 
+#include "base/error.h"
 #include "bindings.h"
 
 namespace nb = nanobind;

@@ -38,9 +38,7 @@ using WritableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device
 // Name, kind, width, slot.
 using ColumnTuple = std::tuple<std::string, int, int64_t, int64_t>;
 
-std::string_view ViewOf(const ByteArray& bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+std::string_view ViewOf(const ByteArray& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
 // Bits in the order of the fields of Framing.
 Framing FramingOf(uint32_t bits) {
@@ -50,16 +48,15 @@ Framing FramingOf(uint32_t bits) {
 using ScanTuple = std::tuple<VectorArray<int64_t>, uint64_t, uint64_t, int, std::string, uint64_t>;
 
 ScanTuple TupleOf(FrameScan&& scan) {
-  return {ArrayOf(std::move(scan.spans)), scan.consumed, scan.wanted, static_cast<int>(scan.problem),
-          std::move(scan.reason),         scan.resume};
+  return {ArrayOf(std::move(scan.spans)), scan.consumed,          scan.wanted,
+          static_cast<int>(scan.problem), std::move(scan.reason), scan.resume};
 }
 
 ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bool at_end, uint64_t max_record_bytes,
                     uint64_t max_records) {
   if (begin > bytes.size()) throw Error(Code::kInvalidArgument, "begin lies behind the end of the bytes");
-  FrameScan scan = WithoutGil([&] {
-    return ScanFrames(ViewOf(bytes), begin, FramingOf(framing), at_end, {max_record_bytes, max_records});
-  });
+  FrameScan scan = WithoutGil(
+      [&] { return ScanFrames(ViewOf(bytes), begin, FramingOf(framing), at_end, {max_record_bytes, max_records}); });
   return TupleOf(std::move(scan));
 }
 
@@ -95,8 +92,7 @@ void BindFrames(nb::module_& m) {
         return WithoutGil([&] { return FindTfRecord(ViewOf(bytes), begin); });
       },
       "bytes"_a.noconvert(), "begin"_a);
-  m.def(
-      "masked_crc32c", [](const nb::bytes& bytes) { return MaskCrc(Crc32c(bytes.data(), bytes.size())); }, "bytes"_a);
+  m.def("masked_crc32c", [](const nb::bytes& bytes) { return MaskCrc(Crc32c(bytes.data(), bytes.size())); }, "bytes"_a);
   m.def(
       "snappy_compress",
       [](const nb::bytes& bytes) {
@@ -127,9 +123,9 @@ std::vector<ColumnSpec> SpecsOf(const std::vector<ColumnTuple>& columns) {
 using TextLists = nb::typed<nb::list, nb::typed<nb::list, nb::bytes>>;
 
 // The arrays in the order of ParsedBatch, then what was left out.
-using BatchTuple = std::tuple<int64_t, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<float>,
-                              VectorArray<int64_t>, VectorArray<float>, VectorArray<int64_t>, TextLists,
-                              VectorArray<int64_t>, std::vector<std::string>>;
+using BatchTuple =
+    std::tuple<int64_t, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<float>, VectorArray<int64_t>,
+               VectorArray<float>, VectorArray<int64_t>, TextLists, VectorArray<int64_t>, std::vector<std::string>>;
 
 BatchTuple TupleOf(ParsedBatch&& batch) {
   nb::list columns;

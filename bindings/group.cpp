@@ -61,7 +61,7 @@ void InitGroup(Group* group, nb::list tables, const std::optional<KernelPair>& a
   new (group) Group(std::move(specs), std::move(filter));
 }
 
-std::vector<int> SegmentNumbers(const Group& group, int table, int Segment::*member) {
+std::vector<int> SegmentNumbers(const Group& group, int table, int Segment::* member) {
   std::vector<int> numbers;
   for (const Segment& segment : group.table(table).spec.segments()) numbers.push_back(segment.*member);
   return numbers;
@@ -137,16 +137,27 @@ void BindPlan(nb::module_& m) {
 void BindSchema(nb::class_<Group>& group) {
   group.def("__init__", &InitGroup, "tables"_a, "admission"_a.none())
       .def_prop_ro("num_tables", &Group::num_tables)
-      .def("table_name", [](const Group& self, int table) { return self.table(table).spec.name; }, "table"_a)
-      .def("dim", [](const Group& self, int table) { return self.table(table).spec.dim(); }, "table"_a)
-      .def("num_segments", [](const Group& self, int table) { return self.table(table).spec.segments().size(); }, "table"_a)
-      .def("segment_dims", [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::dim); }, "table"_a)
-      .def("segment_state_bytes",
-           [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::state_bytes); }, "table"_a)
-      .def("state_bytes", [](const Group& self, int table) { return self.table(table).spec.state_bytes(); }, "table"_a)
-      .def("row_bytes", [](const Group& self, int table) { return self.table(table).spec.row_bytes(); }, "table"_a)
-      .def("schema", [](const Group& self, int table) { return self.table(table).spec.SchemaText(); }, "table"_a)
-      .def("digest", [](const Group& self, int table) { return self.table(table).digest; }, "table"_a)
+      .def(
+          "table_name", [](const Group& self, int table) { return self.table(table).spec.name; }, "table"_a)
+      .def(
+          "dim", [](const Group& self, int table) { return self.table(table).spec.dim(); }, "table"_a)
+      .def(
+          "num_segments", [](const Group& self, int table) { return self.table(table).spec.segments().size(); },
+          "table"_a)
+      .def(
+          "segment_dims", [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::dim); },
+          "table"_a)
+      .def(
+          "segment_state_bytes",
+          [](const Group& self, int table) { return SegmentNumbers(self, table, &Segment::state_bytes); }, "table"_a)
+      .def(
+          "state_bytes", [](const Group& self, int table) { return self.table(table).spec.state_bytes(); }, "table"_a)
+      .def(
+          "row_bytes", [](const Group& self, int table) { return self.table(table).spec.row_bytes(); }, "table"_a)
+      .def(
+          "schema", [](const Group& self, int table) { return self.table(table).spec.SchemaText(); }, "table"_a)
+      .def(
+          "digest", [](const Group& self, int table) { return self.table(table).digest; }, "table"_a)
       .def("num_values", &Group::NumValues, "plan"_a);
 }
 
@@ -217,8 +228,8 @@ void BindWrites(nb::class_<Group>& group) {
           "known_finite"_a = false)
       .def(
           "assign",
-          [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times, bool add,
-             int64_t step) {
+          [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,
+             bool add, int64_t step) {
             return WithoutGil([&] { return self.Assign(table, Span(ids), Span(values), Span(times), add, step); });
           },
           "table"_a, "ids"_a.noconvert(), "values"_a.noconvert(), "times"_a.noconvert(), "add"_a, "step"_a)
@@ -243,11 +254,13 @@ void BindWrites(nb::class_<Group>& group) {
 }
 
 void BindWhole(nb::class_<Group>& group) {
-  group.def("size", [](const Group& self, int table) { return self.table(table).Size(); }, "table"_a)
-      .def("newest_time", [](const Group& self, int table) { return self.table(table).newest_time.load(); }, "table"_a)
+  group.def(
+           "size", [](const Group& self, int table) { return self.table(table).Size(); }, "table"_a)
       .def(
-          "ids",
-          [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); }, "table"_a)
+          "newest_time", [](const Group& self, int table) { return self.table(table).newest_time.load(); }, "table"_a)
+      .def(
+          "ids", [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); },
+          "table"_a)
       .def("stats", &StatsOf, "table"_a)
       .def("mark", &Group::Mark, nb::call_guard<nb::gil_scoped_release>())
       .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
@@ -260,8 +273,7 @@ void BindWhole(nb::class_<Group>& group) {
       .def(
           "changes",
           [](Group& self, uint64_t since, std::pair<uint32_t, uint32_t> buckets, bool state) {
-            return BlockIterator(
-                WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
+            return BlockIterator(WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
           },
           "since"_a, "buckets"_a, "state"_a, nb::keep_alive<0, 1>())
       .def("cut", &Group::OpenCut, nb::call_guard<nb::gil_scoped_release>(), nb::keep_alive<0, 1>());

@@ -131,10 +131,12 @@ void BindOffsets(nb::module_& m) {
       nb::arg("buffer").noconvert());
 }
 
-// The ids of all slots in memory of an earlier batch, and the first slot whose ids do not fit, or -1. Slots come as addresses and sizes of
-// int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids to pack.
-std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& addresses, const IdArray& sizes, const IdArray& taken,
-                                                  const IdArray& given, const IdArray& forbidden) {
+// The ids of all slots in memory of an earlier batch, and the first slot whose ids do not fit, or -1. Slots come as
+// addresses and sizes of int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids
+// to pack.
+std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& addresses, const IdArray& sizes,
+                                                  const IdArray& taken, const IdArray& given,
+                                                  const IdArray& forbidden) {
   const size_t slots = addresses.size();
   if (sizes.size() != slots || taken.size() != slots || given.size() != slots || forbidden.size() != slots) {
     throw nb::value_error("sizes, taken, given and forbidden must have one entry per slot");
@@ -144,7 +146,8 @@ std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& 
   size_t count = 0;
   for (size_t slot = 0; slot < slots; ++slot) {
     const int64_t size = sizes.data()[slot];
-    if (size < 0 || (size > 0 && addresses[slot] == 0)) throw nb::value_error("a slot has a negative size, or no address");
+    if (size < 0 || (size > 0 && addresses[slot] == 0))
+      throw nb::value_error("a slot has a negative size, or no address");
     ids.emplace_back(reinterpret_cast<const int64_t*>(addresses[slot]), static_cast<size_t>(size));
     bits.push_back({static_cast<uint64_t>(taken.data()[slot]), static_cast<uint64_t>(given.data()[slot]),
                     static_cast<uint64_t>(forbidden.data()[slot])});
@@ -157,8 +160,8 @@ std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& 
 }
 
 void BindSlots(nb::module_& m) {
-  m.def("pack_slot_ids", &PackedIdsOf, nb::arg("addresses"), nb::arg("sizes").noconvert(), nb::arg("taken").noconvert(), nb::arg("given").noconvert(),
-        nb::arg("forbidden").noconvert());
+  m.def("pack_slot_ids", &PackedIdsOf, nb::arg("addresses"), nb::arg("sizes").noconvert(), nb::arg("taken").noconvert(),
+        nb::arg("given").noconvert(), nb::arg("forbidden").noconvert());
 }
 
 }  // namespace

@@ -26,8 +26,9 @@ namespace {
 using Gathered = std::tuple<VectorArray<uint8_t>, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<int64_t>,
                             VectorArray<int64_t>>;
 
-// A method without arguments, of messages that are all of the class of the first. One that is written in C, as those of the
-// client are, is called as the function that it is: the way there through the interpreter costs more than the answer.
+// A method without arguments, of messages that are all of the class of the first. One that is written in C, as those of
+// the client are, is called as the function that it is: the way there through the interpreter costs more than the
+// answer.
 class Method {
  public:
   Method(PyObject* first, const char* name)

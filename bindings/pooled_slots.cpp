@@ -26,7 +26,8 @@ std::span<T> SpanOf(const Flat<T>& array) {
 }
 
 std::vector<PooledSlot> SlotsOf(const std::vector<int>& tables, const std::vector<int64_t>& columns,
-                                const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& owners) {
+                                const std::vector<int64_t>& places, const std::vector<bool>& means,
+                                const std::vector<int>& owners) {
   const size_t count = tables.size();
   if (columns.size() != count || places.size() != count || means.size() != count || owners.size() != count) {
     throw nb::value_error("tables, columns, places, means and owners must have one entry per slot");
@@ -45,7 +46,9 @@ std::vector<SlotGradient> GradientsOf(const std::vector<std::optional<Rows>>& gr
         throw nb::value_error("gradients must have a row per example, with its floats side by side");
       }
     }
-    rows.push_back(gradient.has_value() ? SlotGradient{gradient->data(), static_cast<int64_t>(gradient->shape(1)), gradient->stride(0)} : SlotGradient{});
+    rows.push_back(gradient.has_value()
+                       ? SlotGradient{gradient->data(), static_cast<int64_t>(gradient->shape(1)), gradient->stride(0)}
+                       : SlotGradient{});
   }
   return rows;
 }
@@ -58,15 +61,14 @@ void BindPooledSlots(nb::module_& m) {
           "__init__",
           [](PooledLayout* self, const std::vector<int>& tables, const std::vector<int64_t>& columns,
              const std::vector<int64_t>& places, const std::vector<bool>& means, const std::vector<int>& owners,
-             const std::vector<int>& dims, int64_t width) {
-            new (self) PooledLayout(SlotsOf(tables, columns, places, means, owners), dims, width);
-          },
+             const std::vector<int>& dims,
+             int64_t width) { new (self) PooledLayout(SlotsOf(tables, columns, places, means, owners), dims, width); },
           nb::kw_only(), "tables"_a, "columns"_a, "places"_a, "means"_a, "owners"_a, "dims"_a, "width"_a)
       .def(
           "pool",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,
-             const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits, const Flat<const int32_t>& inverse,
-             const Flat<const float>& values, const Flat<float>& outputs) {
+             const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits,
+             const Flat<const int32_t>& inverse, const Flat<const float>& values, const Flat<float>& outputs) {
             const PooledShape shape{num_examples, SpanOf(ids_per_example), SpanOf(row_splits)};
             WithoutGil([&] { self.Pool(shape, SpanOf(splits), SpanOf(inverse), SpanOf(values), SpanOf(outputs)); });
           },
@@ -75,8 +77,9 @@ void BindPooledSlots(nb::module_& m) {
       .def(
           "sum_gradients",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,
-             const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits, const Flat<const int32_t>& inverse,
-             const std::vector<std::optional<Rows>>& gradients, const Flat<float>& sums, const Plan* plan) {
+             const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits,
+             const Flat<const int32_t>& inverse, const std::vector<std::optional<Rows>>& gradients,
+             const Flat<float>& sums, const Plan* plan) {
             const PooledShape shape{num_examples, SpanOf(ids_per_example), SpanOf(row_splits)};
             const std::vector<SlotGradient> rows = GradientsOf(gradients, num_examples);
             Occurrences occurrences;

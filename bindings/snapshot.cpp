@@ -49,8 +49,7 @@ RestorePlan PlanOf(std::vector<SnapshotFileInfo> files, BucketPair buckets, std:
 }
 
 void BindFiles(nb::module_& m) {
-  m.def(
-      "crc32c", [](nb::bytes data) { return Crc32c(data.c_str(), data.size()); }, "data"_a);
+  m.def("crc32c", [](nb::bytes data) { return Crc32c(data.c_str(), data.size()); }, "data"_a);
   m.def(
       "crc32c_extend",
       [](uint32_t crc, const ByteArray& data) {

@@ -34,7 +34,8 @@ Buckets BucketOfAll(const Ids& ids) {
   return Buckets(buckets, {count}, owner);
 }
 
-// Uninitialised; its memory goes back to the core's store of batch memory, so that the next batch need not clear pages again.
+// Uninitialised; its memory goes back to the core's store of batch memory, so that the next batch need not clear pages
+// again.
 nb::ndarray<nb::numpy, float, nb::ndim<1>, nb::c_contig> NewFloats(size_t count) {
   auto* floats = new Buffer<float>(count);
   const nb::capsule owner(floats, [](void* p) noexcept { delete static_cast<Buffer<float>*>(p); });

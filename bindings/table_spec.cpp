@@ -1,4 +1,6 @@
 // What a table is made of, as the Python configs describe it.
+#include "table/table_spec.h"
+
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -6,7 +8,6 @@
 #include "base/error.h"
 #include "bindings.h"
 #include "kernel.h"
-#include "table/table_spec.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;

@@ -1,7 +1,8 @@
 // How the core reports what went wrong. Thread-safe: values only.
 //
-// Two kinds of failure, kept apart: a caller's mistake or a bad file throws Error with a Code that the bindings turn into
-// the Python exception of that name; a broken invariant of our own aborts through MONOLITH_CHECK with its expression and line.
+// Two kinds of failure, kept apart: a caller's mistake or a bad file throws Error with a Code that the bindings turn
+// into the Python exception of that name; a broken invariant of our own aborts through MONOLITH_CHECK with its
+// expression and line.
 #pragma once
 
 #include <stdexcept>
@@ -15,7 +16,7 @@ enum class Code {
   kDataLoss,            // bytes that are not what was written
   kResourceExhausted,   // no memory, no space, no row numbers left
   kNotFound,
-  kUnavailable,         // the operating system refused; trying again may help
+  kUnavailable,  // the operating system refused; trying again may help
 };
 
 class Error : public std::runtime_error {
@@ -31,8 +32,8 @@ class Error : public std::runtime_error {
 
 }  // namespace monolith
 
-#define MONOLITH_CHECK(expression)                                                  \
-  do {                                                                              \
-    if (!(expression)) [[unlikely]]                                                 \
-      ::monolith::AbortOnBrokenInvariant(#expression, __FILE__, __LINE__);          \
+#define MONOLITH_CHECK(expression)                                         \
+  do {                                                                     \
+    if (!(expression)) [[unlikely]]                                        \
+      ::monolith::AbortOnBrokenInvariant(#expression, __FILE__, __LINE__); \
   } while (false)

@@ -1,4 +1,5 @@
-// Named numbers that configure a kernel, as the Python configs hand them over. A value type; not shared between threads.
+// Named numbers that configure a kernel, as the Python configs hand them over. A value type; not shared between
+// threads.
 #pragma once
 
 #include <map>

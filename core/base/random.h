@@ -1,5 +1,5 @@
-// Counter-based randomness: every draw is a pure function of a seed and a counter, so a result does not depend on threads,
-// restarts or the machine that computes it. A seed for one row is Combine(Combine(table seed, id), step).
+// Counter-based randomness: every draw is a pure function of a seed and a counter, so a result does not depend on
+// threads, restarts or the machine that computes it. A seed for one row is Combine(Combine(table seed, id), step).
 #pragma once
 
 #include <bit>

@@ -19,13 +19,16 @@
 namespace monolith {
 namespace {
 
-// How long an idle worker looks for more work before it sleeps: a training step makes several calls in a row, and waking a
-// thread costs about as much as this.
+// How long an idle worker looks for more work before it sleeps: a training step makes several calls in a row, and
+// waking a thread costs about as much as this.
 constexpr std::chrono::microseconds kSpin{30};
 
 struct Job {
   Job(internal::TaskFunction job_function, void* job_context, int job_tasks, int job_threads)
-      : function(job_function), context(job_context), num_tasks(job_tasks), max_threads(std::min(job_threads, job_tasks)) {}
+      : function(job_function),
+        context(job_context),
+        num_tasks(job_tasks),
+        max_threads(std::min(job_threads, job_tasks)) {}
 
   const internal::TaskFunction function;
   void* const context;
@@ -77,8 +80,10 @@ class Pool {
       queue_.push_back(&job);
       pushed_.fetch_add(1, std::memory_order_release);
     }
-    // No more than there are tasks for: the others would only wake to find nothing left, and take processors from someone else.
-    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.max_threads - 1); helpers > 0; --helpers) wake_.notify_one();
+    // No more than there are tasks for: the others would only wake to find nothing left, and take processors from
+    // someone else.
+    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.max_threads - 1); helpers > 0; --helpers)
+      wake_.notify_one();
     job.Work();
     {
       std::lock_guard lock(mutex_);
@@ -134,8 +139,8 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
-std::mutex pool_mutex;      // guards `pool`
-Pool* pool = nullptr;       // leaked at exit: other threads may still be inside a call
+std::mutex pool_mutex;  // guards `pool`
+Pool* pool = nullptr;   // leaked at exit: other threads may still be inside a call
 
 void ForgetPoolInChild() {
   // The workers do not exist in the child, and the mutex may have been held: start over, leaving the old pool behind.

@@ -17,9 +17,9 @@ using TaskFunction = void (*)(void* context, int task);
 void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context);
 }  // namespace internal
 
-// Runs body(task) for every task in [0, num_tasks), on the pool and on the calling thread, and returns when all are done. Wakes no
-// more threads than make `max_threads` with this one; those that are awake may help all the same.
-// The first exception of a task is thrown here after the others have finished.
+// Runs body(task) for every task in [0, num_tasks), on the pool and on the calling thread, and returns when all are
+// done. Wakes no more threads than make `max_threads` with this one; those that are awake may help all the same. The
+// first exception of a task is thrown here after the others have finished.
 template <typename Body>
 void ParallelFor(int num_tasks, int max_threads, Body&& body) {
   using Callable = std::remove_reference_t<Body>;

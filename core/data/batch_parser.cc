@@ -19,7 +19,7 @@ constexpr size_t kRecordsPerTask = 32;
 // The cells of all records: for each source one after another, a cell for each row.
 struct Cells {
   std::vector<Cell> cells;
-  std::vector<int64_t> first_row;  // of each record, and the end
+  std::vector<int64_t> first_row;     // of each record, and the end
   std::vector<std::string> problems;  // of each record, empty when it is good
   std::vector<int64_t> good_rows;     // of good records only; empty when all are good
   bool all_good = true;
@@ -55,9 +55,9 @@ void PlaceRows(const Schema& schema, std::span<const std::string_view> records, 
     } else if (schema.format() == SampleFormat::kExampleBatch) {
       rows = SampleReader::BatchSize(records[i]);
       if (rows < 0 || rows > kMostRowsPerRecord) {
-        cells->problems[i] = rows < 0 ? "not an ExampleBatch: malformed, or a negative batch_size"
-                                      : "batch_size " + std::to_string(rows) + ", the limit is " +
-                                            std::to_string(kMostRowsPerRecord);
+        cells->problems[i] =
+            rows < 0 ? "not an ExampleBatch: malformed, or a negative batch_size"
+                     : "batch_size " + std::to_string(rows) + ", the limit is " + std::to_string(kMostRowsPerRecord);
         rows = 0;
       }
     }

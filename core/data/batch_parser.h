@@ -34,8 +34,8 @@ struct ParsedBatch {
 // At most this many problems are told in words; all are counted.
 inline constexpr size_t kMostProblems = 16;
 
-// Throws kDataLoss naming the record for the first bad one, unless `skip_bad`; kResourceExhausted for a batch that is too
-// large for memory, which hostile samples can ask for in a few bytes.
+// Throws kDataLoss naming the record for the first bad one, unless `skip_bad`; kResourceExhausted for a batch that is
+// too large for memory, which hostile samples can ask for in a few bytes.
 ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, bool skip_bad);
 
 }  // namespace monolith

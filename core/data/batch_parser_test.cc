@@ -39,16 +39,16 @@ std::string Named(const std::string& name, const std::string& feature) {
 }
 
 std::vector<ColumnSpec> Columns() {
-  return {{"user", ColumnKind::kIds},   {"lists", ColumnKind::kNestedIds}, {"dense", ColumnKind::kDenseFloats, 2},
-          {"label", ColumnKind::kLabel}, {"weight", ColumnKind::kWeight},   {"uid", ColumnKind::kLineId},
-          {"actions", ColumnKind::kLineId}, {"cid", ColumnKind::kLineId},   {"codes", ColumnKind::kInts}};
+  return {{"user", ColumnKind::kIds},       {"lists", ColumnKind::kNestedIds}, {"dense", ColumnKind::kDenseFloats, 2},
+          {"label", ColumnKind::kLabel},    {"weight", ColumnKind::kWeight},   {"uid", ColumnKind::kLineId},
+          {"actions", ColumnKind::kLineId}, {"cid", ColumnKind::kLineId},      {"codes", ColumnKind::kInts}};
 }
 
 std::string Sample() {
   const std::string lists = Bytes(7, Bytes(1, Bytes(1, Packed<uint64_t>({4, 5}))) + Bytes(1, ""));
   const std::string codes = Bytes(5, Bytes(1, "\x01\x80\x01\x02"));
-  const std::string line = Bytes(6, std::string("\x03\x04", 2)) + Bytes(48, "abc") +
-                           std::string("\x11\x07\0\0\0\0\0\0\0", 9);
+  const std::string line =
+      Bytes(6, std::string("\x03\x04", 2)) + Bytes(48, "abc") + std::string("\x11\x07\0\0\0\0\0\0\0", 9);
   return Named("user", Ids({1, 2, 3})) + Named("lists", lists) + Named("dense", Floats({0.5f})) +
          Named("codes", codes) + Named("nobody asks", Ids({9})) + Bytes(100, line) + Bytes(101, Packed<float>({1.0f}));
 }
@@ -62,9 +62,11 @@ TEST(BatchParser, PutsValuesWhereTheirColumnsSay) {
   const std::vector<int64_t> user{1, 2, 3, 1, 2, 3}, lists{4, 5, 4, 5}, lengths{2, 0, 2, 0}, actions{3, 4, 3, 4},
       codes{1, 128, 2, 1, 128, 2};
   std::vector<int64_t> expected;
-  for (const auto& part : {user, lists, lengths, actions, codes}) expected.insert(expected.end(), part.begin(), part.end());
+  for (const auto& part : {user, lists, lengths, actions, codes})
+    expected.insert(expected.end(), part.begin(), part.end());
   EXPECT_EQ(batch.ragged_ints, expected);
-  EXPECT_EQ(batch.ragged_int_splits, (std::vector<int64_t>{0, 3, 3, 6, 0, 2, 2, 4, 0, 2, 2, 4, 0, 2, 2, 4, 0, 3, 3, 6}));
+  EXPECT_EQ(batch.ragged_int_splits,
+            (std::vector<int64_t>{0, 3, 3, 6, 0, 2, 2, 4, 0, 2, 2, 4, 0, 2, 2, 4, 0, 3, 3, 6}));
   EXPECT_EQ(batch.dense_floats,
             (std::vector<float>{0.5f, 0, 0, 0, 0.5f, 0, 1.0f, kInvalidLabel, 1.0f, 1.0f, 1.0f, 1.0f}));
   EXPECT_EQ(batch.dense_ints, (std::vector<int64_t>{7, 0, 7}));
@@ -98,11 +100,13 @@ TEST(BatchParser, SurvivesAnyBytes) {
        {SampleFormat::kExample, SampleFormat::kExampleBatch, SampleFormat::kInstance, SampleFormat::kTfExample}) {
     std::vector<ColumnSpec> columns = Columns();
     columns.push_back({"fc_slot_0", ColumnKind::kIds});
-    if (format == SampleFormat::kTfExample) columns = {{"user", ColumnKind::kIds, 1, 3}, {"dense", ColumnKind::kFloats}};
+    if (format == SampleFormat::kTfExample)
+      columns = {{"user", ColumnKind::kIds, 1, 3}, {"dense", ColumnKind::kFloats}};
     const Schema schema(format, columns);
     for (int round = 0; round < 5000; ++round) {
       std::string record = random() % 4 == 0 ? std::string(random() % 50, '\0') : seed;
-      for (uint32_t i = random() % 6; i > 0 && !record.empty(); --i) record[random() % record.size()] = static_cast<char>(random());
+      for (uint32_t i = random() % 6; i > 0 && !record.empty(); --i)
+        record[random() % record.size()] = static_cast<char>(random());
       if (!record.empty() && random() % 3 == 0) record.resize(random() % record.size());
       // A copy of exactly its size, so that one byte too far is seen.
       const std::vector<char> exact(record.begin(), record.end());

@@ -62,7 +62,8 @@ int64_t CountValues(const Cell& cell) {
     default: break;
   }
   int64_t count = 0;
-  if (IsIdLists(cell)) ForEachList(cell, [&](std::string_view list) { count += static_cast<int64_t>(list.size() / 8); });
+  if (IsIdLists(cell))
+    ForEachList(cell, [&](std::string_view list) { count += static_cast<int64_t>(list.size() / 8); });
   return count;
 }
 
@@ -95,8 +96,7 @@ void DecodeInts(const Cell& cell, int64_t slot, int64_t* to) {
 }
 
 void DecodeListLengths(const Cell& cell, int64_t* to) {
-  if (IsIdLists(cell))
-    ForEachList(cell, [&](std::string_view list) { *to++ = static_cast<int64_t>(list.size() / 8); });
+  if (IsIdLists(cell)) ForEachList(cell, [&](std::string_view list) { *to++ = static_cast<int64_t>(list.size() / 8); });
 }
 
 int64_t DecodeFloats(const Cell& cell, int64_t most, float* to) {

@@ -20,7 +20,8 @@ constexpr uint64_t kBytesPerTask = uint64_t{512} << 10;
 uint64_t ReadOnThisThread(int descriptor, uint64_t offset, std::span<char> target) {
   uint64_t done = 0;
   while (done < target.size()) {
-    const ssize_t got = pread(descriptor, target.data() + done, target.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t got =
+        pread(descriptor, target.data() + done, target.size() - done, static_cast<off_t>(offset + done));
     if (got == 0) break;
     if (got > 0) {
       done += static_cast<uint64_t>(got);

@@ -1,5 +1,6 @@
 // Where the records of a byte stream lie, by the framing that the stream was written with. Byte grammar:
-// docs/formats/framings.md. Pure functions, callable from any thread; checksums are verified by all threads of the pool.
+// docs/formats/framings.md. Pure functions, callable from any thread; checksums are verified by all threads of the
+// pool.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,9 @@ enum class FrameProblem {
 };
 
 struct FrameScan {
-  std::vector<int64_t> spans;        // offset and length of each payload in the buffer, in turns
-  uint64_t consumed = 0;             // where the first record that is not in `spans` begins
-  uint64_t wanted = 0;               // bytes from there on that the next step needs at least; 0 at a clean end
+  std::vector<int64_t> spans;  // offset and length of each payload in the buffer, in turns
+  uint64_t consumed = 0;       // where the first record that is not in `spans` begins
+  uint64_t wanted = 0;         // bytes from there on that the next step needs at least; 0 at a clean end
   FrameProblem problem = FrameProblem::kNone;
   std::string reason;
   // Where to go on after a problem, may lie behind the buffer; the record's own place when nothing tells.
@@ -42,9 +43,8 @@ struct ScanLimits {
   uint64_t max_records = 0;
 };
 
-// Scans bytes[begin:] up to the first problem, the limit of records, or the first record that is not there in full. With
-// `at_end` no more bytes follow, and such a record is truncated.
-// REQUIRES: begin <= bytes.size().
+// Scans bytes[begin:] up to the first problem, the limit of records, or the first record that is not there in full.
+// With `at_end` no more bytes follow, and such a record is truncated. REQUIRES: begin <= bytes.size().
 FrameScan ScanFrames(std::string_view bytes, uint64_t begin, const Framing& framing, bool at_end,
                      const ScanLimits& limits);
 

@@ -68,7 +68,8 @@ bool FrameWalk::Word(uint64_t* word, const char* part) {
 
 bool FrameWalk::Within(uint64_t size, const char* part, uint64_t tail) {
   if (size == kCorruptLength) {
-    return Problem(FrameProblem::kCorruptMark, scan_->consumed, std::string(part) + " has the length 0xfefefefe, a mark of damage");
+    return Problem(FrameProblem::kCorruptMark, scan_->consumed,
+                   std::string(part) + " has the length 0xfefefefe, a mark of damage");
   }
   if (size <= limits_.max_record_bytes) return true;
   const bool adds_up = size < (uint64_t{1} << 62);

@@ -1,5 +1,5 @@
-// From record to record of a byte stream, and the checksums of what was found: the parts that scanning bytes in memory and
-// reading a file have in common. A walk belongs to one thread at a time.
+// From record to record of a byte stream, and the checksums of what was found: the parts that scanning bytes in memory
+// and reading a file have in common. A walk belongs to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace monolith {
 
-// Finds records by their heads; payloads are not looked at. What it learns goes straight into the scan, which it borrows.
+// Finds records by their heads; payloads are not looked at. What it learns goes straight into the scan, which it
+// borrows.
 class FrameWalk {
  public:
   FrameWalk(const char* bytes, uint64_t begin, const Framing& framing, const ScanLimits& limits, FrameScan* scan)
@@ -19,8 +20,8 @@ class FrameWalk {
     scan_->consumed = begin;
   }
 
-  // Adds the records that lie in bytes[:size], up to the first problem or the limit; with `at_end` no bytes follow. To be
-  // called again, with more of the bytes, until there was a problem.
+  // Adds the records that lie in bytes[:size], up to the first problem or the limit; with `at_end` no bytes follow. To
+  // be called again, with more of the bytes, until there was a problem.
   void GoOn(uint64_t size, bool at_end);
 
  private:

@@ -94,8 +94,7 @@ bool SampleReader::ReadInstance(std::string_view record, RowCells row) {
     if (!is_good) return Refuse("a packed list of an Instance is malformed");
     if (reader.tag() == TagOf(4, WireType::kFixed32) && schema_.weight() >= 0)
       row[schema_.weight()] = CellOf(CellKind::kFloat, {reader.position() - 4, 4});
-    if (reader.tag() == TagOf(5, WireType::kBytes))
-      Append(CellOf(CellKind::kText, reader.bytes()), arena_, &line_id);
+    if (reader.tag() == TagOf(5, WireType::kBytes)) Append(CellOf(CellKind::kText, reader.bytes()), arena_, &line_id);
     if (reader.tag() == TagOf(9, WireType::kBytes) && !ReadInstanceFeature(reader.bytes(), row)) return false;
   }
   if (!reader.ok()) return Refuse("not an Instance: its wire form is malformed");

@@ -15,9 +15,9 @@ constexpr uint32_t kScalarBytes = 15;
 
 // The list that each member of Feature holds, by field number.
 constexpr CellKind kFeatureKinds[] = {
-    CellKind::kAbsent,     CellKind::kFidV1,       CellKind::kFidV2,      CellKind::kFloat,      CellKind::kDouble,
-    CellKind::kInt64,      CellKind::kBytes,       CellKind::kFidV2Lists, CellKind::kFloatLists, CellKind::kDoubleLists,
-    CellKind::kInt64Lists, CellKind::kBytesLists,  CellKind::kAbsent,     CellKind::kAbsent,     CellKind::kAbsent,
+    CellKind::kAbsent,     CellKind::kFidV1,      CellKind::kFidV2,      CellKind::kFloat,      CellKind::kDouble,
+    CellKind::kInt64,      CellKind::kBytes,      CellKind::kFidV2Lists, CellKind::kFloatLists, CellKind::kDoubleLists,
+    CellKind::kInt64Lists, CellKind::kBytesLists, CellKind::kAbsent,     CellKind::kAbsent,     CellKind::kAbsent,
     CellKind::kAbsent,     CellKind::kFidV1Lists,
 };
 
@@ -91,8 +91,7 @@ bool SampleReader::Store(int source, const Cell& cell, Cell* to) {
 bool SampleReader::ReadFeatureField(uint32_t number, CellKind kind, std::string_view bytes, uint32_t* last,
                                     Cell* cell) {
   Cell list;
-  const bool is_good =
-      IsIdLists(kind) ? ReadIdLists(bytes, kind, arena_, &list) : ReadList(bytes, kind, arena_, &list);
+  const bool is_good = IsIdLists(kind) ? ReadIdLists(bytes, kind, arena_, &list) : ReadList(bytes, kind, arena_, &list);
   if (!is_good) return Refuse(std::string("a ") + NameOf(kind) + " is malformed");
   // The wire form lets a member come in parts; another member takes its place.
   if (*last == number) {
@@ -147,9 +146,7 @@ bool SampleReader::ReadExample(std::string_view record, RowCells row) {
       case TagOf(1, WireType::kBytes):
         if (!ReadNamedFeature(reader.bytes(), row)) return false;
         break;
-      case TagOf(100, WireType::kBytes):
-        Append(CellOf(CellKind::kText, reader.bytes()), arena_, &line_id);
-        break;
+      case TagOf(100, WireType::kBytes): Append(CellOf(CellKind::kText, reader.bytes()), arena_, &line_id); break;
       case TagOf(101, WireType::kBytes):
       case TagOf(101, WireType::kFixed32):
         if (schema_.label() >= 0 && !AppendField(reader, CellKind::kFloat, arena_, &row[schema_.label()]))
@@ -191,7 +188,8 @@ bool SampleReader::ReadLineId(std::string_view message, RowCells row) {
       cell = CellOf(CellKind::kFloat, {reader.position() - 4, 4});
     } else if (field->form == LineIdForm::kText && type == WireType::kBytes) {
       cell = CellOf(CellKind::kText, reader.bytes());
-    } else if (field->form == LineIdForm::kInt && type == (field->is_fixed64 ? WireType::kFixed64 : WireType::kVarint)) {
+    } else if (field->form == LineIdForm::kInt &&
+               type == (field->is_fixed64 ? WireType::kFixed64 : WireType::kVarint)) {
       const uint64_t number = reader.number();
       cell.bits = field->is_int32 ? static_cast<uint64_t>(int64_t{static_cast<int32_t>(number)}) : number;
       if (field->number == 87) cell.bits = number != 0;  // is_draw, a bool

@@ -1,7 +1,7 @@
 // From the wire form of a sample to the cells that a schema asks for, without decoding values or copying them.
 //
-// One reader per thread: it remembers in which order the features of the last sample came, because the next one has them
-// in the same order as a rule. The schema and the arena stay the caller's and outlive the cells.
+// One reader per thread: it remembers in which order the features of the last sample came, because the next one has
+// them in the same order as a rule. The schema and the arena stay the caller's and outlive the cells.
 #pragma once
 
 #include <string>

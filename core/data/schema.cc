@@ -61,10 +61,10 @@ void CheckSpec(const ColumnSpec& spec) {
 }  // namespace
 
 const char* NameOf(CellKind kind) {
-  static constexpr const char* kNames[] = {"nothing",      "fid_v1_list",  "fid_v2_list",  "float_list",
-                                           "double_list",  "int64_list",   "int32 list",   "bytes_list",
-                                           "fid_v1_lists", "fid_v2_lists", "float_lists",  "double_lists",
-                                           "int64_lists",  "bytes_lists",  "a number",     "a text"};
+  static constexpr const char* kNames[] = {"nothing",      "fid_v1_list",  "fid_v2_list", "float_list",
+                                           "double_list",  "int64_list",   "int32 list",  "bytes_list",
+                                           "fid_v1_lists", "fid_v2_lists", "float_lists", "double_lists",
+                                           "int64_lists",  "bytes_lists",  "a number",    "a text"};
   return kNames[static_cast<uint32_t>(kind)];
 }
 

@@ -27,8 +27,7 @@ bool SampleReader::ReadTfEntry(std::string_view message, RowCells row) {
   Cell feature;
   while (reader.Next()) {
     if (reader.tag() == TagOf(1, WireType::kBytes)) name = reader.bytes();
-    if (reader.tag() == TagOf(2, WireType::kBytes))
-      Append(CellOf(CellKind::kText, reader.bytes()), arena_, &feature);
+    if (reader.tag() == TagOf(2, WireType::kBytes)) Append(CellOf(CellKind::kText, reader.bytes()), arena_, &feature);
   }
   if (!reader.ok()) return Refuse("an entry of Features is malformed");
   const int source = Find(name);

@@ -82,8 +82,8 @@ MONOLITH_CRC_TARGET inline uint32_t StepByte(uint32_t crc, unsigned char byte) {
 
 // The product of two polynomials over two elements.
 MONOLITH_CRC_TARGET inline uint64_t Times(uint32_t a, uint32_t b) {
-  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)),
-                                               _mm_cvtsi32_si128(static_cast<int>(b)), 0);
+  const __m128i product =
+      _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)), _mm_cvtsi32_si128(static_cast<int>(b)), 0);
   return static_cast<uint64_t>(_mm_cvtsi128_si64(product));
 }
 
@@ -105,9 +105,7 @@ inline uint32_t StepByte(uint32_t crc, unsigned char byte) {
 // The product of two polynomials over two elements.
 inline uint64_t Times(uint32_t a, uint32_t b) {
   uint64x2_t product;
-  asm(".arch_extension aes\n\tpmull %0.1q, %1.1d, %2.1d"
-      : "=w"(product)
-      : "w"(vdupq_n_u64(a)), "w"(vdupq_n_u64(b)));
+  asm(".arch_extension aes\n\tpmull %0.1q, %1.1d, %2.1d" : "=w"(product) : "w"(vdupq_n_u64(a)), "w"(vdupq_n_u64(b)));
   return vgetq_lane_u64(product, 0);
 }
 

@@ -179,7 +179,7 @@ void OutputFile::Commit() {
 InputFile::InputFile(std::string path, Caching caching) : path_(std::move(path)) {
   descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor_ < 0) ThrowSystemError(path_, "opening", errno);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
     const int error = S_ISREG(status.st_mode) ? errno : EINVAL;
     ::close(descriptor_);
@@ -202,7 +202,8 @@ InputFile::~InputFile() {
   ::close(descriptor_);
 }
 
-// Reading past the cache what is in it would be slower. A file of somebody else counts as cached: the system does not say.
+// Reading past the cache what is in it would be slower. A file of somebody else counts as cached: the system does not
+// say.
 bool InputFile::IsCached(uint64_t offset, size_t size) const {
 #if defined(__linux__)
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -223,7 +224,8 @@ void InputFile::ReadUnits(uint64_t offset, char* data, size_t size) const {
       const size_t wanted = std::min<size_t>(UnitsBefore(size) - done, kLargestTransfer);
       const ssize_t got = ::pread(direct_, data + done, wanted, static_cast<off_t>(offset + done));
       if (got < 0 && errno == EINTR) continue;
-      if (got <= 0 || UnitsBefore(static_cast<uint64_t>(got)) == 0) break;  // the plain read below says what is wrong, if anything
+      if (got <= 0 || UnitsBefore(static_cast<uint64_t>(got)) == 0)
+        break;  // the plain read below says what is wrong, if anything
       done += UnitsBefore(static_cast<uint64_t>(got));
     }
   }

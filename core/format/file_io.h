@@ -13,8 +13,8 @@
 
 namespace monolith {
 
-// Whether bytes go through the page cache. Past it a transfer costs next to no processor time and leaves the cache to others, but
-// nothing is kept for who reads the file next. Where a file system cannot do it, the cache is used.
+// Whether bytes go through the page cache. Past it a transfer costs next to no processor time and leaves the cache to
+// others, but nothing is kept for who reads the file next. Where a file system cannot do it, the cache is used.
 enum class Caching { kThroughCache, kPastCache };
 
 // What offset, length and memory of a transfer past the page cache are multiples of.
@@ -91,8 +91,8 @@ class InputFile {
   const std::string& path() const { return path_; }
   // Exactly `size` bytes; a file that ends before is Error(kDataLoss).
   void ReadAt(uint64_t offset, char* data, size_t size) const;
-  // The same, by the way the file was opened for, if offset and data begin on a transfer unit. Bytes that are in the page cache
-  // come from there.
+  // The same, by the way the file was opened for, if offset and data begin on a transfer unit. Bytes that are in the
+  // page cache come from there.
   void ReadUnits(uint64_t offset, char* data, size_t size) const;
   // The same for any offset, into a buffer; says where in it the bytes are.
   std::string_view ReadInto(uint64_t offset, size_t size, TransferBuffer* buffer) const;

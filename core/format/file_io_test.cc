@@ -56,7 +56,8 @@ class FileIoTest : public ::testing::Test {
 };
 
 TEST_F(FileIoTest, EverySizeIsWrittenPastTheCache) {
-  for (const size_t size : {0u, 1u, 4095u, 4096u, 4097u, (1u << 20) - 1, 1u << 20, (1u << 20) + 1, (3u << 20) + 12345}) {
+  for (const size_t size :
+       {0u, 1u, 4095u, 4096u, 4097u, (1u << 20) - 1, 1u << 20, (1u << 20) + 1, (3u << 20) + 12345}) {
     for (const size_t piece : {size_t{1000}, size_t{4096}, size_t{700000}, size_t{5} << 20}) {
       const std::string bytes = RandomBytes(size);
       OutputFile file(Path(), {}, Caching::kPastCache);

@@ -1,5 +1,5 @@
-// The wire form of protocol buffer messages, as far as the original's messages use it: groups are refused. Values; one thread at a
-// time.
+// The wire form of protocol buffer messages, as far as the original's messages use it: groups are refused. Values; one
+// thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,9 @@ struct WriteOptions {
 // Opens the blocks of buckets [begin, end). Called by the writing threads, each for its own file.
 using SourceFactory = std::function<std::unique_ptr<BlockSource>(uint32_t begin, uint32_t end)>;
 
-// Writes each planned file from its own source; with a limit, past the page cache: somebody works beside it. On any error, or when cancelled (Error kFailedPrecondition), no file of
-// the plan is left behind. The folder must exist; the caller syncs it (SyncDirectory) before it commits a manifest.
+// Writes each planned file from its own source; with a limit, past the page cache: somebody works beside it. On any
+// error, or when cancelled (Error kFailedPrecondition), no file of the plan is left behind. The folder must exist; the
+// caller syncs it (SyncDirectory) before it commits a manifest.
 std::vector<SnapshotFileInfo> WriteSnapshotFiles(const std::vector<FilePlan>& plan, const SourceFactory& open_source,
                                                  const WriteOptions& options, TransferProgress* progress);
 

@@ -11,7 +11,8 @@ namespace monolith {
 
 std::vector<uint32_t> ReadSummed(const std::string& path, std::span<char> target, size_t piece_bytes, int threads) {
   MONOLITH_CHECK(piece_bytes > 0);
-  const bool aligned = piece_bytes % kTransferUnit == 0 && reinterpret_cast<uintptr_t>(target.data()) % kTransferUnit == 0;
+  const bool aligned =
+      piece_bytes % kTransferUnit == 0 && reinterpret_cast<uintptr_t>(target.data()) % kTransferUnit == 0;
   const InputFile file(path, aligned ? Caching::kPastCache : Caching::kThroughCache);
   std::vector<uint32_t> sums((target.size() + piece_bytes - 1) / piece_bytes);
   const TransferProgress progress;

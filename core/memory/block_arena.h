@@ -1,7 +1,7 @@
 // Zeroed blocks of 64 to 2,048 bytes in powers of two, cut from large mappings and kept for reuse by size when freed.
 //
-// Thread-safe. Memory is returned to the system only on destruction, so a racing reader of a freed block reads stale bytes of
-// another block, never unmapped memory.
+// Thread-safe. Memory is returned to the system only on destruction, so a racing reader of a freed block reads stale
+// bytes of another block, never unmapped memory.
 #pragma once
 
 #include <array>

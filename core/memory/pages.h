@@ -7,8 +7,8 @@ namespace monolith {
 
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
-// A zeroed, huge-page aligned mapping that becomes resident as it is touched. Huge pages start `small_bytes` into it, so that
-// a mapping of which little is used costs little. Throws kResourceExhausted.
+// A zeroed, huge-page aligned mapping that becomes resident as it is touched. Huge pages start `small_bytes` into it,
+// so that a mapping of which little is used costs little. Throws kResourceExhausted.
 std::byte* MapPages(size_t bytes, size_t small_bytes);
 // A hint, for mapped memory of any origin. REQUIRES: `begin` lies on a page.
 void AdviseHugePages(void* begin, size_t bytes);

@@ -1,8 +1,8 @@
 // Records of one size, addressed by 32-bit numbers, at addresses that never change.
 //
-// Memory grows by extents of a power-of-two number of records and becomes resident as it is touched. Allocate() is safe from
-// many threads; At() needs no lock and may be given any number at all, so that a reader racing with a writer can follow a stale
-// number without harm. Clear() and destruction need all readers and writers to be gone.
+// Memory grows by extents of a power-of-two number of records and becomes resident as it is touched. Allocate() is safe
+// from many threads; At() needs no lock and may be given any number at all, so that a reader racing with a writer can
+// follow a stale number without harm. Clear() and destruction need all readers and writers to be gone.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,8 @@ class RecordPool {
       return extent == nullptr ? nullptr : extent + static_cast<size_t>(number & mask_) * record_bytes_;
     }
     std::byte* AtAllocated(uint32_t number) const {
-      return extents_[number >> shift_].load(std::memory_order_relaxed) + static_cast<size_t>(number & mask_) * record_bytes_;
+      return extents_[number >> shift_].load(std::memory_order_relaxed) +
+             static_cast<size_t>(number & mask_) * record_bytes_;
     }
 
    private:
@@ -60,8 +61,9 @@ class RecordPool {
   // As At(), for numbers known to be allocated.
   std::byte* AtAllocated(uint32_t number) const { return view().AtAllocated(number); }
 
-  // At most `wanted` fresh records, all of them numbered `from` or above. What one thread asks for in a row follows each other in memory,
-  // whatever others ask for meanwhile. REQUIRES: a positive multiple of kUnit. Throws kResourceExhausted.
+  // At most `wanted` fresh records, all of them numbered `from` or above. What one thread asks for in a row follows
+  // each other in memory, whatever others ask for meanwhile. REQUIRES: a positive multiple of kUnit. Throws
+  // kResourceExhausted.
   Run Allocate(uint32_t wanted, uint64_t from);
   void Clear();
   // Records handed out, or kept for a thread, since the last Clear().

@@ -13,7 +13,8 @@ namespace monolith {
 namespace {
 
 constexpr size_t kSmallestKept = size_t{32} << 10;  // below this malloc is as good
-constexpr size_t kLargestKept = size_t{64} << 20;   // beyond this a batch is so large that clearing pages does not matter
+constexpr size_t kLargestKept = size_t{64}
+                                << 20;  // beyond this a batch is so large that clearing pages does not matter
 constexpr int kBlocksPerSize = 8;
 constexpr size_t kBytesPerSize = size_t{128} << 20;  // of the largest blocks fewer are kept
 constexpr int kNumSizes = std::bit_width(kLargestKept) - std::bit_width(kSmallestKept) + 1;

@@ -1,5 +1,6 @@
-// Large blocks of memory that are used for one batch and needed again by the next: kept for a while instead of being given back to
-// the system, which would have to clear every page anew. Thread-safe; keeps at most a few blocks of each size.
+// Large blocks of memory that are used for one batch and needed again by the next: kept for a while instead of being
+// given back to the system, which would have to clear every page anew. Thread-safe; keeps at most a few blocks of each
+// size.
 #pragma once
 
 #include <cstddef>

@@ -46,7 +46,8 @@ bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<
                          uint32_t until, uint64_t epoch, std::string* block) {
   std::vector<const Tombstone*> wanted;
   for (const Tombstone& tombstone : tombstones) {
-    if (tombstone.table == table.number && tombstone.epoch > since && tombstone.epoch <= until) wanted.push_back(&tombstone);
+    if (tombstone.table == table.number && tombstone.epoch > since && tombstone.epoch <= until)
+      wanted.push_back(&tombstone);
   }
   if (wanted.empty()) return false;
   RowBlockBuilder builder(HeaderFor(table, BlockKind::kTombstone, bucket, epoch), static_cast<uint32_t>(wanted.size()),

@@ -1,4 +1,5 @@
-// Turns rows of one table and bucket into the payload of row blocks. A value used by one thread, under no lock of its own.
+// Turns rows of one table and bucket into the payload of row blocks. A value used by one thread, under no lock of its
+// own.
 #pragma once
 
 #include "format/row_block.h"

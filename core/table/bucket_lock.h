@@ -1,9 +1,9 @@
 // The lock of one bucket, which is also a version that readers check instead of locking.
 //
-// Writers take the lock; the word is odd while one holds it. A reader that takes no lock notes the version, copies what it
-// wants, and trusts the copy iff the version was even and has not moved, with a ReadFence() on either side of the copy.
-// Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every number in it usable.
-// The thread sanitizer cannot follow fences: under it readers take the lock (kReadersLock).
+// Writers take the lock; the word is odd while one holds it. A reader that takes no lock notes the version, copies what
+// it wants, and trusts the copy iff the version was even and has not moved, with a ReadFence() on either side of the
+// copy. Such a reader may see torn data before it checks, so all memory it can reach must stay mapped and every number
+// in it usable. The thread sanitizer cannot follow fences: under it readers take the lock (kReadersLock).
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ inline void WriteFence() {}
 #else
 inline constexpr bool kReadersLock = false;
 inline void ReadFence() { std::atomic_thread_fence(std::memory_order_acquire); }
-// Orders writes after writes. A release fence would do; on aarch64 that also waits for every load and prefetch in flight, of which
-// a writer has dozens, so the narrower barrier is named there.
+// Orders writes after writes. A release fence would do; on aarch64 that also waits for every load and prefetch in
+// flight, of which a writer has dozens, so the narrower barrier is named there.
 inline void WriteFence() {
 #ifdef __aarch64__
   asm volatile("dmb ishst" ::: "memory");
@@ -38,8 +38,8 @@ inline void WriteFence() {
 }
 #endif
 
-// Four bytes, without padding: the versions of all buckets fit the nearest cache of every reader. Writers take neighbouring buckets
-// one after another on one thread, so they seldom share a line with another writer.
+// Four bytes, without padding: the versions of all buckets fit the nearest cache of every reader. Writers take
+// neighbouring buckets one after another on one thread, so they seldom share a line with another writer.
 class BucketLock {
  public:
   bool TryLock() {

@@ -1,4 +1,5 @@
-// An array whose elements are left uninitialised: batches are written before they are read. Owned by one object at a time.
+// An array whose elements are left uninitialised: batches are written before they are read. Owned by one object at a
+// time.
 #pragma once
 
 #include <cstddef>

@@ -10,8 +10,8 @@
 
 namespace monolith {
 
-// Reads the buckets of a cut one after another. Within a bucket: the filter, then for each table its tombstones, its rows as they
-// are found, and the images of rows that changed before they were found.
+// Reads the buckets of a cut one after another. Within a bucket: the filter, then for each table its tombstones, its
+// rows as they are found, and the images of rows that changed before they were found.
 class CutSource final : public BlockSource {
  public:
   CutSource(Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options)

@@ -1,9 +1,9 @@
 // One exact state of a group, readable while training goes on.
 //
-// Opening waits for the calls in flight and takes microseconds. From then on the first change of a row that has not been read yet
-// keeps the row's old image. Reading walks the rows, 64 to a lock hold, and adds the images. Each bucket is read once: what was
-// read needs no image any more. Different threads may read different buckets at once. The cut ends with Release() or destruction,
-// before the group does, and after every source of it.
+// Opening waits for the calls in flight and takes microseconds. From then on the first change of a row that has not
+// been read yet keeps the row's old image. Reading walks the rows, 64 to a lock hold, and adds the images. Each bucket
+// is read once: what was read needs no image any more. Different threads may read different buckets at once. The cut
+// ends with Release() or destruction, before the group does, and after every source of it.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ class Cut {
   const std::vector<int64_t>& counts() const { return counts_; }              // rows of each table
   const std::vector<int64_t>& newest_times() const { return newest_times_; }  // of each table
 
-  // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition when one of
-  // the buckets was asked for before or the cut was released.
+  // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition
+  // when one of the buckets was asked for before or the cut was released.
   std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options);
   void Release();
 

@@ -1,7 +1,8 @@
 // Lets many calls through at once, and now and then one that must be alone: the cut, a mark, clear.
 //
-// The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive. Calls that change
-// rows say so (Writing): a reader that saw none of them inside, before and after, need not look whether one disturbed it.
+// The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive.
+// Calls that change rows say so (Writing): a reader that saw none of them inside, before and after, need not look
+// whether one disturbed it.
 #pragma once
 
 #include <atomic>
@@ -69,7 +70,8 @@ class Gate {
     Gate& gate_;
   };
 
-  // A word that is another whenever a writing call has begun or ended since. Readers put a ReadFence() between it and what they read.
+  // A word that is another whenever a writing call has begun or ended since. Readers put a ReadFence() between it and
+  // what they read.
   uint64_t Writes() const { return writes_.load(std::memory_order_relaxed); }
   static bool IsNobodyWriting(uint64_t writes) { return writes % kOneBegun == 0; }
 

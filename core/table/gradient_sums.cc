@@ -30,7 +30,8 @@ Occurrences OccurrencesOf(const Plan& plan) {
           {plan.inverse.data(), plan.inverse.size()}};
 }
 
-GradientSums::GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out)
+GradientSums::GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout,
+                           std::span<float> out)
     : plan_(plan), dims_(std::move(dims)), single_dim_(dims_.size() == 1 ? dims_[0] : 0), layout_(layout) {
   int64_t values = 0;
   for (size_t t = 0; t < dims_.size(); ++t) {
@@ -65,9 +66,11 @@ void GradientSums::LayOutCells() {
 
 void GradientSums::CheckSizes() const {
   const bool pooled = !layout_.rows.empty() || !layout_.scales.empty();
-  if (pooled && layout_.sources.empty() && (layout_.per_unique || dims_.size() != 1)) Refuse("pooled gradients are for one table, per input");
+  if (pooled && layout_.sources.empty() && (layout_.per_unique || dims_.size() != 1))
+    Refuse("pooled gradients are for one table, per input");
   for (const size_t size : {layout_.rows.size(), layout_.scales.size()}) {
-    if (size != 0 && static_cast<int64_t>(size) != plan_.num_ids()) Refuse("pooled gradients need a row and scale per id");
+    if (size != 0 && static_cast<int64_t>(size) != plan_.num_ids())
+      Refuse("pooled gradients need a row and scale per id");
   }
   if (!layout_.sources.empty()) return CheckSize("sources", layout_.sources.size(), plan_.num_ids());
   const int64_t expected = layout_.per_unique ? num_sums_ : first_value_.back();
@@ -128,7 +131,8 @@ const float* const* GradientSums::FindGradients(size_t begin, size_t end) const 
   return found.data();
 }
 
-void GradientSums::SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const {
+void GradientSums::SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count,
+                           float* sums) const {
   const int dim = dims_[cell % dims_.size()];
   int at = 0;
   for (; at + 16 <= dim; at += 16) SumColumns<16>(cell, at, gradients, first, count, sums);
@@ -162,7 +166,8 @@ void GradientSums::CheckGiven() {
   std::atomic<bool> finite{true};
   ParallelFor(static_cast<int>((num_sums_ + kPerTask - 1) / kPerTask), [&](int task) {
     const int64_t begin = task * kPerTask;
-    if (!AllFinite(sums_ + begin, std::min(kPerTask, num_sums_ - begin))) finite.store(false, std::memory_order_relaxed);
+    if (!AllFinite(sums_ + begin, std::min(kPerTask, num_sums_ - begin)))
+      finite.store(false, std::memory_order_relaxed);
   });
   all_finite_ = finite;
 }

@@ -1,7 +1,7 @@
 // Gradients of the distinct ids of a plan: what all occurrences of an id ask for, summed in input order, in float32.
 //
-// The result does not depend on the number of threads. It lies in memory of its own, where the caller wants it, or, when it was summed
-// already, where the caller put it; the arrays that describe it must outlive it.
+// The result does not depend on the number of threads. It lies in memory of its own, where the caller wants it, or,
+// when it was summed already, where the caller put it; the arrays that describe it must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace monolith {
 
-// Which input positions each distinct id of a batch has: the part of a plan that sums need (table/plan.h says what each is).
+// Which input positions each distinct id of a batch has: the part of a plan that sums need (table/plan.h says what each
+// is).
 struct Occurrences {
   std::span<const int64_t> table_splits;
   std::span<const int64_t> splits;
@@ -30,18 +31,18 @@ Occurrences OccurrencesOf(const Plan& plan);
 // How the gradients of a call lie.
 struct GradientLayout {
   std::span<const float> values;
-  bool per_unique = false;         // in plan order, summed already; otherwise one row per input position
-  std::span<const int32_t> rows;   // input position i takes row rows[i] of `values`; empty = row i
-  std::span<const float> scales;   // ... times scales[i]; empty = times 1
-  float scale = 1.0f;              // of every sum
-  bool known_finite = false;       // sums per unique id that were looked at already
+  bool per_unique = false;                // in plan order, summed already; otherwise one row per input position
+  std::span<const int32_t> rows;          // input position i takes row rows[i] of `values`; empty = row i
+  std::span<const float> scales;          // ... times scales[i]; empty = times 1
+  float scale = 1.0f;                     // of every sum
+  bool known_finite = false;              // sums per unique id that were looked at already
   std::span<const float* const> sources;  // in place of values and rows: where the gradient of each input position is
 };
 
 class GradientSums {
  public:
-  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's. Sums go to `out`, which then
-  // has the size of all rows, or to memory of this object when it is empty.
+  // dims[t]: floats of a row of table t. Throws kInvalidArgument when the layout's sizes are not the plan's. Sums go to
+  // `out`, which then has the size of all rows, or to memory of this object when it is empty.
   GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out = {});
 
   // Of plan.unique[place], which belongs to `table`; dims[table] floats.
@@ -71,7 +72,8 @@ class GradientSums {
   bool SumCells(size_t begin, size_t end);
   // The gradient of every occurrence of these cells, in the order in which they are summed; in memory of this thread.
   const float* const* FindGradients(size_t begin, size_t end) const;
-  // The sums of one cell. gradients[k]: that of occurrence order[first + k]; `count` of them are known, this cell's and later ones.
+  // The sums of one cell. gradients[k]: that of occurrence order[first + k]; `count` of them are known, this cell's and
+  // later ones.
   void SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
   // Floats [at, at + kWidth) of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
   template <int kWidth>

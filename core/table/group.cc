@@ -39,8 +39,8 @@ void Table::RaiseNewestTime(int64_t time) {
 
 Times::Times(std::span<const int64_t> times, int64_t num_ids) : times_(times) {
   if (times.size() != 1 && static_cast<int64_t>(times.size()) != num_ids) {
-    throw Error(Code::kInvalidArgument,
-                "expected one time or one for each of " + std::to_string(num_ids) + " ids, got " + std::to_string(times.size()));
+    throw Error(Code::kInvalidArgument, "expected one time or one for each of " + std::to_string(num_ids) +
+                                            " ids, got " + std::to_string(times.size()));
   }
   for (const int64_t time : times) {
     if (time < 0 || time >= (int64_t{1} << 32)) {
@@ -64,8 +64,8 @@ Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admi
     const TableSpec& spec = specs[i];
     if (spec.segments().empty()) throw Error(Code::kInvalidArgument, "table '" + spec.name + "' has no segments");
     if (i > 0 && specs[i - 1].name >= spec.name) {
-      throw Error(Code::kInvalidArgument, "table names must be distinct and ascending, got '" + spec.name + "' after '" +
-                                              specs[i - 1].name + "'");
+      throw Error(Code::kInvalidArgument, "table names must be distinct and ascending, got '" + spec.name +
+                                              "' after '" + specs[i - 1].name + "'");
     }
     num_learning_rates_ += static_cast<int>(spec.segments().size());
     if (admission_ != nullptr) admission_->CheckThreshold(spec.min_counts.Largest(), "table '" + spec.name + "'");
@@ -147,8 +147,8 @@ std::vector<int64_t> Group::Ids(int table_number) const {
   ids.reserve(table.Size());
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     BucketGuard guard(locks_[number], Access::kReads);
-    table.shards[number].VisitAll(
-        table.rows, [&](uint32_t row) { ids.push_back(HeaderOf(table.rows.AtAllocated(row))->key); });
+    table.shards[number].VisitAll(table.rows,
+                                  [&](uint32_t row) { ids.push_back(HeaderOf(table.rows.AtAllocated(row))->key); });
   }
   return ids;
 }

@@ -1,9 +1,9 @@
 // A group of tables: the unit of locking, of the cut, and of saving.
 //
-// An id belongs to one of 1,024 buckets by its hash; a bucket has one lock and holds that part of every table, of the admission
-// filter and of the history. Calls take whole batches, are safe from any number of threads, and give the same result with any
-// number of threads. Writers lock a bucket at a time; lookups lock nothing and repeat what a writer disturbed. An id is changed
-// atomically, a batch is not.
+// An id belongs to one of 1,024 buckets by its hash; a bucket has one lock and holds that part of every table, of the
+// admission filter and of the history. Calls take whole batches, are safe from any number of threads, and give the same
+// result with any number of threads. Writers lock a bucket at a time; lookups lock nothing and repeat what a writer
+// disturbed. An id is changed atomically, a batch is not.
 //
 // The group owns its tables, which never change after construction. Arrays belong to the caller and are not kept.
 #pragma once
@@ -37,7 +37,7 @@ struct Tombstone {
   uint32_t epoch;
 };
 
-struct Bucket {  // guarded by the bucket's lock, all of it
+struct Bucket {                                // guarded by the bucket's lock, all of it
   std::unique_ptr<FilterSlice> filter;         // null until something was counted
   std::unique_ptr<FilterSlice> filter_at_cut;  // as it was at the cut, iff filter_changed_since_cut
   bool filter_changed_since_cut = false;
@@ -148,8 +148,8 @@ class Group {
   void Clear() { ClearBuckets(0, kNumBuckets); }
   void ClearBuckets(uint32_t begin, uint32_t end);
 
-  // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned have a
-  // later epoch than it returned.
+  // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned
+  // have a later epoch than it returned.
   uint64_t Mark();
   // Tombstones, then rows, changed after `since`, in their state at the time they are read. Must not outlive the group.
   std::unique_ptr<BlockSource> Changes(uint64_t since, uint32_t begin, uint32_t end, bool state);
@@ -158,9 +158,9 @@ class Group {
   // Freezes the present state for reading. Throws kFailedPrecondition while another cut is open.
   std::unique_ptr<Cut> OpenCut();
 
-  // Rows, tombstones and filters of row blocks, upserted; returns the rows written. Everything is checked before anything is
-  // changed. source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty = the same); the rules
-  // are in docs/formats/row_block.md. Blocks outside [begin, end) are refused.
+  // Rows, tombstones and filters of row blocks, upserted; returns the rows written. Everything is checked before
+  // anything is changed. source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty
+  // = the same); the rules are in docs/formats/row_block.md. Blocks outside [begin, end) are refused.
   int64_t Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
                const std::vector<std::string>& source_schemas);
   // What Load() would refuse, without writing.

@@ -36,7 +36,12 @@ class Applier {
         times_(update.times, plan.num_ids()),
         tables_(CheckedTables()),
         gradients_(OccurrencesOf(plan), Dims(),
-                   {update.gradients, update.per_unique, update.gradient_rows, update.gradient_scales, update.scale, update.known_finite,
+                   {update.gradients,
+                    update.per_unique,
+                    update.gradient_rows,
+                    update.gradient_scales,
+                    update.scale,
+                    update.known_finite,
                     {}}) {
     LayOut();
     if (!gradients_.all_finite()) RefuseNonFinite();
@@ -145,8 +150,8 @@ class Applier {
 
   // Nothing has been changed yet. Finite gradients whose sum is infinite are let through.
   void RefuseNonFinite() const {
-    const int64_t position = gradients_.FirstNonFinite(
-        [this](int table) { return tables_[table]->spec.nonfinite == NonFinite::kRaise; });
+    const int64_t position =
+        gradients_.FirstNonFinite([this](int table) { return tables_[table]->spec.nonfinite == NonFinite::kRaise; });
     if (position < 0) return;
     const auto after = std::upper_bound(plan_.table_splits.begin(), plan_.table_splits.end(), position);
     const size_t table = (after - plan_.table_splits.begin()) - 1;
@@ -162,8 +167,8 @@ class Applier {
     return id.record;
   }
 
-  // Null when admission keeps the id out. The row is made in scratch memory and then copied: its own memory has never been touched,
-  // and reading back there what was just written would wait for it.
+  // Null when admission keeps the id out. The row is made in scratch memory and then copied: its own memory has never
+  // been touched, and reading back there what was just written would wait for it.
   std::byte* LearnNew(const PlannedId& id, const float* gradient) {
     const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
     if (group_.KeepsOut(id.bucket, id.table, id.id, id.hash, count, update_.step)) return nullptr;
@@ -173,7 +178,8 @@ class Applier {
     id.table.spec.InitPayload(id.id, payload);
     Learn(id, payload, gradient);
     const size_t floats = (id.table.rows.record_bytes() - sizeof(RowHeader)) / sizeof(float);
-    CopyFloats(reinterpret_cast<float*>(PayloadOf(record)), reinterpret_cast<const float*>(payload), static_cast<int>(floats));
+    CopyFloats(reinterpret_cast<float*>(PayloadOf(record)), reinterpret_cast<const float*>(payload),
+               static_cast<int>(floats));
     return record;
   }
 
@@ -228,7 +234,7 @@ class Applier {
   std::vector<int64_t> first_value_;  // of each table, in `latest`
   std::vector<int> first_rate_;
   std::vector<Rule> rules_;  // of each table
-  int max_dim_ = 0;  // rounded up, so that what follows in scratch memory is aligned
+  int max_dim_ = 0;          // rounded up, so that what follows in scratch memory is aligned
   size_t max_row_bytes_ = 0;
 };
 

@@ -112,7 +112,8 @@ void Group::AdvanceEpoch() {
   }
   // Rows keep 24 bits of an epoch. Once in 16 million marks they all start over, and earlier marks become unusable.
   if (clock_.cut_is_open) {
-    throw Error(Code::kResourceExhausted, "epochs must start over, which an open cut forbids; release it and try again");
+    throw Error(Code::kResourceExhausted,
+                "epochs must start over, which an open cut forbids; release it and try again");
   }
   history_floor_ = AbsoluteEpoch(clock_.epoch);
   epoch_base_ = history_floor_;
@@ -157,7 +158,8 @@ std::vector<int64_t> Group::Tombstones(int table_number, uint64_t since) const {
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     BucketGuard guard(locks_[number], Access::kReads);
     for (const Tombstone& tombstone : buckets_[number].tombstones) {
-      if (static_cast<int>(tombstone.table) == table_number && tombstone.epoch > row_epoch) keys.push_back(tombstone.key);
+      if (static_cast<int>(tombstone.table) == table_number && tombstone.epoch > row_epoch)
+        keys.push_back(tombstone.key);
     }
   }
   return keys;
@@ -167,7 +169,8 @@ void Group::Forget(uint64_t before) {
   Gate::Alone alone(gate_);
   if (before >= AbsoluteEpoch(clock_.epoch)) {
     throw Error(Code::kInvalidArgument, "only closed epochs can be forgotten: expected less than " +
-                                            std::to_string(AbsoluteEpoch(clock_.epoch)) + ", got " + std::to_string(before));
+                                            std::to_string(AbsoluteEpoch(clock_.epoch)) + ", got " +
+                                            std::to_string(before));
   }
   if (clock_.cut_is_open) {
     throw Error(Code::kFailedPrecondition, "history cannot be forgotten while a cut is open; release it first");
@@ -177,10 +180,10 @@ void Group::Forget(uint64_t before) {
   history_floor_ = std::max(history_floor_, before);
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     auto& tombstones = buckets_[number].tombstones;
-    tombstones.erase(tombstones.begin(),
-                     std::partition_point(tombstones.begin(), tombstones.end(), [row_epoch](const Tombstone& tombstone) {
-                       return tombstone.epoch <= row_epoch;
-                     }));
+    tombstones.erase(tombstones.begin(), std::partition_point(tombstones.begin(), tombstones.end(),
+                                                              [row_epoch](const Tombstone& tombstone) {
+                                                                return tombstone.epoch <= row_epoch;
+                                                              }));
     for (auto& table : tables_) table->shards[number].ForgetChanges(row_epoch);
   }
 }

@@ -19,15 +19,17 @@ constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread cost
 constexpr int64_t kBucketsPerTask = 32;
 constexpr int64_t kIdsPerBlock = 1024;  // rows of a bag are gathered this many at a time before they are summed
 
-// Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits. The last tasks are smaller than `per_task`, so that all threads
-// end at nearly the same time: one that waits for the others falls asleep, and the next call has to wake it.
+// Runs body(begin, end) -> hits over [0, count) in tasks and sums the hits. The last tasks are smaller than `per_task`,
+// so that all threads end at nearly the same time: one that waits for the others falls asleep, and the next call has to
+// wake it.
 template <typename Body>
 int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
   if (count <= per_task) return count == 0 ? 0 : body(int64_t{0}, count);
   const int64_t threads = std::min<int64_t>(NumThreads(), (count + per_task - 1) / per_task);
   std::vector<int64_t> ends;
   for (int64_t end = 0; end < count; ends.push_back(end)) {
-    end = std::min(count, end + std::clamp((count - end) / (2 * threads), std::max<int64_t>(per_task / 4, 1), per_task));
+    end =
+        std::min(count, end + std::clamp((count - end) / (2 * threads), std::max<int64_t>(per_task / 4, 1), per_task));
   }
   std::atomic<int64_t> hits{0};
   ParallelFor(static_cast<int>(ends.size()), static_cast<int>(threads), [&](int task) {
@@ -39,8 +41,8 @@ int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
 // Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
 class BagPooler {
  public:
-  BagPooler(BucketLock* locks, const Gate& gate, const Table& table, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
-            int64_t step)
+  BagPooler(BucketLock* locks, const Gate& gate, const Table& table, std::span<const int64_t> ids,
+            std::span<const int64_t> row_splits, int64_t step)
       : table_(table), dim_(table.spec.dim()), ids_(ids), splits_(row_splits), reader_(locks, gate, step) {}
 
   void Sum(int64_t begin, int64_t end, float* out) {
@@ -132,7 +134,8 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     const int dim = table.spec.dim();
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
       const std::span<const int64_t> ids(plan.unique.data() + begin, static_cast<size_t>(end - begin));
-      return RowReader(locks_.get(), gate_, step).ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
+      return RowReader(locks_.get(), gate_, step)
+          .ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
     });
   }
   Buffer<int64_t> first_value(plan.splits.size());
@@ -204,7 +207,8 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
       } else {
         std::memcpy(weights.data() + i * dim, PayloadOf(record), sizeof(float) * dim);
         const auto* stored = reinterpret_cast<const uint8_t*>(PayloadOf(record)) + sizeof(float) * dim;
-        std::copy_n(stored, state_bytes, state.data() + i * state_bytes);  // memcpy may not be given the null of an empty state
+        std::copy_n(stored, state_bytes,
+                    state.data() + i * state_bytes);  // memcpy may not be given the null of an empty state
       }
     }
     return hits;

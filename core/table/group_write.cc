@@ -30,11 +30,14 @@ bool IsAlmostZero(const float* values, int count) {
 
 }  // namespace
 
-// Occurrence by occurrence, in input order inside each bucket; equal ids share a bucket, so the last of them is written last.
+// Occurrence by occurrence, in input order inside each bucket; equal ids share a bucket, so the last of them is written
+// last.
 class RowWriter {
  public:
   RowWriter(Group& group, int table, std::span<const int64_t> ids)
-      : group_(group), table_(group.MutableTable(table)), plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, false)) {}
+      : group_(group),
+        table_(group.MutableTable(table)),
+        plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, false)) {}
 
   int64_t Assign(std::span<const float> values, const Times& times, bool add, int64_t step) {
     AssignVisitor visitor{group_, plan_, values, times, add, step};
@@ -204,9 +207,8 @@ int64_t Group::Evict(int table_number, int64_t now) {
   for (auto& table : tables_) {
     if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;
     const int64_t reference = now == -1 ? table->newest_time.load(std::memory_order_relaxed) : now;
-    evicted += EraseWhere(*table, [&](const RowHeader& row) {
-      return table->spec.HasExpired(row.key, row.time, reference);
-    });
+    evicted +=
+        EraseWhere(*table, [&](const RowHeader& row) { return table->spec.HasExpired(row.key, row.time, reference); });
   }
   return evicted;
 }
@@ -221,7 +223,8 @@ uint32_t ScoreOf(const TableSpec& spec, const RowHeader& row) {
   return FrequencyOf(row) << 25 | row.time >> 7;
 }
 
-// The score below which lie fewer than `rank` of the visited scores, and how many with exactly that score make up the rest.
+// The score below which lie fewer than `rank` of the visited scores, and how many with exactly that score make up the
+// rest.
 struct Threshold {
   uint32_t score;
   int64_t ties;
@@ -254,9 +257,8 @@ void Group::EnforceCap(Table& table) {
   Threshold threshold = SelectThreshold(surplus, [&](auto&& visit) {
     for (uint32_t number = 0; number < kNumBuckets; ++number) {
       BucketGuard guard(locks_[number], Access::kReads);
-      table.shards[number].VisitAll(table.rows, [&](uint32_t row) {
-        visit(ScoreOf(table.spec, *HeaderOf(table.rows.AtAllocated(row))));
-      });
+      table.shards[number].VisitAll(
+          table.rows, [&](uint32_t row) { visit(ScoreOf(table.spec, *HeaderOf(table.rows.AtAllocated(row)))); });
     }
   });
   EraseWhere(table, [&](const RowHeader& row) {

@@ -68,7 +68,8 @@ void CheckSize(const char* what, size_t got, int64_t expected) {
 void CheckSplits(const char* what, IdSpan splits, size_t num_ids) {
   if (splits.empty() || splits.front() != 0 || splits.back() != static_cast<int64_t>(num_ids) ||
       !std::is_sorted(splits.begin(), splits.end())) {
-    RefuseIds(std::string(what) + " must begin with 0, not decrease and end with the number of ids (" + to_string(num_ids) + ")");
+    RefuseIds(std::string(what) + " must begin with 0, not decrease and end with the number of ids (" +
+              to_string(num_ids) + ")");
   }
 }
 

@@ -1,5 +1,5 @@
-// What calls that take batches check of their input before they touch anything. Each throws Error(kInvalidArgument) that names
-// the subject, what was expected and what came. Pure functions: any thread.
+// What calls that take batches check of their input before they touch anything. Each throws Error(kInvalidArgument)
+// that names the subject, what was expected and what came. Pure functions: any thread.
 #pragma once
 
 #include <cstddef>

@@ -82,9 +82,7 @@ TEST(RowIdsTest, RefusesWhatAreNoRowSplits) {
   EXPECT_EQ(Refusal([] { RowIds(Ids{}); }), "row_splits must hold at least one number, got none");
   EXPECT_EQ(Refusal([] { RowIds(Ids{1, 2}); }), "row_splits must start with 0, got 1");
   EXPECT_EQ(Refusal([] { RowIds(Ids{0, 3, 2}); }), "row_splits must never decrease, got 2 after 3 at 2");
-  EXPECT_EQ(Refusal([] {
-              RowIds(Ids{0, kMin});
-            }),
+  EXPECT_EQ(Refusal([] { RowIds(Ids{0, kMin}); }),
             "row_splits must never decrease, got " + std::to_string(kMin) + " after 0 at 1");
   EXPECT_NE(Refusal([] { RowIds(Ids{0, kMax}); }), "");
 }
@@ -148,13 +146,9 @@ TEST(SplitRaggedTest, PartsKeepRowsAndOrder) {
 }
 
 TEST(SplitRaggedTest, RefusesWhatDoesNotFit) {
-  EXPECT_EQ(Refusal([] {
-              SplitRagged(Ids{0}, Ids{1, 2}, Ids{0, 2}, 2);
-            }),
+  EXPECT_EQ(Refusal([] { SplitRagged(Ids{0}, Ids{1, 2}, Ids{0, 2}, 2); }),
             "Ragged tensor values size must match indices size. Got 2 v.s. 1");
-  EXPECT_EQ(Refusal([] {
-              SplitRagged(Ids{0, 0}, Ids{1, 2}, Ids{0, 3}, 2);
-            }),
+  EXPECT_EQ(Refusal([] { SplitRagged(Ids{0, 0}, Ids{1, 2}, Ids{0, 3}, 2); }),
             "The input ragged tensor is invalid. row_splits must end with the number of values 2, got 3");
   EXPECT_NE(Refusal([] { SplitRagged(Ids{0, 0}, Ids{1, 2}, Ids{0, 2, 1, 2}, 2); }), "");
   EXPECT_NE(Refusal([] { SplitRagged(Ids{}, Ids{}, Ids{}, 2); }), "");

@@ -1,4 +1,5 @@
-// One cache line of an index: 12 eight-bit tags, 12 row numbers and a count of entries that had to go past the line. Pure functions.
+// One cache line of an index: 12 eight-bit tags, 12 row numbers and a count of entries that had to go past the line.
+// Pure functions.
 #pragma once
 
 #include <bit>
@@ -24,15 +25,17 @@ struct alignas(64) IndexLine {
 };
 static_assert(sizeof(IndexLine) == 64);
 
-// How far behind a line memory can be read: a reader who has not found a row in a line may copy from there as if it had.
+// How far behind a line memory can be read: a reader who has not found a row in a line may copy from there as if it
+// had.
 inline constexpr size_t kReadableBehindLine = 512;
 
 // What an index without lines is searched in, and what lies behind it.
 inline constexpr IndexLine kEmptyLines[1 + kReadableBehindLine / sizeof(IndexLine)] = {};
 inline constexpr const IndexLine& kEmptyLine = kEmptyLines[0];
 
-// Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches: which entry it
-// is cannot be predicted. The portable form is always compiled, and compared with the other by row_index_test.cc.
+// Which entries of a line have a tag, as a word with one bit for each of them, `kMatchStride` apart. Free of branches:
+// which entry it is cannot be predicted. The portable form is always compiled, and compared with the other by
+// row_index_test.cc.
 inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {
   constexpr uint64_t kOnes = 0x0101010101010101ull, kLows = 0x7f7f7f7f7f7f7f7full;
   constexpr uint64_t kGather = 0x0002040810204081ull;  // brings the top bits of eight bytes together in the top byte
@@ -42,7 +45,8 @@ inline uint64_t MatchTagsPortable(const IndexLine& line, uint8_t tag) {
   std::memcpy(&low, line.tags, 8);
   std::memcpy(&high, line.tags + 8, 4);
   const uint64_t found_low = zero_bytes(low ^ kOnes * tag);
-  const uint64_t found_high = zero_bytes((uint64_t{high} | ~uint64_t{0} << 32) ^ (kOnes * tag & 0xffffffffu)) & 0xffffffffu;
+  const uint64_t found_high =
+      zero_bytes((uint64_t{high} | ~uint64_t{0} << 32) ^ (kOnes * tag & 0xffffffffu)) & 0xffffffffu;
   return (found_low * kGather) >> 56 | ((found_high * kGather) >> 56) << 8;
 }
 

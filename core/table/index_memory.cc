@@ -93,7 +93,8 @@ void IndexMemory::Clear() {
 size_t IndexMemory::MemoryBytes() const {
   std::lock_guard lock(mutex_);
   const size_t levels = std::max_element(levels_.get(), levels_.get() + kPlateColumns)->load();
-  return num_plates_ * kPlateBytes + block_bytes_ + kNumBuckets * sizeof(Head) + levels * kPlateColumns * sizeof(plates_[0]);
+  return num_plates_ * kPlateBytes + block_bytes_ + kNumBuckets * sizeof(Head) +
+         levels * kPlateColumns * sizeof(plates_[0]);
 }
 
 }  // namespace monolith

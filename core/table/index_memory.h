@@ -1,12 +1,13 @@
 // Where the lines of a table's indexes lie, for all of its buckets.
 //
-// An index of fewer than 16 lines is a block of its own. A larger one lies on plates: plate `level` of 16 neighbouring buckets holds lines
-// 16 * level to 16 * level + 15 of each of them. So an index grows without being moved, and the directory of the plates is so
-// small that it stays in the nearest caches; a list of its own pieces for every bucket would cost a lookup one more miss.
-// When one of the neighbours grows, the others follow (RowIndex::ShouldGrow), so that plates are nearly full.
+// An index of fewer than 16 lines is a block of its own. A larger one lies on plates: plate `level` of 16 neighbouring
+// buckets holds lines 16 * level to 16 * level + 15 of each of them. So an index grows without being moved, and the
+// directory of the plates is so small that it stays in the nearest caches; a list of its own pieces for every bucket
+// would cost a lookup one more miss. When one of the neighbours grows, the others follow (RowIndex::ShouldGrow), so
+// that plates are nearly full.
 //
-// Readers without a bucket's lock may search the lines that a head tells of: they may be changing meanwhile, and those of a small
-// index may belong to another one, but none is unmapped or made smaller before Clear().
+// Readers without a bucket's lock may search the lines that a head tells of: they may be changing meanwhile, and those
+// of a small index may belong to another one, but none is unmapped or made smaller before Clear().
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,9 @@ inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 
 // The part of a hash that says how far down its index an id is at home.
 inline uint64_t HomeBits(uint64_t hash) { return (hash >> 20) & 0xffffffffu; }
-inline uint32_t HomeLine(uint64_t hash, uint32_t num_lines) { return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32); }
+inline uint32_t HomeLine(uint64_t hash, uint32_t num_lines) {
+  return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32);
+}
 
 // The lines of one index at one moment.
 struct IndexShape {
@@ -38,7 +41,9 @@ struct IndexShape {
   uint32_t num_lines;                     // 0 iff nothing was ever inserted
 
   uint32_t HomeOf(uint64_t hash) const { return HomeLine(hash, num_lines); }
-  IndexLine* Line(uint32_t line) const { return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines; }
+  IndexLine* Line(uint32_t line) const {
+    return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines;
+  }
   // Lines kPlateLines * level and following. REQUIRES: not a small index.
   IndexLine* Piece(uint32_t level) const {
     return plates[size_t{level} * kPlateColumns].load(std::memory_order_relaxed) + first;
@@ -69,7 +74,8 @@ class IndexMemory {
 
   IndexShape ShapeOf(uint32_t bucket) const {
     const uint64_t word = heads_[bucket].word.load(std::memory_order_relaxed);
-    return {plates_ + bucket / kPlateBuckets, FirstOf(bucket), reinterpret_cast<IndexLine*>(word & kAddress), LinesOf(word)};
+    return {plates_ + bucket / kPlateBuckets, FirstOf(bucket), reinterpret_cast<IndexLine*>(word & kAddress),
+            LinesOf(word)};
   }
   // A copy of what finding a line needs, for loops that would otherwise load it again for every id.
   class View {
@@ -78,9 +84,11 @@ class IndexMemory {
     const IndexLine* HomeOnPlate(uint64_t hash) const {
       const uint32_t bucket = BucketOfHash(hash);
       const auto code = static_cast<uint32_t>(heads_[bucket].word.load(std::memory_order_relaxed) >> 48);
-      if (code < kPlateLines) [[unlikely]] return &kEmptyLine;
+      if (code < kPlateLines) [[unlikely]]
+        return &kEmptyLine;
       const uint64_t place = HomeBits(hash) * (code - kCodeOffset);  // in units of 2^-32 plates
-      const IndexLine* plate = plates_[(place >> 32) * kPlateColumns + bucket / kPlateBuckets].load(std::memory_order_relaxed);
+      const IndexLine* plate =
+          plates_[(place >> 32) * kPlateColumns + bucket / kPlateBuckets].load(std::memory_order_relaxed);
       return plate + FirstOf(bucket) + static_cast<uint32_t>(place) / ((uint64_t{1} << 32) / kPlateLines);
     }
 
@@ -107,8 +115,8 @@ class IndexMemory {
 
   // The rest is for the holder of the bucket's lock.
   void SetSize(uint32_t bucket, uint32_t size) { heads_[bucket].size.store(size, std::memory_order_relaxed); }
-  // Lets an index have as many lines as `lines` and copies those to it. REQUIRES: num_lines is at least what it was, and a power of two
-  // below kPlateLines or a multiple of it.
+  // Lets an index have as many lines as `lines` and copies those to it. REQUIRES: num_lines is at least what it was,
+  // and a power of two below kPlateLines or a multiple of it.
   void Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_lines);
   // Forgets every index. REQUIRES: no reader is left.
   void Clear();
@@ -121,8 +129,8 @@ class IndexMemory {
   IndexLine* NewPlate();
 
   BlockArena& blocks_;
-  std::unique_ptr<Head[]> heads_;    // one per bucket
-  std::atomic<IndexLine*>* plates_;  // [level][column], on pages that are resident only where used
+  std::unique_ptr<Head[]> heads_;                    // one per bucket
+  std::atomic<IndexLine*>* plates_;                  // [level][column], on pages that are resident only where used
   std::unique_ptr<std::atomic<uint32_t>[]> levels_;  // of each column
 
   mutable std::mutex mutex_;  // guards everything below, and the writing of plates_ and levels_

@@ -23,7 +23,9 @@ std::vector<IndexLine> LinesOf(uint32_t bucket, uint32_t num_lines) {
   return lines;
 }
 
-uint64_t HashIn(uint32_t bucket, uint64_t random) { return uint64_t{bucket} << (64 - kBucketBits) | random >> kBucketBits; }
+uint64_t HashIn(uint32_t bucket, uint64_t random) {
+  return uint64_t{bucket} << (64 - kBucketBits) | random >> kBucketBits;
+}
 
 class IndexMemoryTest : public ::testing::Test {
  protected:

@@ -34,7 +34,8 @@ std::vector<std::string> Split(const std::string& text, char separator) {
 int PositiveNumber(const std::string& text, const std::string& schema) {
   char* end = nullptr;
   const long value = std::strtol(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0' || value < 0 || value > (1 << 24)) Refuse("schema text not understood: '" + schema + "'");
+  if (text.empty() || *end != '\0' || value < 0 || value > (1 << 24))
+    Refuse("schema text not understood: '" + schema + "'");
   return static_cast<int>(value);
 }
 
@@ -45,7 +46,8 @@ std::vector<SourceSegment> ParseSchema(const std::string& schema) {
   std::vector<SourceSegment> segments;
   for (size_t i = 2; i < parts.size(); ++i) {
     const std::vector<std::string> fields = Split(parts[i].substr(std::min<size_t>(8, parts[i].size())), ',');
-    if (parts[i].rfind("segment=", 0) != 0 || fields.size() != 5) Refuse("schema text not understood: '" + schema + "'");
+    if (parts[i].rfind("segment=", 0) != 0 || fields.size() != 5)
+      Refuse("schema text not understood: '" + schema + "'");
     segments.push_back({PositiveNumber(fields[0], schema), fields[1], PositiveNumber(fields[2], schema), fields[3]});
   }
   return segments;
@@ -84,7 +86,8 @@ Loader::RowMap Loader::MapFrom(const Table& table, const std::string& source_sch
     }
     map.same_compressors = map.same_compressors && source[i].compressor == ours.compressor_kind;
     map.copies.push_back({from_weights, 4 * ours.first_dim, 4 * ours.dim});
-    if (source[i].optimizer == ours.optimizer_kind && source[i].state_bytes == ours.state_bytes && ours.state_bytes > 0) {
+    if (source[i].optimizer == ours.optimizer_kind && source[i].state_bytes == ours.state_bytes &&
+        ours.state_bytes > 0) {
       map.copies.push_back({from_state, ours.state_offset, ours.state_bytes});
     }
     from_weights += 4 * source[i].dim;
@@ -149,14 +152,9 @@ void Loader::Check(const RowBlockView& block) const {
 int64_t Loader::Write(const RowBlockView& block) {
   switch (block.header().kind) {
     case BlockKind::kFull:
-    case BlockKind::kServing:
-      return WriteRows(block);
-    case BlockKind::kTombstone:
-      WriteTombstones(block);
-      return 0;
-    case BlockKind::kFilter:
-      WriteFilter(block);
-      return 0;
+    case BlockKind::kServing: return WriteRows(block);
+    case BlockKind::kTombstone: WriteTombstones(block); return 0;
+    case BlockKind::kFilter: WriteFilter(block); return 0;
   }
   return 0;
 }
@@ -251,9 +249,8 @@ int64_t Group::Load(std::span<const std::string_view> blocks, uint32_t begin, ui
     views.emplace_back(bytes);
     loader.Check(views.back());
   }
-  std::stable_sort(views.begin(), views.end(), [](const RowBlockView& a, const RowBlockView& b) {
-    return a.header().bucket < b.header().bucket;
-  });
+  std::stable_sort(views.begin(), views.end(),
+                   [](const RowBlockView& a, const RowBlockView& b) { return a.header().bucket < b.header().bucket; });
   std::vector<size_t> first_of_bucket;
   for (size_t i = 0; i < views.size(); ++i) {
     if (i == 0 || views[i].header().bucket != views[i - 1].header().bucket) first_of_bucket.push_back(i);

@@ -1,11 +1,12 @@
 // Writes row blocks into a group: a restore, a delta, a bucket that moves.
 //
-// Check() touches nothing and may be called from any thread. Write() may be called by several threads at once for different buckets;
-// blocks of one bucket must come in order. A loader holds the group open to calls, and back from a cut, while it lives.
+// Check() touches nothing and may be called from any thread. Write() may be called by several threads at once for
+// different buckets; blocks of one bucket must come in order. A loader holds the group open to calls, and back from a
+// cut, while it lives.
 //
-// A block fits if its table's schema text is ours. Otherwise the source's text decides, segment by segment in order: dims must be
-// equal; equal optimizer and state size keep the state, else the state starts anew; segments that only we have are initialised;
-// a segment that only the source has is refused.
+// A block fits if its table's schema text is ours. Otherwise the source's text decides, segment by segment in order:
+// dims must be equal; equal optimizer and state size keep the state, else the state starts anew; segments that only we
+// have are initialised; a segment that only the source has is refused.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace monolith {
 
 class Loader {
  public:
-  // source_schemas[t]: schema text of the blocks' table t; empty or missing = ours. Throws kInvalidArgument when one does not fit.
+  // source_schemas[t]: schema text of the blocks' table t; empty or missing = ours. Throws kInvalidArgument when one
+  // does not fit.
   Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std::string>& source_schemas);
 
   // Whether Clear() would bring back exactly what the group is now: no rows, counts, tombstones or times.
@@ -36,7 +38,7 @@ class Loader {
     int to;
     int bytes;
   };
-  struct RowMap {  // how a full payload becomes ours
+  struct RowMap {                   // how a full payload becomes ours
     std::vector<uint64_t> digests;  // blocks with one of these are from that source
     int source_bytes;
     bool identical;

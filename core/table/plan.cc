@@ -48,7 +48,8 @@ class Planner {
   void ForChunk(int chunk, Visit&& visit) const {
     const int64_t begin = NumIds() * chunk / num_chunks_, end = NumIds() * (chunk + 1) / num_chunks_;
     for (int table = 0; table < plan_.num_tables; ++table) {
-      const int64_t from = std::max(begin, plan_.table_splits[table]), to = std::min(end, plan_.table_splits[table + 1]);
+      const int64_t from = std::max(begin, plan_.table_splits[table]),
+                    to = std::min(end, plan_.table_splits[table + 1]);
       for (int64_t i = from; i < to; ++i) {
         visit(i, static_cast<size_t>(BucketOf(ids_[i])) * plan_.num_tables + table);
       }
@@ -197,7 +198,7 @@ class Planner {
   Buffer<uint32_t> cell_begin_;  // [cells + 1], in input occurrences
   Buffer<int64_t> sorted_ids_;
   Buffer<int32_t> sorted_positions_;
-  Buffer<uint32_t> local_;        // per sorted occurrence: number of its id inside the cell
+  Buffer<uint32_t> local_;  // per sorted occurrence: number of its id inside the cell
   Buffer<uint32_t> counts_;
   Buffer<uint32_t> cell_unique_;  // [cells]
 };

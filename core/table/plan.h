@@ -1,8 +1,8 @@
 // A batch of ids put into the order in which a group works: by bucket, then table, then first seen; each id once.
 //
 // A plan is a pure function of its input, knows nothing of any table's state, and can be made in the data thread. After
-// MakePlan() it is constant, except for the row hints that a read leaves for the update that follows; one plan belongs to one
-// step, so these are never written by two threads.
+// MakePlan() it is constant, except for the row hints that a read leaves for the update that follows; one plan belongs
+// to one step, so these are never written by two threads.
 //
 //   cell = bucket * num_tables + table      the unit of work: one table in one bucket
 //   unique [U]            ids, cell by cell

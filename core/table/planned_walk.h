@@ -1,7 +1,7 @@
 // Visits the ids of a plan bucket by bucket, under each bucket's lock, on all threads.
 //
-// Inside a bucket the visits come in plan order, whatever the number of threads. A bucket that is locked by someone else is put
-// off until the others of the task are done. A lock is held for at most kIdsPerHold ids.
+// Inside a bucket the visits come in plan order, whatever the number of threads. A bucket that is locked by someone
+// else is put off until the others of the task are done. A lock is held for at most kIdsPerHold ids.
 #pragma once
 
 #include <algorithm>
@@ -132,7 +132,8 @@ class PlannedWalk {
     int ids_ = 0;
   };
 
-  // Three blocks are under way: the index lines of one arrive, the rows of the one before, and the one before that is visited.
+  // Three blocks are under way: the index lines of one arrive, the rows of the one before, and the one before that is
+  // visited.
   template <typename AnyBlock, typename Visitor>
   void VisitBuckets(uint32_t begin, uint32_t end, const AnyBlock& empty, Visitor& visitor, Local& local) {
     Holder holder(locks_);
@@ -166,7 +167,8 @@ class PlannedWalk {
   template <typename AnyBlock>
   void Ask(int64_t first, int64_t last, AnyBlock& block) const {
     block.first = std::min(first, last);
-    block.finder.Take(plan_.unique.data() + block.first, static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
+    block.finder.Take(plan_.unique.data() + block.first,
+                      static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
     block.SetTables(block.first);
     if (!hinted_) block.finder.AskForLines(block.tables);
   }
@@ -181,7 +183,8 @@ class PlannedWalk {
     }
   }
 
-  // Leaves out the buckets that it finds locked and notes them in `busy`; with null it visits all, and the lock is held.
+  // Leaves out the buckets that it finds locked and notes them in `busy`; with null it visits all, and the lock is
+  // held.
   template <typename AnyBlock, typename Visitor>
   void VisitBlock(AnyBlock& block, Holder& holder, std::vector<uint32_t>* busy, Visitor& visitor, Local& local) {
     const RowFinder& finder = block.finder;
@@ -197,8 +200,8 @@ class PlannedWalk {
       uint32_t row;
       std::byte* record = finder.Settle(block.tables, i, &row);
       Table& table = *tables_[block.place(i)];
-      visitor.Visit(PlannedId{buckets_[bucket], bucket, table, block.place(i), block.first + i, finder.id(i), finder.hash(i), row,
-                              record},
+      visitor.Visit(PlannedId{buckets_[bucket], bucket, table, block.place(i), block.first + i, finder.id(i),
+                              finder.hash(i), row, record},
                     local);
       holder.CountId();
     }

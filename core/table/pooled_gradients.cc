@@ -89,18 +89,20 @@ std::vector<std::vector<int>> PooledLayout::GroupByOwner(const std::vector<Poole
 void PooledLayout::CheckGradients(std::span<const int64_t> splits, std::span<const SlotGradient> gradients,
                                   std::span<const float> sums) const {
   CheckSize("gradients", gradients.size(), static_cast<int64_t>(slots_.size()));
-  if (splits.empty() || (splits.size() - 1) % dims_.size() != 0) Refuse("splits are not those of a plan of these tables");
+  if (splits.empty() || (splits.size() - 1) % dims_.size() != 0)
+    Refuse("splits are not those of a plan of these tables");
   CheckSplits("splits", splits, static_cast<size_t>(splits.back()));
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (gradients[s].rows != nullptr) {
-      CheckSize("a row of a slot's gradient", static_cast<size_t>(gradients[s].width), slots_[s].width(dims_[slots_[s].table]));
+      CheckSize("a row of a slot's gradient", static_cast<size_t>(gradients[s].width),
+                slots_[s].width(dims_[slots_[s].table]));
     }
   }
   CheckSize("sums", sums.size(), NumSums(splits));
 }
 
-bool PooledLayout::SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
-                                std::span<float> sums) const {
+bool PooledLayout::SumGradients(const PooledShape& shape, const Occurrences& plan,
+                                std::span<const SlotGradient> gradients, std::span<float> sums) const {
   CheckGradients(plan.splits, gradients, sums);
   const std::vector<SlotIds> located = Locate(shape, plan.inverse.size());
   CheckPlaces(plan.inverse, plan.splits.back());
@@ -129,7 +131,9 @@ bool PooledLayout::AddAll(std::span<const SlotIds> ids, int64_t num_examples, st
   ParallelFor(static_cast<int>(groups_.size()), [&](int group) {
     for (const int s : groups_[group]) {
       if (gradients[s].rows == nullptr) continue;
-      const auto add = [&](auto dim) { return AddSlot<dim.value>(slots_[s], ids[s], num_examples, gradients[s], sum_of); };
+      const auto add = [&](auto dim) {
+        return AddSlot<dim.value>(slots_[s], ids[s], num_examples, gradients[s], sum_of);
+      };
       const int dim = dims_[slots_[s].table];
       const bool good = dim == 8    ? add(std::integral_constant<int, 8>())
                         : dim == 16 ? add(std::integral_constant<int, 16>())
@@ -142,8 +146,8 @@ bool PooledLayout::AddAll(std::span<const SlotIds> ids, int64_t num_examples, st
 }
 
 template <int kDim, typename SumOf>
-bool PooledLayout::AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
-                           SumOf sum_of) const {
+bool PooledLayout::AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples,
+                           const SlotGradient& gradient, SumOf sum_of) const {
   constexpr int64_t kAhead = 16;
   Adder adder;
   const int64_t stride = gradient.stride, first = ids.first;
@@ -163,8 +167,8 @@ bool PooledLayout::AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t n
 }
 
 template <typename SumOf, typename AnyAdder>
-void PooledLayout::AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient, SumOf sum_of,
-                              AnyAdder& adder) const {
+void PooledLayout::AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient,
+                              SumOf sum_of, AnyAdder& adder) const {
   const int dim = dims_[slot.table];
   const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
   if (slot.places > 0) {
@@ -176,10 +180,11 @@ void PooledLayout::AddExample(const PooledSlot& slot, const SlotIds& ids, int64_
   for (int64_t i = from; i < to; ++i) adder.AddScaled(sum_of(i), gradient, scale, dim);
 }
 
-void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
-                               const float* zeros, const float** sources) const {
+void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples,
+                               const SlotGradient& gradient, const float* zeros, const float** sources) const {
   const int dim = dims_[slot.table];
-  if (gradient.rows == nullptr) return (void)std::fill(sources + ids.Begin(0), sources + ids.Begin(num_examples), zeros);
+  if (gradient.rows == nullptr)
+    return (void)std::fill(sources + ids.Begin(0), sources + ids.Begin(num_examples), zeros);
   for (int64_t example = 0; example < num_examples; ++example) {
     const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
     const float* row = gradient.rows + example * gradient.stride;

@@ -24,7 +24,11 @@ int CommonOf(const std::vector<int>& dims) {
 }  // namespace
 
 PooledLayout::PooledLayout(std::vector<PooledSlot> slots, std::vector<int> dims, int64_t width)
-    : slots_(std::move(slots)), dims_(std::move(dims)), width_(width), common_dim_(CommonOf(dims_)), groups_(GroupByOwner(slots_)) {
+    : slots_(std::move(slots)),
+      dims_(std::move(dims)),
+      width_(width),
+      common_dim_(CommonOf(dims_)),
+      groups_(GroupByOwner(slots_)) {
   for (const PooledSlot& slot : slots_) {
     if (slot.table < 0 || slot.table >= static_cast<int>(dims_.size())) {
       Refuse("a slot's table is " + std::to_string(slot.table) + ", there are " + std::to_string(dims_.size()));
@@ -59,7 +63,8 @@ std::vector<PooledLayout::SlotIds> PooledLayout::Locate(const PooledShape& shape
 }
 
 Buffer<int64_t> PooledLayout::RowOffsets(std::span<const int64_t> splits) const {
-  if (splits.empty() || (splits.size() - 1) % dims_.size() != 0) Refuse("splits are not those of a plan of these tables");
+  if (splits.empty() || (splits.size() - 1) % dims_.size() != 0)
+    Refuse("splits are not those of a plan of these tables");
   CheckSplits("splits", splits, static_cast<size_t>(splits.back()));
   if (dims_.size() == 1) return {};
   Buffer<int64_t> offsets(splits.back() + 1);
@@ -75,7 +80,8 @@ Buffer<int64_t> PooledLayout::RowOffsets(std::span<const int64_t> splits) const 
 }
 
 template <typename RowOf>
-void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of, float* output) const {
+void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of,
+                               float* output) const {
   const int dim = dims_[slot.table];
   const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
   if (slot.places > 0) {
@@ -92,7 +98,8 @@ void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64
 }
 
 template <int kDim, typename RowOf>
-void PooledLayout::PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const {
+void PooledLayout::PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of,
+                                float* outputs) const {
   for (int64_t example = begin; example < end; ++example) {
     float* output = outputs + example * width_;
     for (size_t s = 0; s < slots_.size(); ++s) {
@@ -139,7 +146,9 @@ void PooledLayout::Pool(const PooledShape& shape, std::span<const int64_t> split
   const float* first = values.data();
   const int32_t* place_of = inverse.data();
   if (offsets.size() == 0) {
-    PoolAll(located, shape.num_examples, [=, dim = int64_t{dims_[0]}](int64_t i) { return first + place_of[i] * dim; }, outputs.data());
+    PoolAll(
+        located, shape.num_examples, [=, dim = int64_t{dims_[0]}](int64_t i) { return first + place_of[i] * dim; },
+        outputs.data());
   } else {
     const int64_t* offset_of = offsets.data();
     PoolAll(located, shape.num_examples, [=](int64_t i) { return first + offset_of[place_of[i]]; }, outputs.data());

@@ -1,8 +1,10 @@
-// The lookups of many slots at once: from the rows of a plan to one output row per example, and from its gradient back to the rows.
+// The lookups of many slots at once: from the rows of a plan to one output row per example, and from its gradient back
+// to the rows.
 //
-// A slot's ids belong to one table; the ids of all slots lie end to end, in the order of their tables. The ids of an example are
-// summed, averaged, or the first n of them stand side by side; where there is none, zeros. Sums go in the order of the ids, so
-// results do not depend on the number of threads. A layout is constant; any thread may use it. Arrays belong to the caller.
+// A slot's ids belong to one table; the ids of all slots lie end to end, in the order of their tables. The ids of an
+// example are summed, averaged, or the first n of them stand side by side; where there is none, zeros. Sums go in the
+// order of the ids, so results do not depend on the number of threads. A layout is constant; any thread may use it.
+// Arrays belong to the caller.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@ struct PooledSlot {
   int64_t column;  // of its first float in an output row
   int64_t places;  // n of "the first n"; 0 = all rows of an example become one
   bool is_mean;
-  int owner;       // slots with different ones never have an id of a table in common
+  int owner;  // slots with different ones never have an id of a table in common
 
   int64_t width(int dim) const { return dim * (places == 0 ? 1 : places); }
 };
@@ -46,11 +48,12 @@ class PooledLayout {
   int64_t width() const { return width_; }
   size_t num_slots() const { return slots_.size(); }
 
-  // Throws kInvalidArgument when sizes disagree. `splits` and `inverse` are the plan's; values [V], outputs [examples * width].
+  // Throws kInvalidArgument when sizes disagree. `splits` and `inverse` are the plan's; values [V], outputs [examples *
+  // width].
   void Pool(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
             std::span<const float> values, std::span<float> outputs) const;
-  // The other way: sums [V] of what the gradients ask of each row. `starts` and `order` of the plan may be left out (empty): then they
-  // are made from `inverse`. Returns false iff a gradient or a sum is NaN or infinite.
+  // The other way: sums [V] of what the gradients ask of each row. `starts` and `order` of the plan may be left out
+  // (empty): then they are made from `inverse`. Returns false iff a gradient or a sum is NaN or infinite.
   bool SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,
                     std::span<float> sums) const;
 
@@ -60,7 +63,9 @@ class PooledLayout {
     int64_t first;              // in the flat ids
     int64_t per_example;        // or -1
     const int64_t* row_splits;  // or null
-    int64_t Begin(int64_t example) const { return first + (row_splits == nullptr ? example * per_example : row_splits[example]); }
+    int64_t Begin(int64_t example) const {
+      return first + (row_splits == nullptr ? example * per_example : row_splits[example]);
+    }
   };
 
   std::vector<SlotIds> Locate(const PooledShape& shape, size_t num_ids) const;
@@ -71,29 +76,32 @@ class PooledLayout {
   // The output of one example and slot. row_of(position) is the row of an id.
   template <typename RowOf>
   void PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of, float* output) const;
-  // Outputs of the examples [begin, end), one after the other: their rows of the output are written once, from end to end. kDim is the
-  // dim of all tables, or 0.
+  // Outputs of the examples [begin, end), one after the other: their rows of the output are written once, from end to
+  // end. kDim is the dim of all tables, or 0.
   template <int kDim, typename RowOf>
   void PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const;
   template <typename RowOf>
   void PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const;
 
   static std::vector<std::vector<int>> GroupByOwner(const std::vector<PooledSlot>& slots);
-  void CheckGradients(std::span<const int64_t> splits, std::span<const SlotGradient> gradients, std::span<const float> sums) const;
+  void CheckGradients(std::span<const int64_t> splits, std::span<const SlotGradient> gradients,
+                      std::span<const float> sums) const;
   // Sums by adding the gradients of one slot after the other. sum_of(position) is where those of an id go.
   template <typename SumOf>
-  bool AddAll(std::span<const SlotIds> ids, int64_t num_examples, std::span<const SlotGradient> gradients, SumOf sum_of) const;
+  bool AddAll(std::span<const SlotIds> ids, int64_t num_examples, std::span<const SlotGradient> gradients,
+              SumOf sum_of) const;
   template <int kDim, typename SumOf>
-  bool AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, SumOf sum_of) const;
+  bool AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
+               SumOf sum_of) const;
   template <typename SumOf, typename AnyAdder>
   void AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient, SumOf sum_of,
                   AnyAdder& adder) const;
   // Sums one row after the other: any number of threads can share the work of a single slot.
-  bool SumByRow(std::span<const SlotIds> ids, int64_t num_examples, const Occurrences& plan, std::span<const SlotGradient> gradients,
-                std::span<float> sums) const;
+  bool SumByRow(std::span<const SlotIds> ids, int64_t num_examples, const Occurrences& plan,
+                std::span<const SlotGradient> gradients, std::span<float> sums) const;
   // Where the gradient of each id of a slot is, and what it is multiplied with.
-  void FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient, const float* zeros,
-                   const float** sources) const;
+  void FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
+                   const float* zeros, const float** sources) const;
   void FindScales(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, float* scales) const;
 
   const std::vector<PooledSlot> slots_;

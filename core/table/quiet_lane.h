@@ -1,10 +1,12 @@
-// The short way to the rows of one table, for a reader beside whom nobody writes: the usual case of every step, and nothing else.
+// The short way to the rows of one table, for a reader beside whom nobody writes: the usual case of every step, and
+// nothing else.
 //
-// Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of the one before
-// are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a Neoverse N1 a request whose page has to
-// be looked up holds back whatever does not fit the reorder buffer behind it, so what counts is how few instructions lie between one
-// request and the next; hence short loops, without branches that cannot be foreseen. What is not found at the first guess, one id in 20,
-// gets a second one; ids that are not found then are left over for the long way (table/row_reader.h). Used by one thread.
+// Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of
+// the one before are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a
+// Neoverse N1 a request whose page has to be looked up holds back whatever does not fit the reorder buffer behind it,
+// so what counts is how few instructions lie between one request and the next; hence short loops, without branches that
+// cannot be foreseen. What is not found at the first guess, one id in 20, gets a second one; ids that are not found
+// then are left over for the long way (table/row_reader.h). Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -33,10 +35,11 @@ class QuietLane {
     return rows_.At(0) != nullptr && index_.NumLines(BucketOf(id)) >= kLarge;
   }
 
-  // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the ids that are left
-  // over, ascending, to `left`, and returns how many; what was copied for those is of no use. Whatever a writer does meanwhile, it
-  // reads only memory that is there: plates of an index stay, and hold only numbers of rows that were allocated once.
-  // REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has room for `count`.
+  // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the
+  // ids that are left over, ascending, to `left`, and returns how many; what was copied for those is of no use.
+  // Whatever a writer does meanwhile, it reads only memory that is there: plates of an index stay, and hold only
+  // numbers of rows that were allocated once. REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has
+  // room for `count`.
   template <bool kHinted>
   int64_t Read(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
     const int64_t num_left = Pass<kHinted, FirstGuess>(ids, count, weights, hints, left);
@@ -55,7 +58,8 @@ class QuietLane {
     static uint64_t Match(const IndexLine*& line, uint8_t tag) { return MatchTags(*line, tag); }
   };
 
-  // The row of the second such entry or, if there is none, of the first one in the lines that follow on the plate. Of the ids left over.
+  // The row of the second such entry or, if there is none, of the first one in the lines that follow on the plate. Of
+  // the ids left over.
   struct SecondGuess {
     static int64_t PlaceOf(const int32_t* left, int64_t k) { return left[k]; }
     static uint64_t Match(const IndexLine*& line, uint8_t tag) {
@@ -67,7 +71,8 @@ class QuietLane {
   };
 
   template <bool kHinted, typename Guess>
-  [[gnu::noinline]] int64_t Pass(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
+  [[gnu::noinline]] int64_t Pass(const int64_t* ids, int64_t count, float* weights, uint32_t* hints,
+                                 int32_t* left) const {
     const QuietLane lane(*this);  // which nothing written here can change, so it stays in registers
     Block blocks[2];
     Block *now = &blocks[0], *next = &blocks[1];
@@ -124,8 +129,8 @@ class QuietLane {
       const uint64_t matches = Guess::Match(line, RowIndex::TagOf(block.hashes[k]));
       const uint32_t row = line->rows[matches != 0 ? FirstMatch(matches) : 0];
       const std::byte* record = rows_.AtAllocated(row);
-      // Without a match the line itself goes for the record: it is no row (index_line.h), and asking for it asks for the line after it,
-      // where the second guess will look.
+      // Without a match the line itself goes for the record: it is no row (index_line.h), and asking for it asks for
+      // the line after it, where the second guess will look.
       block.records[k] = matches != 0 ? record : reinterpret_cast<const std::byte*>(line);
       if constexpr (kHinted) block.rows[k] = row;
     }

@@ -1,5 +1,5 @@
-// The short way of reading gives what the long way gives, alone and beside writers. All rows lie in two buckets, so that their indexes are
-// large with few rows; ids of other buckets find none.
+// The short way of reading gives what the long way gives, alone and beside writers. All rows lie in two buckets, so
+// that their indexes are large with few rows; ids of other buckets find none.
 #include "table/quiet_lane.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ std::unique_ptr<Group> MakeGroup(int dim) {
 void AssignAll(Group* group, const std::vector<int64_t>& ids, float value, bool each_its_own) {
   const int dim = group->table(0).spec.dim();
   std::vector<float> rows;
-  for (size_t i = 0; i < ids.size(); ++i) rows.insert(rows.end(), dim, value + (each_its_own ? static_cast<float>(i) : 0.0f));
+  for (size_t i = 0; i < ids.size(); ++i)
+    rows.insert(rows.end(), dim, value + (each_its_own ? static_cast<float>(i) : 0.0f));
   group->Assign(0, ids, rows, std::vector<int64_t>{kStartTime}, false, 0);
 }
 
@@ -104,7 +105,8 @@ TEST(QuietLaneStressTest, RowsAreReadWholeBesideWritersThatComeAndGo) {
     }
     for (int write = 0; write < kWrites; ++write) {
       const std::vector<int64_t> some = Draw(&random, 1000, ids);
-      write % 8 == 0 ? static_cast<void>(group->Erase(0, some)) : AssignAll(group.get(), some, static_cast<float>(write), false);
+      write % 8 == 0 ? static_cast<void>(group->Erase(0, some))
+                     : AssignAll(group.get(), some, static_cast<float>(write), false);
       for (int pause = static_cast<int>(random() % 50); pause > 0; --pause) std::this_thread::yield();
     }
     writing = false;

@@ -1,5 +1,5 @@
-// The records that one shard owns: runs in ascending order, four bytes each. Small tables have a run for every 8 rows, so its size counts.
-// Used under the shard's lock.
+// The records that one shard owns: runs in ascending order, four bytes each. Small tables have a run for every 8 rows,
+// so its size counts. Used under the shard's lock.
 #pragma once
 
 #include <algorithm>
@@ -28,10 +28,12 @@ class RecordRuns {
     return static_cast<size_t>(std::partition_point(packed_.begin(), packed_.end(), is_before) - packed_.begin());
   }
 
-  // Runs that follow each other become one, but none that lies on both sides of a multiple of kLongestRun: the memory of a run is in one
-  // piece. REQUIRES: it comes after all others, is no longer than kLongestRun, and its own memory is in one piece.
+  // Runs that follow each other become one, but none that lies on both sides of a multiple of kLongestRun: the memory
+  // of a run is in one piece. REQUIRES: it comes after all others, is no longer than kLongestRun, and its own memory is
+  // in one piece.
   void Add(Run run) {
-    if (!empty() && back().end() == run.begin && back().count + run.count <= kLongestRun && run.begin % kLongestRun != 0) {
+    if (!empty() && back().end() == run.begin && back().count + run.count <= kLongestRun &&
+        run.begin % kLongestRun != 0) {
       packed_.back() = Packed({back().begin, back().count + run.count});
       return;
     }

@@ -14,7 +14,8 @@ constexpr uint32_t kUnit = RecordPool::kUnit;
 std::vector<uint32_t> RecordsOf(const RecordRuns& runs) {
   std::vector<uint32_t> records;
   for (size_t i = 0; i < runs.size(); ++i) {
-    for (uint64_t record = runs[i].begin; record < runs[i].end(); ++record) records.push_back(static_cast<uint32_t>(record));
+    for (uint64_t record = runs[i].begin; record < runs[i].end(); ++record)
+      records.push_back(static_cast<uint32_t>(record));
   }
   return records;
 }

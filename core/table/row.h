@@ -1,5 +1,5 @@
-// What every row begins with. A row is changed only under its bucket's lock; readers without the lock validate afterwards
-// (table/bucket_lock.h).
+// What every row begins with. A row is changed only under its bucket's lock; readers without the lock validate
+// afterwards (table/bucket_lock.h).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// Copies, zeroes and sums of row-sized runs of floats: short, of any length, in the hottest loops of the core. Pure functions.
+// Copies, zeroes and sums of row-sized runs of floats: short, of any length, in the hottest loops of the core. Pure
+// functions.
 #pragma once
 
 #include <cstddef>

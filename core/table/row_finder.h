@@ -1,11 +1,12 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
-// Three short loops over the block: hash the ids; ask memory for their index lines; match the tags and ask for the rows they point
-// to. What a caller does in between and afterwards, with this block or with others, happens while the answers arrive.
+// Three short loops over the block: hash the ids; ask memory for their index lines; match the tags and ask for the rows
+// they point to. What a caller does in between and afterwards, with this block or with others, happens while the
+// answers arrive.
 //
-// Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns a guess into
-// the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved. Under the thread sanitizer
-// nothing is guessed. Used by one thread.
+// Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns
+// a guess into the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved.
+// Under the thread sanitizer nothing is guessed. Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -88,7 +89,8 @@ class RowFinder {
   std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
     std::byte* record = records_[i];
     *row = rows_[i];
-    if (record != nullptr && IsRowOf(record, ids_[i])) [[likely]] return record;
+    if (record != nullptr && IsRowOf(record, ids_[i])) [[likely]]
+      return record;
     return Search(tables.table(i), i, row);
   }
 
@@ -100,10 +102,12 @@ class RowFinder {
     std::byte* record = tables.rows(i).At(row);
     rows_[i] = row;
     records_[i] = record;
-    if (record == nullptr) [[unlikely]] return;  // asking for address 0 would make the processor look for a page that is not there
+    if (record == nullptr) [[unlikely]]
+      return;  // asking for address 0 would make the processor look for a page that is not there
     Prefetch(record);
     Prefetch(record + kCacheLine);
-    if (tables.asked_bytes(i) > 2 * kCacheLine) PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
+    if (tables.asked_bytes(i) > 2 * kCacheLine)
+      PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
   }
 
   // Rows whose tag is the same by chance, for Search().
@@ -115,7 +119,8 @@ class RowFinder {
     }
   }
 
-  // Calls visit(line) for the two lines after the home line of id i, where nearly all of its passed-on entries are, until it says true.
+  // Calls visit(line) for the two lines after the home line of id i, where nearly all of its passed-on entries are,
+  // until it says true.
   template <typename Tables, typename Visit>
   [[gnu::always_inline]] void ForLinesAfterHome(const Tables& tables, int i, Visit&& visit) {
     const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
@@ -159,7 +164,8 @@ template <typename Tables>
     const uint64_t matches = MatchTags(line, RowIndex::TagOf(hashes_[i]));
     if (matches != 0) [[likely]] {
       AskForRow(tables, i, line.rows[FirstMatch(matches)]);
-      if ((matches & (matches - 1)) != 0) [[unlikely]] AskForOthers(tables, i, line, matches & (matches - 1));
+      if ((matches & (matches - 1)) != 0) [[unlikely]]
+        AskForOthers(tables, i, line, matches & (matches - 1));
       continue;
     }
     rows_[i] = kNoRow;

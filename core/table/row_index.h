@@ -1,10 +1,11 @@
 // From the hash of an id to the number of its row, for one table in one bucket.
 //
-// The key itself lives in the row, so a match of tags (table/index_line.h) is only a candidate: 1 in 255 of other ids' entries has the same
-// tag. An entry sits in its home line or, if that was full, in the first later line with room; a search ends at the first line that
-// nothing went past.
+// The key itself lives in the row, so a match of tags (table/index_line.h) is only a candidate: 1 in 255 of other ids'
+// entries has the same tag. An entry sits in its home line or, if that was full, in the first later line with room; a
+// search ends at the first line that nothing went past.
 //
-// All changes need the bucket's lock. Readers without it may take the shape of an index and search that (table/index_memory.h).
+// All changes need the bucket's lock. Readers without it may take the shape of an index and search that
+// (table/index_memory.h).
 #pragma once
 
 #include <algorithm>
@@ -58,11 +59,14 @@ class RowIndex {
   bool ShouldGrow() const {
     const uint32_t entries = size();
     if (entries >= limit_) return true;
-    // One that is far emptier than its neighbours would be rebuilt for nothing. There is no hurry, so not every entry asks.
-    return entries % 16 == 0 && limit_ >= kOnPlates && entries >= limit_ / 2 && memory_->LinesOnPlates(bucket_) > shape().num_lines;
+    // One that is far emptier than its neighbours would be rebuilt for nothing. There is no hurry, so not every entry
+    // asks.
+    return entries % 16 == 0 && limit_ >= kOnPlates && entries >= limit_ / 2 &&
+           memory_->LinesOnPlates(bucket_) > shape().num_lines;
   }
-  // Makes room for at least `entries`, and for growth beyond them. for_each(add) must call add(hash, row) for every entry. Neighbours that
-  // share plates have the same phase; other phases in [0, 1) spread the growth of the other indexes over time.
+  // Makes room for at least `entries`, and for growth beyond them. for_each(add) must call add(hash, row) for every
+  // entry. Neighbours that share plates have the same phase; other phases in [0, 1) spread the growth of the other
+  // indexes over time.
   template <typename ForEach>
   void Grow(uint32_t entries, double phase, ForEach&& for_each) {
     Rebuild rebuild(LinesFor(entries, phase));
@@ -84,10 +88,12 @@ class RowIndex {
     void Insert(uint64_t hash, uint32_t row);
     uint32_t num_lines;
     IndexLine* lines;
-    uint8_t* used;  // entries of each line: looking for an empty place right after a write to the line would wait for it
+    uint8_t*
+        used;  // entries of each line: looking for an empty place right after a write to the line would wait for it
   };
 
-  static constexpr uint32_t kOnPlates = kPlateLines * kLineEntries / 2;  // an index for that many entries is not a small one
+  static constexpr uint32_t kOnPlates =
+      kPlateLines * kLineEntries / 2;  // an index for that many entries is not a small one
 
   uint32_t LinesFor(uint32_t entries, double phase) const;
   void Replace(const Rebuild& rebuild, double phase);

@@ -68,8 +68,9 @@ TEST_F(RowIndexTest, FindsEveryEntryThroughGrowthAndErasure) {
     if (rows_.empty() || random() % 3 != 0) {
       Insert(random(), next++);
     } else {
-      const uint32_t row = rows_.lower_bound(random() % next) == rows_.end() ? rows_.begin()->first
-                                                                             : rows_.lower_bound(random() % next)->first;
+      const uint32_t row = rows_.lower_bound(random() % next) == rows_.end()
+                               ? rows_.begin()->first
+                               : rows_.lower_bound(random() % next)->first;
       Erase(row);
     }
   }
@@ -82,7 +83,8 @@ TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
   for (uint32_t row = 0; row < 1000; ++row) Insert(Mix64(row), row);
   const auto add_nothing = [](auto&&) {};
   RowIndex neighbour, empty_one, stranger;
-  neighbour.Use(&memory_, kBucket + 1), empty_one.Use(&memory_, kBucket + 2), stranger.Use(&memory_, kBucket + kPlateBuckets);
+  neighbour.Use(&memory_, kBucket + 1), empty_one.Use(&memory_, kBucket + 2),
+      stranger.Use(&memory_, kBucket + kPlateBuckets);
   for (RowIndex* index : {&neighbour, &empty_one, &stranger}) index->Grow(512, 0.5, add_nothing);
   for (RowIndex* index : {&neighbour, &stranger}) {
     for (uint32_t row = 0; row < 512; ++row) index->Insert(Mix64(row), row);

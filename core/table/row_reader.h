@@ -1,8 +1,9 @@
 // Looks rows up without locks.
 //
-// While nobody writes, most rows of a table are found and copied the short way (table/quiet_lane.h). Otherwise, and for the others, blocks
-// of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched their buckets meanwhile, and repeats
-// under the lock the few ids for which one did. Used by one thread; must not outlive the group it reads.
+// While nobody writes, most rows of a table are found and copied the short way (table/quiet_lane.h). Otherwise, and for
+// the others, blocks of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched
+// their buckets meanwhile, and repeats under the lock the few ids for which one did. Used by one thread; must not
+// outlive the group it reads.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +30,8 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // The rows of `ids` in one table, end to end. If `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i]. Returns how
-  // many of the ids were there.
+  // The rows of `ids` in one table, end to end. If `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i].
+  // Returns how many of the ids were there.
   int64_t ReadTable(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
   // As ReadTable(), from the table and to the place that wish_of(i) says for ids[i]; it is asked in order.
@@ -90,8 +91,8 @@ class RowReader {
 };
 
 template <typename Tables, typename WeightsOf, typename Copy>
-[[gnu::always_inline]] inline int64_t RowReader::ReadBlock(const Tables& tables, uint32_t* hints, WeightsOf&& weights_of,
-                                                           Copy&& copy) {
+[[gnu::always_inline]] inline int64_t RowReader::ReadBlock(const Tables& tables, uint32_t* hints,
+                                                           WeightsOf&& weights_of, Copy&& copy) {
   const int count = finder_.count();
   uint32_t versions[RowFinder::kBlock];
   uint32_t rows[RowFinder::kBlock];
@@ -111,7 +112,8 @@ template <typename Tables, typename WeightsOf, typename Copy>
   }
   ReadFence();  // and everything was read before the versions are looked at again
   static_assert(RowFinder::kBlock <= 32);
-  uint32_t again = kReadersLock ? static_cast<uint32_t>((uint64_t{1} << count) - 1) : 0;  // bit i: id i must be read under the lock
+  uint32_t again =
+      kReadersLock ? static_cast<uint32_t>((uint64_t{1} << count) - 1) : 0;  // bit i: id i must be read under the lock
   for (int i = 0; !kReadersLock && i < count; ++i) {
     const uint32_t version = locks_[finder_.bucket(i)].Version();
     again |= static_cast<uint32_t>(version != versions[i] || !BucketLock::IsStable(version)) << i;

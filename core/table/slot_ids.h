@@ -13,8 +13,8 @@ struct SlotBits {
   uint64_t forbidden = 0;
 };
 
-// Writes the ids of all slots to `out`, which has room for them. Returns the first slot with an id that has a forbidden bit, or -1.
-// REQUIRES: slots and bits have the same size.
+// Writes the ids of all slots to `out`, which has room for them. Returns the first slot with an id that has a forbidden
+// bit, or -1. REQUIRES: slots and bits have the same size.
 int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* out);
 
 }  // namespace monolith

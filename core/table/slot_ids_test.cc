@@ -18,7 +18,8 @@ TEST(SlotIdsTest, LaysIdsEndToEndAndWritesTheNumber) {
   const std::vector<SlotBits> bits = {{}, {0, kSeven, kUpper}, {0, kSeven, kUpper}};
   std::vector<int64_t> out(5, 77);
   EXPECT_EQ(PackSlotIds(slots, bits, out.data()), -1);
-  EXPECT_EQ(out, (std::vector<int64_t>{5, std::numeric_limits<int64_t>::min(), -1, int64_t{7} << 48, (int64_t{7} << 48) | 9}));
+  EXPECT_EQ(out, (std::vector<int64_t>{5, std::numeric_limits<int64_t>::min(), -1, int64_t{7} << 48,
+                                       (int64_t{7} << 48) | 9}));
 }
 
 TEST(SlotIdsTest, NamesTheFirstSlotWithAnIdThatHasNoRoom) {

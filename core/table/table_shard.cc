@@ -8,8 +8,8 @@
 namespace monolith {
 namespace {
 
-// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be listed, if only
-// every other one, because many follow each other. This makes the sum of both least.
+// How many records a shard that has `size` takes at a time: on average half of them are unused, and every run has to be
+// listed, if only every other one, because many follow each other. This makes the sum of both least.
 uint32_t RunLength(uint32_t size, size_t record_bytes) {
   constexpr double kListedBytes = sizeof(uint32_t) / 2.0;
   const auto length = static_cast<uint32_t>(std::sqrt(2.0 * kListedBytes * size / static_cast<double>(record_bytes)));
@@ -32,7 +32,8 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     return row;
   }
   if (fresh_ == 0) {
-    const RecordPool::Run run = rows.Allocate(RunLength(size(), rows.record_bytes()), runs_.empty() ? 0 : runs_.back().end());
+    const RecordPool::Run run =
+        rows.Allocate(RunLength(size(), rows.record_bytes()), runs_.empty() ? 0 : runs_.back().end());
     runs_.Add(run);
     fresh_ = run.count;
   }
@@ -58,7 +59,8 @@ uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, in
 
 void TableShard::Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries) {
   index.Grow(entries, PhaseOf(bucket / kPlateBuckets), [&](auto&& add) {
-    VisitRecords(rows, 0, kNoRow, [&](uint32_t row, const std::byte* record) { add(HashId(HeaderOf(record)->key), row); });
+    VisitRecords(rows, 0, kNoRow,
+                 [&](uint32_t row, const std::byte* record) { add(HashId(HeaderOf(record)->key), row); });
   });
 }
 
@@ -89,8 +91,8 @@ void TableShard::Forget() {
 
 void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
   const std::byte* record = rows.AtAllocated(row);
-  // The first steps after a cut keep many images at once: growing step by step would copy each of them again and touch fresh pages
-  // twice. Room that is not used is never touched, and so takes no memory.
+  // The first steps after a cut keep many images at once: growing step by step would copy each of them again and touch
+  // fresh pages twice. Room that is not used is never touched, and so takes no memory.
   if (images_.capacity() == 0) images_.reserve(std::max<size_t>(kFirstImages, size()) * rows.record_bytes());
   images_.insert(images_.end(), record, record + rows.record_bytes());
 }
@@ -139,8 +141,8 @@ void TableShard::ForgetChanges(uint32_t before) {
 
 size_t TableShard::MemoryBytes() const {
   // Room for images that was never written to is not memory.
-  return sizeof(*this) + runs_.MemoryBytes() + images_.size() +
-         changed_.capacity() * sizeof(uint32_t) + logged_.capacity() * sizeof(LoggedEpoch);
+  return sizeof(*this) + runs_.MemoryBytes() + images_.size() + changed_.capacity() * sizeof(uint32_t) +
+         logged_.capacity() * sizeof(LoggedEpoch);
 }
 
 }  // namespace monolith

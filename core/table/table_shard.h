@@ -1,7 +1,7 @@
 // The rows of one table in one bucket: its index, its records, and what is remembered of their changes.
 //
-// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the shape of the index and follow
-// row numbers through the pool (table/bucket_lock.h).
+// Owned by a Group. Every member needs the bucket's lock, except that lookups without it may read the shape of the
+// index and follow row numbers through the pool (table/bucket_lock.h).
 #pragma once
 
 #include <algorithm>
@@ -62,8 +62,8 @@ class TableShard {
     header.meta = MakeMeta(FrequencyOf(header), clock.epoch);
   }
 
-  // Calls visit(row number, record) for the live rows numbered from `from` on, at most `limit` records looked at; returns where to go on,
-  // kNoRow at the end. Row numbers ascend.
+  // Calls visit(row number, record) for the live rows numbered from `from` on, at most `limit` records looked at;
+  // returns where to go on, kNoRow at the end. Row numbers ascend.
   template <typename Visit>
   uint32_t VisitRecords(const RecordPool& rows, uint32_t from, uint32_t limit, Visit&& visit) const;
   // As VisitRecords(), for a visit(row number).
@@ -76,13 +76,15 @@ class TableShard {
     VisitFrom(rows, 0, kNoRow, visit);
   }
 
-  // The cut. OpenCut() begins it at row number 0; rows below the cursor have been written out and need no image any more.
+  // The cut. OpenCut() begins it at row number 0; rows below the cursor have been written out and need no image any
+  // more.
   void OpenCut() { cut_cursor_ = 0; }
   void AdvanceCut(uint32_t cursor) { cut_cursor_ = cursor; }
   // Ends the cut here and hands over the old images: whole records end to end.
   std::vector<std::byte> TakeImages();
 
-  // Rows changed after `epoch`, each once, ascending; false when the log does not reach back that far and all rows must be seen.
+  // Rows changed after `epoch`, each once, ascending; false when the log does not reach back that far and all rows must
+  // be seen.
   bool ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const;
   void ForgetChanges(uint32_t before);
   // Empties the log, which is complete for later epochs from then on.
@@ -101,13 +103,14 @@ class TableShard {
   uint32_t TakeRecord(RecordPool& rows);
 
   RecordRuns runs_;
-  uint32_t fresh_ = 0;                 // records of the last run never used yet
-  uint32_t free_ = kNoRow;             // head of the list of erased records, linked through their keys
+  uint32_t fresh_ = 0;      // records of the last run never used yet
+  uint32_t free_ = kNoRow;  // head of the list of erased records, linked through their keys
 
   uint32_t cut_cursor_ = kNoRow;
   std::vector<std::byte> images_;
 
-  uint32_t log_floor_ = UINT32_MAX;  // the log is complete for epochs above this; nothing is logged before the first mark
+  uint32_t log_floor_ =
+      UINT32_MAX;  // the log is complete for epochs above this; nothing is logged before the first mark
   std::vector<LoggedEpoch> logged_;
   std::vector<uint32_t> changed_;
 };

@@ -1,7 +1,8 @@
-// What a row of a table holds and how the table treats ids. Filled by one thread, then owned and left constant by a Group.
+// What a row of a table holds and how the table treats ids. Filled by one thread, then owned and left constant by a
+// Group.
 //
-// Payload of a training row: weights f32[dim], then each segment's optimizer state, end to end. Payload of a serving row: each
-// segment's compressed bytes, end to end.
+// Payload of a training row: weights f32[dim], then each segment's optimizer state, end to end. Payload of a serving
+// row: each segment's compressed bytes, end to end.
 #pragma once
 
 #include <cstddef>
