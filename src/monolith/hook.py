@@ -1,4 +1,4 @@
-"""What can be attached to a session: `Hook`, and what it sees of a step: `StepContext`.
+"""What can be attached to a session: `Hook`, and what it sees of it: `HookedSession` and `StepContext`.
 
 A session calls the hooks in the order of its list, each method of all hooks before the next method::
 
@@ -9,14 +9,23 @@ A session calls the hooks in the order of its list, each method of all hooks bef
     end                     once, when training ends without an error
 
 What must be undone however a session ends, threads above all, is given to `HookedSession.on_close`.
+
+Below every package that has hooks, and above `monolith.checkpoint`, whose `TrainState` is the state of every session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Call", "Calls", "Hook", "HookedSession", "StepContext"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import Tensor
+
+    from monolith.checkpoint import TrainState
+
+__all__ = ["Call", "Calls", "Hook", "HookedSession", "LastStep", "NamedLists", "StepContext", "StepLock"]
 
 Call: TypeAlias = Callable[[], Any]
 """Something to run beside a step."""
@@ -25,12 +34,103 @@ Calls: TypeAlias = Call | Sequence[Call] | Mapping[str, Call] | None
 """What `Hook.before_run` may return: one call, some in a list or by name, or nothing."""
 
 
+@runtime_checkable
+class LastStep(Protocol):
+    """What a step leaves for hooks; `monolith.train.StepResult` is one."""
+
+    @property
+    def loss(self) -> Tensor | float | None:
+        """A scalar; None where the step computed none."""
+        ...
+
+    @property
+    def predictions(self) -> Any:
+        """A tensor, or several by name; None where there are none."""
+        ...
+
+    @property
+    def label(self) -> Any:
+        """The same."""
+        ...
+
+    @property
+    def num_examples(self) -> int:
+        """Examples of the batch; 0 where the batch does not say."""
+        ...
+
+
+class NamedLists(Protocol):
+    """What parts of a model leave for others under a name; `monolith.train.Collections` is one."""
+
+    def add(self, names: str | Sequence[str], value: Any) -> None:
+        """Appends `value` to one or several lists."""
+        ...
+
+    def get(self, name: str) -> list[Any] | None:
+        """The list of this name; None where nothing was added."""
+        ...
+
+    def clear(self, name: str) -> None:
+        """Empties the list of this name."""
+        ...
+
+
+class StepLock(Protocol):
+    """What a session holds while it works on a step, hooks included; a `threading.RLock` is one."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
+        """Takes it; False if it was not to be had."""
+        ...
+
+    def release(self) -> None:
+        """Gives it back."""
+        ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
+
+
 class HookedSession(Protocol):
-    """What a hook may rely on of the session that it is attached to; any thread may call it."""
+    """What a hook may rely on of the session that it is attached to.
+
+    Any thread may ask for the step, for a stop and for the lock; the rest belongs to the thread that steps, and to
+    whoever holds `step_lock` meanwhile.
+    """
 
     @property
     def global_step(self) -> int:
         """Number of steps that were trained."""
+        ...
+
+    @property
+    def last(self) -> LastStep | None:
+        """What the step that ran last has left; None before the first, and where steps leave nothing."""
+        ...
+
+    @property
+    def state(self) -> TrainState:
+        """Model, optimizers, step and positions: what a checkpoint holds.
+
+        Raises:
+            FailedPreconditionError: it has none, or none yet.
+        """
+        ...
+
+    @property
+    def collections(self) -> NamedLists:
+        """What parts of the model leave for others."""
+        ...
+
+    @property
+    def step_lock(self) -> StepLock:
+        """Held while the session works on a step; who holds it may read or save the state."""
+        ...
+
+    def settle(self) -> None:
+        """Brings every update that is under way into the state, and forgets rows that were read ahead."""
         ...
 
     @property

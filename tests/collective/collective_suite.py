@@ -17,6 +17,7 @@ import torch
 
 from monolith import collective
 from monolith.errors import InvalidArgumentError
+from monolith.testing import StepLoop
 
 DTYPES = (
     torch.bool,
@@ -149,17 +150,6 @@ def case_parameters_become_those_of_the_root_in_place(rank: int, size: int) -> N
     collective.broadcast_parameters({}, root)
 
 
-class SessionOfTheHook:
-    """The least that a hook can be attached to."""
-
-    global_step = 0
-    stop_requested = False
-
-    def request_stop(self) -> None: ...
-
-    def on_close(self, close: Callable[[], object]) -> None: ...
-
-
 def case_the_hook_broadcasts_when_a_session_is_made_and_rebuilt(rank: int, size: int) -> None:
     weights = {"w": torch.full((2,), float(rank))}
     hook = collective.BroadcastGlobalVariablesHook(lambda: weights, root_rank=size - 1)
@@ -167,7 +157,7 @@ def case_the_hook_broadcasts_when_a_session_is_made_and_rebuilt(rank: int, size:
     assert weights["w"].tolist() == [rank, rank]
     for _ in range(2):
         weights["w"] = torch.full((2,), float(rank))
-        hook.after_create_session(SessionOfTheHook())
+        hook.after_create_session(StepLoop())
         assert weights["w"].tolist() == [size - 1, size - 1]
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from collective.collective_suite import SessionOfTheHook
 from monolith import collective
 from monolith.errors import FailedPreconditionError, UnimplementedError
+from monolith.testing import StepLoop
 
 RECORDING = """
 import torch
@@ -99,7 +99,7 @@ def test_horovod_is_imported_on_first_use_and_given_every_call(
     assert (collective.rank(), collective.size()) == (3, 4)
     assert collective.allgather(torch.tensor([1, 2])).tolist() == [1, 2] * 4
     assert collective.broadcast(torch.ones(2), 2).tolist() == [2, 2]
-    collective.BroadcastGlobalVariablesHook(lambda: weights, root_rank=1).after_create_session(SessionOfTheHook())
+    collective.BroadcastGlobalVariablesHook(lambda: weights, root_rank=1).after_create_session(StepLoop())
     assert weights == {"b": torch.ones(1), "a": torch.ones(1)}
     calls = recorded("horovod")
     collective.shutdown()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from monolith.hook import Call, StepContext
+from monolith.checkpoint import TrainState
+from monolith.hook import Call, LastStep, StepContext
+from monolith.train import Collections
 
 
 class FakeSession:
-    """A session whose step a test sets, and that keeps what hooks ask of it."""
+    """A session whose step and last step a test sets, and that keeps what hooks ask of it."""
 
-    def __init__(self, global_step: int = 0) -> None:
+    def __init__(self, global_step: int = 0, *, last: LastStep | None = None, state: TrainState | None = None) -> None:
         self.global_step = global_step
+        self.last = last
+        self.state = state or TrainState()
+        self.collections = Collections()
+        self.step_lock = threading.RLock()
         self.stop_requested = False
+        self.num_settled = 0
         self._closing: list[Call] = []
+
+    def settle(self) -> None:
+        self.num_settled += 1
 
     def request_stop(self) -> None:
         self.stop_requested = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,10 +279,24 @@ def test_a_run_resumes_through_hooks(tmp_path: Path) -> None:
     assert all(torch.equal(*pair) for pair in zip(again.model.parameters(), state.model.parameters(), strict=True))
 
 
-def test_a_session_without_a_state_is_refused() -> None:
-    loop = StepLoop([CheckpointRestorerHook(Saver("unused"))])
-    with pytest.raises(FailedPreconditionError, match="the session has no `state`"), loop:
+def test_the_state_of_the_session_is_saved_and_restored_where_none_is_given(tmp_path: Path) -> None:
+    state, again = small_state(), small_state()
+    with StepLoop([NoFirstSaveCheckpointSaverHook(Saver(tmp_path))], state=state) as loop:
+        for _ in range(3):
+            loop.run(lambda: None)
+    with StepLoop([CheckpointRestorerHook(Saver(tmp_path))], state=again) as loop:
+        assert loop.global_step == 3
+    assert again.model is not None
+    assert state.model is not None
+    assert all(torch.equal(*pair) for pair in zip(again.model.parameters(), state.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("hook_class", [CheckpointRestorerHook, NoFirstSaveCheckpointSaverHook])
+def test_a_session_without_a_state_is_refused(tmp_path: Path, hook_class: Callable[[Saver], Hook]) -> None:
+    loop = StepLoop([hook_class(Saver(tmp_path))])
+    with pytest.raises(FailedPreconditionError, match=r"no state to save, .*StepLoop\(hooks, state="), loop:
         pass
+    assert steps_in(tmp_path) == set()
 
 
 def test_a_timer_and_an_interval_are_refused() -> None:

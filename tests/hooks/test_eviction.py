@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+import monolith as ml
 from hooks.sessions import FakeSession
+from monolith.checkpoint import TrainState
 from monolith.data import Batch
 from monolith.hook import Hook
 from monolith.hooks import EvictionHook
@@ -106,15 +107,18 @@ class TestByStep:
 
 
 class TestBySeconds:
-    def test_it_counts_from_the_start_of_the_session(self) -> None:
-        clock, session, evicted = FakeClock(), FakeSession(), []
+    def test_it_counts_from_the_start_of_the_session(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        tables = ml.Embeddings({"user": ml.Slot(dim=4)})
+        clock, session = FakeClock(), FakeSession(state=TrainState(model=tables))
+        evicted: list[int] = []
+        settled: list[int] = []
 
         def evict() -> int:
             evicted.append(session.global_step)
+            settled.append(session.num_settled)
             return 5
 
-        tables = SimpleNamespace(evict=evict)
-        session.state = SimpleNamespace(embeddings={"emb": tables})  # type: ignore[attr-defined]
+        monkeypatch.setattr(tables, "evict", evict)
         hook = EvictionHook(every_secs=60, clock=clock)
         hook.after_create_session(session)
         for _ in range(7):
@@ -122,6 +126,7 @@ class TestBySeconds:
             session.global_step += 1
             hook.after_run(session.context())
         assert evicted == [3, 6]
+        assert settled == [1, 2], "what is under way is applied first, each time"
 
 
 class TestRefused:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -23,7 +22,6 @@ from monolith.hooks import (
     SyncTrainingSaverControlHook,
 )
 from monolith.testing import FakeClock
-from monolith.train.collections import Collections
 
 
 @pytest.fixture(autouse=True)
@@ -128,9 +126,8 @@ class TestSaverControl:
 
 
 class TestReqTime:
-    def session(self, *times: object) -> Any:
-        session: Any = FakeSession(global_step=1000)
-        session.collections = Collections()
+    def session(self, *times: object) -> FakeSession:
+        session = FakeSession(global_step=1000)
         for time in times:
             session.collections.add("req_time", time)
         return session

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hooks.sessions import FakeSession
 from monolith.hooks import StepCounterHook, StepRate
 from monolith.testing import FakeClock
+from monolith.train import StepResult
 
 
 def train(hook: StepCounterHook, session: FakeSession, clock: FakeClock, steps: int, seconds: float) -> None:
@@ -29,8 +30,7 @@ def test_every_hundred_steps_by_default(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_examples_and_loss_of_the_session() -> None:
-    clock, session = FakeClock(), FakeSession()
-    session.last = SimpleNamespace(loss=0.25, num_examples=64)  # type: ignore[attr-defined]
+    clock, session = FakeClock(), FakeSession(last=StepResult(torch.tensor(0.25), None, None, num_examples=64))
     reports: list[StepRate] = []
     hook = StepCounterHook(every_steps=10, report=reports.append, clock=clock)
     hook.after_create_session(session)

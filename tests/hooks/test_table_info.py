@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import monolith as ml
 from hooks.sessions import FakeSession
+from monolith.checkpoint import TrainState
 from monolith.hooks import SyncTrainingInfoHook
 from monolith.testing import FakeClock
 
@@ -19,8 +19,8 @@ def test_every_ten_minutes_the_rows_of_each_table(caplog: pytest.LogCaptureFixtu
     output = embeddings({"user": torch.arange(7), "item": torch.arange(7) % 3})
     torch.autograd.backward(torch.cat([output["user"], output["item"]], 1).sum())
     embeddings.step()
-    session, clock = FakeSession(global_step=3), FakeClock()
-    session.state = SimpleNamespace(embeddings={"emb": embeddings})  # type: ignore[attr-defined]
+    state = TrainState(model=torch.nn.ModuleDict({"emb": embeddings}))
+    session, clock = FakeSession(global_step=3, state=state), FakeClock()
     hook = SyncTrainingInfoHook(clock=clock)
     hook.after_create_session(session)
     with caplog.at_level(logging.INFO):

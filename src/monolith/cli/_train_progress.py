@@ -12,7 +12,6 @@ from torch import Tensor
 
 from monolith.hook import Hook
 from monolith.metrics import ExactAUC
-from monolith.train import Session
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -34,24 +33,24 @@ class ProgressHook(Hook):
         self._recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RECENT_STEPS)
         self._auc, self._auc_at = float("nan"), 0.0
         self._examples, self._since = 0, time.monotonic()
-        self._session: Session | None = None
+        self._session: HookedSession | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
         """Begins where the run is."""
-        if isinstance(session, Session):
-            self._session = session
+        self._session = session
         self._bar.done = session.global_step
         self._examples, self._since = 0, time.monotonic()
 
     def after_run(self, context: StepContext) -> None:
         """Counts a step."""
-        last = None if self._session is None else self._session.last
+        last = context.session.last
         if last is None:
             return
         self._examples += last.num_examples
         fields: dict[str, Any] = {"examples_per_second": self._examples_per_second}
-        if last.loss is not None:
-            fields["loss"] = lambda: float(last.loss)
+        loss = last.loss
+        if loss is not None:
+            fields["loss"] = lambda: float(loss)
         if isinstance(last.predictions, Tensor) and isinstance(last.label, Tensor):
             self._recent.append((last.predictions, last.label))
             fields["AUC"] = self._recent_auc

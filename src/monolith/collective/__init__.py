@@ -1,7 +1,7 @@
 """Calls that all processes of a synchronous run make together: rank, size, allgather, broadcast.
 
-torch.distributed does the work, or Horovod or BytePS where their variables ask for them. Imports nothing above
-`monolith.hook`. Read `calls` first.
+torch.distributed does the work, or Horovod or BytePS where their variables ask for them. Of the packages
+below it, it needs `monolith.hook` alone. Read `calls` first.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.checkpoint import CUSTOM_RESTORE_OP, RestoreOptions, SavedCheckpoint, Saver, TrainState
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import InvalidArgumentError
 from monolith.hook import Hook
 
 if TYPE_CHECKING:
@@ -44,32 +44,24 @@ class CheckpointRestorerHook(Hook):
     def after_create_session(self, session: HookedSession) -> None:
         """Restores; again each time the session was rebuilt."""
         if self._saver is not None:
-            self.restored = self._saver.restore(self._state_of(session), options=custom_restore_options(session))
+            state = self._state or session.state
+            self.restored = self._saver.restore(state, options=custom_restore_options(session))
         for listener in self._listeners:
             listener.before_restore(session)
         for listener in self._listeners:
             listener.after_restore(session)
 
-    def _state_of(self, session: Any) -> TrainState:
-        state = self._state or getattr(session, "state", None)
-        if not isinstance(state, TrainState):
-            raise FailedPreconditionError(
-                "CheckpointRestorerHook: the session has no `state` (a TrainState) to restore; give it as state=..."
-            )
-        return state
 
-
-def custom_restore_options(session: Any) -> RestoreOptions | None:
+def custom_restore_options(session: HookedSession) -> RestoreOptions | None:
     """What a task left in the collection `CUSTOM_RESTORE_OP`: options, or an alias map. It is used once.
 
     Raises:
         InvalidArgumentError: more than one thing, or something else.
     """
-    collections = getattr(session, "collections", None)
-    found = None if collections is None else collections.get(CUSTOM_RESTORE_OP)
-    if collections is None or not found:
+    found = session.collections.get(CUSTOM_RESTORE_OP)
+    if not found:
         return None
-    collections.clear(CUSTOM_RESTORE_OP)
+    session.collections.clear(CUSTOM_RESTORE_OP)
     if len(found) == 1 and isinstance(found[0], RestoreOptions):
         return found[0]
     if len(found) == 1 and isinstance(found[0], Mapping):

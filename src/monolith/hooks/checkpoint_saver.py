@@ -18,10 +18,10 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from monolith.checkpoint import PartialRecoverySaver, PendingSave, SavedCheckpoint, Saver, TrainState
-from monolith.errors import FailedPreconditionError, OpError
+from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
 from monolith.hooks.saver_listener import SaverListener
 from monolith.hooks.timer import SecondOrStepTimer, SecondOrStepTimerWithTideSetting
@@ -280,13 +280,8 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         guards = [guard for guard in self._wanted.guard_saver_listeners if isinstance(guard, SaverListener)]
         return [*self._wanted.listeners, *guards]
 
-    def _state(self, session: Any) -> TrainState:
-        state = self._wanted.state or getattr(session, "state", None)
-        if not isinstance(state, TrainState):
-            raise FailedPreconditionError(
-                f"{type(self).__name__}: the session has no `state` (a TrainState) to save; give it as state=..."
-            )
-        return state
+    def _state(self, session: HookedSession) -> TrainState:
+        return self._wanted.state or session.state
 
 
 def _timer(wanted: _Wanted) -> SecondOrStepTimer | None:

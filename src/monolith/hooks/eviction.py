@@ -6,16 +6,21 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.hook import Hook
-from monolith.hooks._session_parts import evict_expired
 from monolith.hooks.timer import SecondOrStepTimer
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["EvictionHook"]
+__all__ = ["EvictionHook", "evict_expired"]
 
 _log = logging.getLogger(__name__)
+
+
+def evict_expired(session: HookedSession) -> int:
+    """Removes expired rows from the tables of the session's model, between two steps; returns how many there were."""
+    session.settle()  # what was postponed is applied, and what was read ahead is read again
+    return sum(each.evict() for each in session.state.embeddings.values())
 
 
 class EvictionHook(Hook):

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from monolith.hook import Hook
-from monolith.hooks._session_parts import last_loss
+from monolith.hooks.last_loss import last_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

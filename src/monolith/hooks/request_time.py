@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cluster import text_files
 from monolith.files import join
@@ -27,8 +27,7 @@ _UNKNOWN = -1
 
 def newest_request_time(session: HookedSession) -> int | None:
     """The newest time that was added last to the session's collection ``req_time``; None where there is none."""
-    collections: Any = getattr(session, "collections", None)
-    added = None if collections is None else collections.get(REQUEST_TIME)
+    added = session.collections.get(REQUEST_TIME)
     if not added:
         return None
     times = added[-1]

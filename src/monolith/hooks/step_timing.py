@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
 from monolith.hook import Hook
-from monolith.hooks._session_parts import last_loss, last_num_examples
+from monolith.hooks.last_loss import last_loss
 from monolith.hooks.timer import SecondOrStepTimer
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ class StepRate:
     steps_per_second: float
     """Of the whole job, where other workers move the global step too."""
     examples_per_second: float | None
-    """Of this worker; None where the session does not count examples."""
+    """Of this worker; None where its steps leave nothing."""
     loss: float | None
-    """Of the last step; None where the session does not say."""
+    """Of the last step; None where it computed none."""
 
     def __str__(self) -> str:
         parts = [f"step {self.global_step}"]
@@ -77,10 +77,10 @@ class StepCounterHook(Hook):
 
     def after_run(self, context: StepContext) -> None:
         """Counts, and reports when it is time."""
-        examples = last_num_examples(context.session)
-        if examples is not None:
+        last = context.session.last
+        if last is not None:
             self._counts_examples = True
-            self._num_examples += examples
+            self._num_examples += last.num_examples
         step = context.global_step
         if not self._timer.should_trigger_for_step(step):
             return

@@ -5,10 +5,9 @@ A full `Saver` has the tables in its own cut and needs neither. The files are th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.checkpoint import PsMonitor, TrainState, restore_table_assets, save_table_assets
-from monolith.errors import FailedPreconditionError
 from monolith.hooks.saver_listener import RestorerListener, SaverListener
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class HashTableCheckpointSaverListener(SaverListener):
 
     def before_save(self, session: HookedSession, global_step_value: int) -> None:
         """Writes `<basename>-<step>.assets/`."""
-        save_table_assets(_state_of(session, self._state), f"{self._basename}-{global_step_value}")
+        save_table_assets(self._state or session.state, f"{self._basename}-{global_step_value}")
 
 
 class HashTableCheckpointRestorerListener(RestorerListener):
@@ -50,13 +49,4 @@ class HashTableCheckpointRestorerListener(RestorerListener):
 
     def before_restore(self, session: HookedSession) -> None:
         """Replaces the rows."""
-        restore_table_assets(_state_of(session, self._state), self._basename, ps_monitor=self._ps_monitor)
-
-
-def _state_of(session: Any, given: TrainState | None) -> TrainState:
-    state = given or getattr(session, "state", None)
-    if not isinstance(state, TrainState):
-        raise FailedPreconditionError(
-            "the session has no `state` (a TrainState) whose tables to use; give it as state="
-        )
-    return state
+        restore_table_assets(self._state or session.state, self._basename, ps_monitor=self._ps_monitor)

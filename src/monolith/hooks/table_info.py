@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
 from monolith.hook import Hook
-from monolith.hooks._session_parts import stores_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +34,10 @@ def describe_tables(stores: Mapping[str, Store]) -> str:
     return f"{rows} rows in {memory / 2**20:.1f} MiB: {', '.join(tables) or 'no table'}"
 
 
+def _stores_of(session: HookedSession) -> Mapping[str, Store]:
+    return session.state.stores
+
+
 class SyncTrainingInfoHook(Hook):
     """Logs the sizes of the tables every ten minutes.
 
@@ -47,7 +50,7 @@ class SyncTrainingInfoHook(Hook):
     def __init__(
         self,
         *,
-        stores: Callable[[HookedSession], Mapping[str, Store]] = stores_of,
+        stores: Callable[[HookedSession], Mapping[str, Store]] = _stores_of,
         every_secs: float = EVERY_SECONDS,
         clock: Clock | None = None,
     ) -> None:

@@ -1,13 +1,17 @@
-"""A session without a model: calls hooks around functions, for tests of hooks and for loops of one's own."""
+"""A session without a task: calls hooks around functions, for tests of hooks and for loops of one's own."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from monolith.hook import StepContext
+from monolith.checkpoint import TrainState
+from monolith.errors import FailedPreconditionError
+from monolith.hook import LastStep, StepContext
+from monolith.train.collections import Collections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +28,10 @@ T = TypeVar("T")
 class StepLoop:
     """Runs steps with hooks around them, in the order that `monolith.hook` describes. One thread steps.
 
+    Args:
+        hooks: Called in this order.
+        state: What hooks save, restore and look into. The loop counts its steps there, so that a restored one goes on.
+
     >>> from monolith.hook import Hook
     >>> class Stopper(Hook):
     ...     def after_run(self, context):
@@ -36,17 +44,43 @@ class StepLoop:
     1
     """
 
-    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+    def __init__(self, hooks: Sequence[Hook] = (), *, state: TrainState | None = None) -> None:
+        self.last: LastStep | None = None
+        """What the step that ran last has returned, if that is a `LastStep` such as `monolith.train.StepResult`."""
+        self.collections = Collections()
+        """What steps leave for hooks."""
+        self.step_lock = threading.RLock()
+        """Held while a step runs, hooks included."""
         self._hooks = list(hooks)
+        self._given_state = state
+        self._counted = TrainState() if state is None else state
+        """What knows the step."""
         self._stop_requested = False
-        self._global_step = 0
         self._closing = contextlib.ExitStack()
         self._executor: ThreadPoolExecutor | None = None
 
     @property
     def global_step(self) -> int:
-        """Number of steps that were run."""
-        return self._global_step
+        """Number of steps that were run; those that its state counts, if it was given one."""
+        return self._counted.global_step
+
+    @property
+    def state(self) -> TrainState:
+        """The one that it was given.
+
+        Raises:
+            FailedPreconditionError: it was given none.
+        """
+        if self._given_state is None:
+            raise FailedPreconditionError(
+                "StepLoop: it has no state to save, to restore or to look into; write"
+                " `StepLoop(hooks, state=TrainState(model=...))`, or give a state to the hook that wants one"
+            )
+        return self._given_state
+
+    def settle(self) -> None:
+        """As its state does; without one nothing is ever under way."""
+        self._counted.settle()
 
     @property
     def stop_requested(self) -> bool:
@@ -63,9 +97,32 @@ class StepLoop:
 
     def run(self, step: Callable[[], T]) -> T:
         """Runs one step, beside it the calls that hooks return, and waits for all of them."""
-        executor = self._executor
-        if executor is None:
+        if self._executor is None:
             raise RuntimeError("StepLoop: run steps inside `with StepLoop(...) as loop:`")
+        with self.step_lock:
+            return self._run(step, self._executor)
+
+    def __enter__(self) -> Self:
+        with self._closing as undone:
+            for hook in self._hooks:
+                hook.begin()
+            self._executor = undone.enter_context(ThreadPoolExecutor(thread_name_prefix="step_loop/beside"))
+            for hook in self._hooks:
+                hook.after_create_session(self)
+            self._closing = undone.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self.step_lock, self._closing:
+            if kind is None:
+                for hook in self._hooks:
+                    hook.end(self)
+
+    # Inside
+
+    def _run(self, step: Callable[[], T], executor: ThreadPoolExecutor) -> T:
         running: list[Future[Any]] = []
 
         def start(call: Call) -> Future[Any]:
@@ -81,28 +138,11 @@ class StepLoop:
             wait(running)
         for context in contexts:
             context.results = _each(context.results, lambda future: future.result())
-        self._global_step += 1
+        self.last = result if isinstance(result, LastStep) else None
+        self._counted.global_step += 1
         for hook, context in zip(self._hooks, contexts, strict=True):
             hook.after_run(context)
         return result
-
-    def __enter__(self) -> Self:
-        with self._closing as undone:
-            for hook in self._hooks:
-                hook.begin()
-            self._executor = undone.enter_context(ThreadPoolExecutor(thread_name_prefix="step_loop/beside"))
-            for hook in self._hooks:
-                hook.after_create_session(self)
-            self._closing = undone.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        with self._closing:
-            if kind is None:
-                for hook in self._hooks:
-                    hook.end(self)
 
 
 def _each(calls: Any, action: Callable[[Any], Any]) -> Any:

@@ -10,9 +10,8 @@ from monolith.checkpoint import Saver
 from monolith.cluster import BarrierOp
 from monolith.files import join
 from monolith.hook import Hook
-from monolith.hooks._session_parts import evict_expired
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
-from monolith.hooks.eviction import EvictionHook
+from monolith.hooks.eviction import EvictionHook, evict_expired
 from monolith.hooks.nan_guard import NanTensorHook
 from monolith.hooks.profiling import ProfilerHook, ProfileWindows
 from monolith.hooks.saver_listener import SaverListener
@@ -21,7 +20,6 @@ from monolith.hooks.step_timing import StepCounterHook
 from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
 from monolith.train._evaluation import Evaluation
-from monolith.train.session import Session
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
@@ -140,8 +138,6 @@ class TrainMetricsHook(Hook):
 
     def after_run(self, context: StepContext) -> None:
         """Adds a step, and logs when it is time."""
-        if not isinstance(context.session, Session):
-            return
         self._evaluation.add(context.session.last)
         if context.global_step % self._every_steps == 0:
             found = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))

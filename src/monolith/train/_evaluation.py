@@ -11,7 +11,7 @@ from torch import Tensor
 from monolith.metrics import BucketedAUC, MeanSquaredError
 
 if TYPE_CHECKING:
-    from monolith.train.step_result import StepResult
+    from monolith.hook import LastStep
 
 __all__ = ["Evaluation"]
 
@@ -33,7 +33,7 @@ class Evaluation:
         self._aucs: dict[str, BucketedAUC] = {}
         self._not_binary: set[str] = set()
 
-    def add(self, result: StepResult | None) -> None:
+    def add(self, result: LastStep | None) -> None:
         """Takes one batch into account."""
         if result is None:
             return
@@ -70,7 +70,7 @@ def _are_clicks(scores: Tensor, labels: Tensor) -> bool:
     return bool(((scores >= 0) & (scores <= 1)).all())
 
 
-def _heads(result: StepResult) -> dict[str, tuple[Tensor, Tensor]]:
+def _heads(result: LastStep) -> dict[str, tuple[Tensor, Tensor]]:
     """Name of the metric -> predictions and label."""
     predictions, label = result.predictions, result.label
     if isinstance(predictions, Tensor) and isinstance(label, Tensor):
@@ -80,5 +80,5 @@ def _heads(result: StepResult) -> dict[str, tuple[Tensor, Tensor]]:
     return {}
 
 
-def _is_head(name: Any, result: StepResult) -> bool:
+def _is_head(name: Any, result: LastStep) -> bool:
     return isinstance(result.predictions[name], Tensor) and isinstance(result.label.get(name), Tensor)

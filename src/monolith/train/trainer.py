@@ -360,7 +360,8 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
 
 def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
     """What `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: as the config says."""
-    return custom_restore_options(state.session) if isinstance(state, SessionState) else None
+    session = state.session if isinstance(state, SessionState) else None
+    return None if session is None else custom_restore_options(session)
 
 
 def _base_name(path: str) -> str:

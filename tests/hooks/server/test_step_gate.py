@@ -23,7 +23,7 @@ def never() -> bool:
 
 def test_a_request_waits_for_the_end_of_the_step_and_the_next_step_for_the_request() -> None:
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     order: list[str] = []
     served, may_end = threading.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def test_a_request_waits_for_the_end_of_the_step_and_the_next_step_for_the_reque
 
 def test_who_asks_does_it_where_nobody_steps() -> None:
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     done: list[str] = []
     gate.run_between_steps(lambda: done.append(threading.current_thread().name))
     assert done == [threading.current_thread().name]
@@ -85,7 +85,7 @@ def test_who_asks_leaves_it_to_a_session_that_is_at_work() -> None:
 
 def test_requests_come_one_at_a_time() -> None:
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     inside, most, served = 0, 0, 0
 
     def save() -> None:
@@ -110,7 +110,7 @@ def test_requests_come_one_at_a_time() -> None:
 def test_a_pause_holds_steps_back_serves_and_ends() -> None:
     paused = True
     gate = StepGate(lambda: paused)
-    gate.open()
+    gate.open(threading.RLock())
     stepping = threading.Event()
 
     def step() -> None:
@@ -131,7 +131,7 @@ def test_a_pause_holds_steps_back_serves_and_ends() -> None:
 
 def test_a_stop_ends_a_pause() -> None:
     gate = StepGate(lambda: True)
-    gate.open()
+    gate.open(threading.RLock())
     gate.enter_step(lambda: True)
     gate.leave_step(lambda: True)
 
@@ -140,7 +140,7 @@ def test_without_a_session_requests_are_refused() -> None:
     gate = StepGate(never)
     with pytest.raises(FailedPreconditionError, match="no session trains now"):
         gate.run_between_steps(lambda: pytest.fail("there is no session"))
-    gate.open()
+    gate.open(threading.RLock())
     gate.enter_step(never)
     refused: list[str] = []
 
@@ -157,7 +157,7 @@ def test_without_a_session_requests_are_refused() -> None:
 
 def test_a_caller_that_went_away_gives_up_and_holds_nobody_back() -> None:
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     gate.enter_step(never)
     with pytest.raises(CancelledError, match="the caller went away"):
         gate.run_between_steps(lambda: pytest.fail("a step runs"), is_wanted=never)
@@ -171,7 +171,7 @@ def test_what_a_request_raises_goes_to_who_asked_and_steps_go_on() -> None:
 
     gate = StepGate(lambda: paused)
     paused = True
-    gate.open()
+    gate.open(threading.RLock())
     stepper = in_thread(lambda: gate.enter_step(never))
     with pytest.raises(OSError, match="disk full"):
         gate.run_between_steps(fail)
@@ -185,7 +185,7 @@ def test_an_interrupt_of_the_thread_that_steps_is_its_own_too() -> None:
         raise KeyboardInterrupt
 
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     gate.enter_step(never)
     told = threading.Event()
 
@@ -205,9 +205,9 @@ def test_an_interrupt_of_the_thread_that_steps_is_its_own_too() -> None:
 
 def test_a_step_that_raised_is_forgotten_when_the_session_is_rebuilt() -> None:
     gate = StepGate(never)
-    gate.open()
+    gate.open(threading.RLock())
     gate.enter_step(never)  # and never left
-    gate.open()
+    gate.open(threading.RLock())
     served: list[int] = []
     gate.run_between_steps(lambda: served.append(1))
     assert served == [1]

@@ -40,9 +40,8 @@ class ServerHook(Hook):
 
     StopTraining places the barrier. Workers wait there, and so does this session, before its next step: a stop that let
     the chief train on would not be one. SaveCheckpoint runs between two steps, in the thread that steps, and also while
-    training is stopped. A session that works on a step outside its hooks' calls, as one that reads ahead does, holds a
-    `step_lock` meanwhile; only while it is free is a save made by a thread of the server. Only this machine can call,
-    unless `host` says otherwise.
+    training is stopped; only while the session's `step_lock` is free, so that nobody works on a step, is it made by a
+    thread of the server. Only this machine can call, unless `host` says otherwise.
 
     Args:
         model_dir: Folder of the model, local or remote.
@@ -81,7 +80,7 @@ class ServerHook(Hook):
     def after_create_session(self, session: HookedSession) -> None:
         """Starts to serve; a rebuilt session goes on with the same server."""
         self._service.session = session
-        self._gate.open(getattr(session, "step_lock", None))
+        self._gate.open(session.step_lock)
         if self._server is None:
             session.on_close(self._stop)
             self._start()

@@ -28,7 +28,7 @@ STOP_ACTION = "Stop"
 class TriggersSave(Protocol):
     """What saves on demand; the saving hook of a session."""
 
-    def trigger_save(self, session: Any) -> object:
+    def trigger_save(self, session: HookedSession) -> object:
         """Saves now; raises what goes wrong."""
         ...
 

@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from monolith.errors import CancelledError, FailedPreconditionError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["StepGate", "StepLock"]
+    from monolith.hook import StepLock
+
+__all__ = ["StepGate"]
 
 _LOOK_SECONDS = 0.2
 """How often a waiting thread looks at what nobody tells it about: a cancelled call, a stop, a barrier elsewhere."""
-
-
-class StepLock(Protocol):
-    """What a session holds while it works on a step, hooks included; a `threading.RLock`."""
-
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Takes it."""
-        ...
-
-    def release(self) -> None:
-        """Gives it back."""
-        ...
 
 
 class _Request:
@@ -71,12 +61,11 @@ class StepGate:
         self._requests: deque[_Request] = deque()
         self._step_lock: StepLock | None = None
 
-    def open(self, step_lock: StepLock | None = None) -> None:
+    def open(self, step_lock: StepLock) -> None:
         """Accepts requests: a session is there, between two steps.
 
         Args:
-            step_lock: What the session holds while it works on a step. Without one it works only between `enter_step`
-                and `leave_step`.
+            step_lock: What the session holds while it works on a step, also outside `enter_step` and `leave_step`.
         """
         with self._changed:
             self._open = True
@@ -144,7 +133,7 @@ class StepGate:
         """Does what waits next in this thread if the one that steps is elsewhere; whether it did."""
         with self._changed:
             lock = self._step_lock
-        if lock is not None and not lock.acquire(blocking=False):
+        if lock is None or not lock.acquire(blocking=False):
             return False
         try:
             with self._changed:
@@ -153,8 +142,7 @@ class StepGate:
                 self._serve(request)
             return request is not None
         finally:
-            if lock is not None:
-                lock.release()
+            lock.release()
 
     def _take(self) -> _Request | None:
         """The request whose turn it is now. REQUIRES: the condition is held."""
