@@ -1,6 +1,6 @@
 """What can be attached to a session, one concern a file.
 
-May import: everything below `train`, and `train` itself. Read `monolith.hook` first: it says when a hook is called.
+May import: everything below it; `monolith.train` is above. Read `monolith.hook` first: it says when a hook is called.
 """
 
 from __future__ import annotations

@@ -1,24 +1,31 @@
 """Lets the ranks of a synchronous run end together, although their data ends at different batches.
 
-A rank that left alone would keep the others waiting in their next collective call. So the ranks tell each other after
-every step whether it was their last, and all stop with the first. `monolith.train.EofAwareTask` knows which one it is.
+A rank that left alone would keep the others waiting in their next collective call. So batches say which one is the
+last (`flag_last`), the ranks tell each other after every step whether theirs was (`EofHook`), and all stop with the
+first. `monolith.train.EofAwareTask` puts both around a task.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from monolith import collective
+from monolith.data.dataset import Dataset
 from monolith.hook import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from monolith.hook import StepContext
 
-__all__ = ["EofHook"]
+__all__ = ["EofHook", "flag_last", "split_flag"]
+
+EOF_KEY: Final = "__EofAwareTask_eof"
+FEATURES_KEY: Final = "1"
+FLAG_KEY: Final = "2"
 
 
 class EofHook(Hook):
@@ -36,3 +43,65 @@ class EofHook(Hook):
         flags = collective.allgather(torch.tensor([int(self._is_last())], dtype=torch.int64))
         if bool(flags.any()):
             context.request_stop()
+
+
+def flag_last(source: Dataset[Any] | Iterable[Any]) -> Dataset[Any] | Iterator[Mapping[str, Any]]:
+    """The batches of a source, one read ahead, each with a flag that says whether it is the last.
+
+    The flag is one more key ``__EofAwareTask_eof`` of a mapping; features that are no mapping become ``"1"`` of one,
+    with the flag as ``"2"``.
+    """
+    if isinstance(source, Dataset):
+        return source.mark_last().map(lambda pair: _flagged(*pair))
+    return _read_ahead(source)
+
+
+def split_flag(features: Any) -> tuple[Any, bool]:
+    """The features as they were before `flag_last`, and the flag.
+
+    Raises:
+        ValueError: they have none.
+    """
+    if isinstance(features, _FlaggedFeatures):
+        return features.features, features.is_last
+    if isinstance(features, Mapping) and EOF_KEY in features:
+        return {name: value for name, value in features.items() if name != EOF_KEY}, bool(features[EOF_KEY])
+    if isinstance(features, Mapping) and set(features) == {FEATURES_KEY, FLAG_KEY}:
+        return features[FEATURES_KEY], bool(features[FLAG_KEY])
+    raise ValueError(f"EofAwareTask: batch has no flag {EOF_KEY!r}; read batches from its own input_fn")
+
+
+class _FlaggedFeatures(Mapping[str, Any]):
+    """A mapping with the flag as one more key; keeps the mapping itself, which may be more than its columns."""
+
+    __slots__ = ("features", "is_last")
+
+    def __init__(self, features: Mapping[str, Any], is_last: bool) -> None:
+        self.features = features
+        self.is_last = is_last
+
+    def __getitem__(self, name: str) -> Any:
+        return self.is_last if name == EOF_KEY else self.features[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.features
+        yield EOF_KEY
+
+    def __len__(self) -> int:
+        return len(self.features) + 1
+
+
+def _flagged(features: Any, is_last: bool) -> Mapping[str, Any]:
+    if isinstance(features, Mapping):
+        return _FlaggedFeatures(features, is_last)
+    return {FEATURES_KEY: features, FLAG_KEY: is_last}
+
+
+def _read_ahead(source: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    batches = iter(source)
+    nothing = object()
+    batch = next(batches, nothing)
+    while batch is not nothing:
+        following = next(batches, nothing)
+        yield _flagged(batch, following is nothing)
+        batch = following

@@ -1,6 +1,6 @@
 """The training system: what runs a task.
 
-May import: everything below it, and `hooks`. Read `task.py` first, then `session.py`: a session runs a task step by
+May import: everything below it. Read `task.py` first, then `session.py`: a session runs a task step by
 step. `trainer.py` is the comfortable way to use one.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from monolith.hooks.current_session import get_current_session
 from monolith.train import flags
 from monolith.train.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.async_function import AsyncFunctionMgr
@@ -15,10 +16,9 @@ from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.context import Context, TaskContext, current_context, use_context
 from monolith.train.cpu_training_config import CpuTrainingConfig
-from monolith.train.current_session import get_current_session
 from monolith.train.derive_config import trainer_config_of
 from monolith.train.distributed_config import DistributedCpuTrainingConfig
-from monolith.train.end_of_data import EofAwareTask
+from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
 from monolith.train.flat_config import Origin
 from monolith.train.input_options import InputOptions

@@ -11,6 +11,7 @@ import torch
 
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.hooks.current_session import close_session, open_session
 from monolith.nn import BatchTurn, Embeddings
 from monolith.optim.global_step import global_step_from
 from monolith.tables.store import BatchStamp
@@ -21,7 +22,6 @@ from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
-from monolith.train.current_session import close_session, open_session
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.task import Task
 

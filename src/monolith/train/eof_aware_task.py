@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from monolith.data.dataset import Dataset
-from monolith.hooks.end_of_data import EofHook
+from monolith.hooks.end_of_data import EofHook, flag_last, split_flag
 from monolith.nn.batch_turn import current_turn
-from monolith.train.task import Spec, Task
+from monolith.train.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn, optim
 
+    from monolith.data.dataset import Dataset
     from monolith.hook import Hook
-    from monolith.train.task import Mode
+    from monolith.train.task import Mode, Spec
 
 __all__ = ["EofAwareTask"]
-
-EOF_KEY: Final = "__EofAwareTask_eof"
-FEATURES_KEY: Final = "1"
-FLAG_KEY: Final = "2"
 
 
 class EofAwareTask(Task):
@@ -48,14 +43,11 @@ class EofAwareTask(Task):
 
     def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
         """The batches of the task, one read ahead, with their flags."""
-        source = self._task.input_fn(mode)
-        if isinstance(source, Dataset):
-            return source.mark_last().map(lambda pair: _flagged(*pair))
-        return _read_ahead(source)
+        return flag_last(self._task.input_fn(mode))
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
         """Calls the task with its own features, and remembers the flag."""
-        features, self._last = _unflagged(features)
+        features, self._last = split_flag(features)
         turn = current_turn()
         if turn is not None:
             turn.features = features  # what was read ahead for this batch is for what the task sees
@@ -90,49 +82,3 @@ class EofAwareTask(Task):
     def signatures(self) -> Mapping[str, Sequence[str]]:
         """As the task does."""
         return self._task.signatures()
-
-
-class _FlaggedFeatures(Mapping[str, Any]):
-    """A mapping with the flag as one more key; keeps the mapping itself, which may be more than its columns."""
-
-    __slots__ = ("features", "is_last")
-
-    def __init__(self, features: Mapping[str, Any], is_last: bool) -> None:
-        self.features = features
-        self.is_last = is_last
-
-    def __getitem__(self, name: str) -> Any:
-        return self.is_last if name == EOF_KEY else self.features[name]
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.features
-        yield EOF_KEY
-
-    def __len__(self) -> int:
-        return len(self.features) + 1
-
-
-def _flagged(features: Any, is_last: bool) -> Mapping[str, Any]:
-    if isinstance(features, Mapping):
-        return _FlaggedFeatures(features, is_last)
-    return {FEATURES_KEY: features, FLAG_KEY: is_last}
-
-
-def _unflagged(features: Any) -> tuple[Any, bool]:
-    if isinstance(features, _FlaggedFeatures):
-        return features.features, features.is_last
-    if isinstance(features, Mapping) and EOF_KEY in features:
-        return {name: value for name, value in features.items() if name != EOF_KEY}, bool(features[EOF_KEY])
-    if isinstance(features, Mapping) and set(features) == {FEATURES_KEY, FLAG_KEY}:
-        return features[FEATURES_KEY], bool(features[FLAG_KEY])
-    raise ValueError(f"EofAwareTask: batch has no flag {EOF_KEY!r}; read batches from its own input_fn")
-
-
-def _read_ahead(source: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    batches = iter(source)
-    nothing = object()
-    batch = next(batches, nothing)
-    while batch is not nothing:
-        following = next(batches, nothing)
-        yield _flagged(batch, following is nothing)
-        batch = following
