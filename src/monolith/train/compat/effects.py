@@ -77,8 +77,12 @@ class Refused:
 Effect: TypeAlias = Sets | Makes | InRunnerSettings | ReadBy | Refused
 
 
-@functools.cache
 def effects_of(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:
     """Each option of a class, and what becomes of it."""
+    return _effects_by_name(cls)  # type: ignore[arg-type]  # a class can be hashed, its objects cannot
+
+
+@functools.cache
+def _effects_by_name(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {name: getattr(hints[name], "__metadata__", ()) for name in cls.option_names()}
