@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from monolith.checkpoint import (
-    CheckpointOptions,
     PartialRecoverySaver,
     PsMonitor,
     RestoreOptions,
     Saver,
     SaverOptions,
 )
+from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.testing import ExampleTask
 from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
 

@@ -41,7 +41,7 @@ from monolith.checkpoint.restore_rules import (
     wait_for_monolith_checkpoint,
 )
 from monolith.checkpoint.saver import PendingSave, Saver
-from monolith.checkpoint.saver_options import CheckpointOptions, SaverOptions
+from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
@@ -50,7 +50,6 @@ from monolith.files import isabs
 __all__ = [
     "CUSTOM_RESTORE_OP",
     "FORMAT_VERSION",
-    "CheckpointOptions",
     "Manifest",
     "ModelDirLock",
     "PartialRecoveryOptions",

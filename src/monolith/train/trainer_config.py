@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from monolith.checkpoint import CheckpointOptions, RestoreOptions
+from monolith.checkpoint import RestoreOptions
+from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables.cut import NUM_BUCKETS
