@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from monolith.config import (
     Config,
     config,
+    keywords_of,
     require_at_least,
     require_between,
     require_finite,
@@ -211,3 +212,33 @@ def test_a_name_belongs_to_one_module() -> None:
 
 def test_the_signature_shows_the_options() -> None:
     assert "cylinders: 'int' = 4" in str(inspect.signature(Engine))
+
+
+class Road:
+    """Takes the fields of a config by name."""
+
+    @keywords_of(Diesel)
+    def __init__(self, length: int, options: Diesel) -> None:
+        self.length = length
+        self.options = options
+
+
+class TestKeywords:
+    def test_a_constructor_takes_the_fields_of_a_config(self) -> None:
+        road = Road(7, cylinders=6, turbo=True)
+        assert (road.length, road.options) == (7, Diesel(cylinders=6, turbo=True))
+        assert Road(7).options == Diesel()
+
+    def test_it_refuses_what_the_config_refuses(self) -> None:
+        # The comments hold the type checker to the same: without an error there they would be one.
+        with pytest.raises(TypeError, match="Diesel: unknown option 'cilinders'; did you mean 'cylinders'"):
+            Road(7, cilinders=6)  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="Diesel: cylinders must be a whole number, got 'six'"):
+            Road(7, cylinders="six")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="options are given all by name"):
+            Road(7, 6)  # type: ignore[call-arg]
+
+    def test_the_signature_shows_the_fields_with_their_defaults(self) -> None:
+        shown = inspect.signature(Road)
+        assert list(shown.parameters) == ["length", *(each.name for each in dataclasses.fields(Diesel))]
+        assert shown.parameters["cylinders"].default == 4

@@ -14,6 +14,8 @@ It becomes a frozen, slotted, keyword-only dataclass that refuses unknown option
 'rat'; did you mean 'rate'?``) and wrong types of plain numbers, flags and texts, and that travels as a dictionary of
 plain values. A field may be positional with ``field(kw_only=False)``.
 
+A class with many options is given them by name, without writing them twice, see :func:`keywords_of`.
+
 In ``__post_init__`` call a parent's method by the parent's name: a slotted dataclass is a second class, and the
 zero-argument ``super()`` still means the first one.
 """
@@ -22,12 +24,17 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, dataclass_transform
 
 C = TypeVar("C", bound="Config")
+Made = TypeVar("Made")
+Subject = TypeVar("Subject")
+Options = TypeVar("Options")
+Keywords = ParamSpec("Keywords")
 
 _TYPE_KEY = "type"
 _CONFIGS: dict[str, type[Config]] = {}
@@ -83,6 +90,36 @@ def config(cls: type[C]) -> type[C]:
         raise TypeError(f"{made.__name__}: config name of {made.__module__} is taken by {known.__module__}; rename it")
     _CONFIGS[made.__name__] = made
     return made
+
+
+def keywords_of(
+    options: Callable[Keywords, Options],
+) -> Callable[[Callable[[Made, Subject, Options], None]], Callable[Concatenate[Made, Subject, Keywords], None]]:
+    """Let a constructor be given the fields of a config by name: they are defined once, and typed in every call.
+
+    The constructor is written with what it is about, given by position, and the config::
+
+        class Saver:
+            @keywords_of(SaverOptions)
+            def __init__(self, model_dir: str, options: SaverOptions) -> None: ...
+
+        Saver("/models", max_to_keep=2)
+    """
+
+    def decorate(
+        init: Callable[[Made, Subject, Options], None],
+    ) -> Callable[Concatenate[Made, Subject, Keywords], None]:
+        @functools.wraps(init)
+        def with_keywords(self: Made, subject: Subject, /, *args: Keywords.args, **keywords: Keywords.kwargs) -> None:
+            init(self, subject, options(*args, **keywords))
+
+        own = list(inspect.signature(init).parameters.values())[:-1]
+        by_position = [each.replace(kind=inspect.Parameter.POSITIONAL_ONLY) for each in own]
+        fields_by_name = inspect.signature(options).parameters.values()
+        with_keywords.__signature__ = inspect.Signature([*by_position, *fields_by_name])  # type: ignore[attr-defined]
+        return with_keywords
+
+    return decorate
 
 
 def require_finite(subject: Config, *names: str) -> None:

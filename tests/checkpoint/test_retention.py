@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from monolith.checkpoint import (
     SaveHelper,
     Saver,
-    SaverOptions,
     TrainState,
     get_checkpoint_state,
     get_latest_checkpoint_state,
@@ -48,8 +47,7 @@ def test_the_steps_of_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_exempt_checkpoints_stay_and_are_not_counted(tmp_path: Path, *, restarts: bool) -> None:
-    options: SaverOptions = {"max_to_keep": 3}
-    with Saver(tmp_path, **options) as saver:
+    with Saver(tmp_path, max_to_keep=3) as saver:
         save_steps(saver, 10, 20)
         text = (tmp_path / MONOLITH_CHECKPOINT).read_text()
         exempt = "".join(f'exempt_model_checkpoint_paths: "model.ckpt-{step}"\n' for step in (10, 20))
@@ -59,7 +57,7 @@ def test_exempt_checkpoints_stay_and_are_not_counted(tmp_path: Path, *, restarts
             save_steps(saver, 40, 50, 60)
     if restarts:
         for step in (40, 50, 60):
-            with Saver(tmp_path, **options) as saver:
+            with Saver(tmp_path, max_to_keep=3) as saver:
                 save_steps(saver, step)
     assert SaveHelper(tmp_path).get_existing_checkpoint_steps() == {10, 20, 40, 50, 60}
     assert committed(tmp_path) == {10, 20, 40, 50, 60}

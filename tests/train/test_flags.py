@@ -10,7 +10,7 @@ import pytest
 
 from monolith.testing import ExampleTask
 from monolith.train import CpuTrainingConfig, Origin, RunConfig, RunnerConfig, flags, make_trainer
-from monolith.train.flat_config import FlatConfig
+from monolith.train.compat.flat_config import FlatConfig
 
 
 @pytest.mark.parametrize("config", [CpuTrainingConfig, RunnerConfig, RunConfig])

@@ -1,10 +1,8 @@
-"""docs/options.md keeps its word: every option of the original works, or is refused with the reason given there."""
+"""What flat options do to a run; ``compat/test_options_table.py`` shows which fields of our configs each one sets."""
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import functools
 import logging
 import re
 from pathlib import Path
@@ -15,66 +13,12 @@ import torch
 
 import monolith as ml
 from monolith.checkpoint import Saver
-from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import RunConfig, RunnerConfig, Session, Trainer, TrainerConfig, current_context, trainer_config_of
-from monolith.train.flat_config import _kinds_of
+from monolith.train import RunnerConfig, Session, Trainer, TrainerConfig, current_context, trainer_config_of
 from monolith.train.local_runner import make_trainer
-from monolith.train.refused_options import REFUSED_OPTIONS, REFUSED_VARIABLES
-from monolith.train.refused_parameters import REFUSED_PARAMETERS
 from train.renamed_task import ALIASES, RenamedTask
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-ROWS = {
-    name: (status, text)
-    for names, status, text in re.findall(
-        r"^\| (`[^|]+`) \|[^|\n]*\| (works|refused|not read) \| (.*) \|$", PAGE, re.MULTILINE
-    )
-    for name in re.findall(r"`([^`]+)`", names)
-}
-VARIABLES = [
-    "MONOLITH_WITH_HOROVOD",
-    "MONOLITH_WITH_OPTIMIZED_HOROVOD",
-    "MONOLITH_WITH_BYTEPS",
-    "MONOLITH_WITH_BYTEPS_FID",
-    "MONOLITH_WITH_BYTEPS_BWD_CAST",
-    "MONOLITH_WITH_BYTEPS_FWD_GDR",
-    "MONOLITH_WITH_BYTEPS_ALLREDUCE",
-    "MONOLITH_WITH_ALLREDUCE_FUSION",
-    "MONOLITH_SKIP_ALLREDUCE",
-    "MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD",
-    "MONOLITH_GPU_FEATURE_FACTORY_FUSION_LEVEL",
-    "MONOLITH_BENCHMARK_BPS",
-    "HADOOP_HDFS_HOME",
-    "zk_servers",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "TF_CONFIG",
-    "CONSUL_HTTP_HOST",
-    "TCE_HOST_IP",
-    "CONSUL_HTTP_PORT",
-    "ZK_AUTH",
-    "MY_HOST_IP",
-    "MY_POD_IP",
-    "MY_HOST_IPV6",
-    "MLP_ROLE",
-    "MLP_ROLE_INDEX",
-    "MLP_PORT",
-    "MLP_SSH_PORT",
-    "TENSORBOARD_LOG_PATH",
-    "PRIMUS_AM_RPC_HOST",
-    "PRIMUS_AM_RPC_PORT",
-    "CLOUDNATIVE_INET_ADDR",
-    "YARN_INET_ADDR",
-    "MONOLITH_METRIC_PREFIX",
-    "MONOLITH_FORCE_GPU_COMPATIBLE",
-]
-OTHER_VALUES: dict[type, Any] = {int: 7, float: 0.5, str: "something"}
 
 
 def steps_of(model_dir: Path) -> list[int]:
@@ -87,73 +31,7 @@ def trained(tmp_path: Path, steps: int = 6, **options: Any) -> Trainer:
     return trainer
 
 
-@functools.cache
-def parsed(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
-
-
-class TestThePage:
-    def test_it_lists_every_option_once(self) -> None:
-        listed = re.findall(r"^\| (`[a-z_0-9`, ]+`) \|", PAGE, re.MULTILINE)
-        names = [name for cell in listed for name in re.findall(r"`([a-z_0-9]+)`", cell)]
-        options = [name for name in names if name in RunnerConfig.option_names()]
-        assert sorted(options) == sorted(RunnerConfig.option_names())
-
-    def test_it_gives_the_defaults_of_the_code(self) -> None:
-        for name, default in re.findall(r"^\| `([a-z_0-9]+)` \| `([^`]*)` \|", PAGE, re.MULTILINE):
-            found = (RunnerConfig if name in RunnerConfig.option_names() else RunConfig).default_of(name)
-            if name != "discovery_type":
-                assert default == (repr(found) if found != "" else '""'), name
-
-    def test_it_refuses_what_the_code_refuses_with_the_same_words(self) -> None:
-        refused = {name: text for name, (status, text) in ROWS.items() if status == "refused"}
-        parameters = {f"p.{name}": reason for name, reason in REFUSED_PARAMETERS.items()}
-        assert refused == {**REFUSED_OPTIONS, **REFUSED_VARIABLES, **parameters}
-
-    def test_what_works_names_a_test_that_exists(self) -> None:
-        for name, (status, text) in ROWS.items():
-            if status != "works":
-                continue
-            ids = re.findall(r"`(tests/[^`]+)`", text)
-            assert ids, name
-            for each in ids:
-                file, *path = each.split("::")
-                node: Any = parsed(file)
-                for part in path:
-                    found = [child for child in ast.iter_child_nodes(node) if getattr(child, "name", None) == part]
-                    assert found, f"{name}: {each}"
-                    node = found[0]
-
-    @pytest.mark.parametrize("name", VARIABLES)
-    def test_it_lists_the_variables_of_the_original(self, name: str) -> None:
-        assert name in ROWS
-
-
-class TestRefused:
-    @pytest.mark.parametrize("name", sorted(REFUSED_OPTIONS))
-    def test_an_option_that_would_do_nothing_is_refused_with_the_reason(self, name: str) -> None:
-        default = RunnerConfig.default_of(name)
-        value: Any = (not default) if isinstance(default, bool) else OTHER_VALUES.get(type(default), "something")
-        if default is None:
-            hint = str(RunnerConfig.__annotations__.get(name, ""))
-            value = False if name == "use_native_multi_hash_table" else value
-            value = True if name in {"partial_recovery", "use_dataservice"} else value
-            value = 7 if name in {"containers_ready_time_secs", "ps_replica_num"} else value
-            value = 0.5 if "float" in hint else value
-            value = (lambda _: "cpu") if name == "device_fn" else value
-        config = RunnerConfig(**{name: value})
-        with pytest.raises(ValueError, match=re.escape(REFUSED_OPTIONS[name])):
-            trainer_config_of(config)
-
-    def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
-        trainer_config_of(RunnerConfig(use_native_multi_hash_table=True))
-
-    @pytest.mark.parametrize("name", sorted(REFUSED_VARIABLES))
-    def test_a_variable_that_would_do_nothing_is_refused(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv(name, "1")
-        with pytest.raises(ValueError, match=f"environment variable {name} is refused: "):
-            trainer_config_of(RunnerConfig())
-
+class TestContradictions:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
@@ -173,61 +51,9 @@ class TestRefused:
             ({"params_override": '{"num_batchez": 1}'}, "did you mean"),
         ],
     )
-    def test_contradictions(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    def test_they_are_refused(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said):
             make_trainer(RunnerConfig(model_dir=str(tmp_path), **options), ExampleTask.params()).train(steps=1)
-
-
-EFFECTIVE = {
-    # Besides those that change the frozen config or the settings of discovery, what else an option may change.
-    "task": "tests/cli/test_train.py::test_the_same_command_goes_on",
-    "server_type": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
-    "mode": "tests/cli/test_train.py::test_modes_evaluate_and_predict",
-    "intra_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
-    "inter_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
-    "params_override": "tests/train/test_options.py::TestInput::test_parameters_of_the_task_are_overridden",
-}
-TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_end_minute": 2, "tide_save_secs": 5}
-TOGETHER: dict[str, dict[str, Any]] = {
-    "index": {"num_workers": 9},
-    "filter_equal_probability": {"filter_type": "probabilistic_filter"},
-    "continue_training": {"clear_nn": True},
-    **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
-}
-"""Options that only mean something beside others."""
-OTHERS: dict[str, Any] = {
-    "filter_type": "no_filter",
-    "filter_split_num": 5,
-    "zk_watch_address_family": "ipv6",
-    "discovery_type": ServiceDiscoveryType.ZK,
-    "reload_alias_map": {"a": "b"},
-}
-"""Values of options that do not take just any."""
-
-
-class TestEffective:
-    """No option is taken without effect: each one that is not refused changes what the inside sees."""
-
-    @pytest.mark.parametrize("name", sorted(set(RunnerConfig.option_names()) - set(REFUSED_OPTIONS)))
-    def test_an_option_that_is_taken_changes_something(self, name: str) -> None:
-        def seen(**options: Any) -> Any:
-            config = RunnerConfig(**options)
-            return trainer_config_of(config), config.runner_settings()
-
-        if name in EFFECTIVE:
-            assert EFFECTIVE[name] in ROWS[name][1]
-        else:
-            beside = TOGETHER.get(name, {})
-            assert seen(**{**beside, name: self.other_value(name)}) != seen(**beside)
-
-    def other_value(self, name: str) -> Any:
-        default = RunnerConfig.default_of(name)
-        if name in OTHERS:
-            return OTHERS[name]
-        if isinstance(default, bool):
-            return not default
-        kinds = [kind for kind in _kinds_of(RunnerConfig, name) if kind is not type(None)]
-        return {int: 3, float: 0.5, str: "something", bool: False}[kinds[0]]
 
 
 class TestIdentity:

@@ -1,4 +1,4 @@
-"""Parameters that every task declares: each works, or is refused with the reason that docs/options.md gives."""
+"""Parameters that every task declares: each works, or is refused with the reason that the table gives."""
 
 from __future__ import annotations
 
@@ -24,9 +24,36 @@ from monolith.train import (
     trainer_config_of,
 )
 from monolith.train._chief_hooks import chief_hooks
-from monolith.train.refused_parameters import REFUSED_PARAMETERS
+from monolith.train.compat.effects import ReadBy, Refused, Sets
+from monolith.train.compat.task_parameters import FOR_THE_TASK, PARAMETERS
+from train.compat.evidence import exists
 
-PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "options.md").read_text(encoding="utf-8")
+REFUSED = {each.name: each.effect for each in PARAMETERS if isinstance(each.effect, Refused)}
+
+_HERE = "tests/train/test_task_parameters.py::TestEffective::"
+_CLIPPING = "tests/train/test_session.py::TestClipping::"
+_INTERVALS = (
+    "tests/train/test_options.py::TestSaving::test_the_parameters_of_the_task_give_intervals_where_the_options_do_not"
+)
+SHOWN_BY = {
+    "name": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
+    "clip_norm": f"{_CLIPPING}test_one_norm_over_weights_and_rows",
+    "sparse_norm_warmup_steps": f"{_CLIPPING}test_the_warm_up_of_the_rows_begins_with_nothing",
+    "dense_weight_decay": f"{_CLIPPING}test_decay_comes_after_clipping",
+    "input.eval_examples": f"{_HERE}test_an_evaluation_of_so_many_examples",
+    "eval.per_replica_batch_size": f"{_HERE}test_an_evaluation_of_so_many_examples",
+    "eval.steps": f"{_HERE}test_an_evaluation_of_so_many_batches",
+    "train.steps": f"{_HERE}test_how_long_training_goes",
+    "train.max_steps": f"{_HERE}test_how_long_training_goes",
+    "train.save_checkpoints_steps": _INTERVALS,
+    "train.save_checkpoints_secs": _INTERVALS,
+    "train.dense_only_save_checkpoints_secs": _INTERVALS,
+    "train.dense_only_save_checkpoints_steps": _INTERVALS,
+    "metrics.deep_insight_name": f"{_HERE}test_the_name_of_the_model",
+    "metrics.enable_tf2_profiler_hook": f"{_HERE}test_speed_and_profiles_can_be_switched_off",
+    "serving.export_dir_base": f"{_HERE}test_where_exports_go",
+}
+"""Parameters that are read by what runs a task, and the test that shows it."""
 
 
 def names_of(params: Params, prefix: str = "") -> list[str]:
@@ -36,16 +63,32 @@ def names_of(params: Params, prefix: str = "") -> list[str]:
     return found
 
 
-def test_the_page_lists_every_parameter_once_with_its_default() -> None:
-    rows = re.findall(r"^\| `p\.([a-z_0-9.]+)` \| `([^`]*)` \|", PAGE, re.MULTILINE)
-    assert sorted(name for name, _ in rows) == sorted(set(names_of(Task.params())) - {"cls"})
-    for name, default in rows:
-        value = Task.params().get(name)
-        assert default in {
-            repr(value),
-            value.name if isinstance(value, ExportMode) else "",
-            '""' if value == "" else "",
-        }
+class TestTheTable:
+    def test_every_task_declares_all_of_it_and_nothing_else(self) -> None:
+        declared = Task.params()
+        assert names_of(declared) == ["cls", *(each.name for each in PARAMETERS)]
+        for each in PARAMETERS:
+            assert declared.get(each.name) == each.default
+            section, _, name = each.name.rpartition(".")
+            assert (declared.get(section) if section else declared).description(name) == each.meaning
+
+    def test_tasks_share_no_value_that_can_change(self) -> None:
+        Task.params().metrics.extra_fields_keys.append("uid")
+        assert Task.params().metrics.extra_fields_keys == []
+
+    def test_what_is_read_is_shown_by_a_test(self) -> None:
+        read = {each.name for each in PARAMETERS if isinstance(each.effect, ReadBy) and each.effect != FOR_THE_TASK}
+        assert read == SHOWN_BY.keys()
+        assert [name for name in SHOWN_BY if not exists(SHOWN_BY[name])] == []
+
+    def test_what_is_set_is_a_field_of_our_own_configs(self) -> None:
+        for each in PARAMETERS:
+            if isinstance(each.effect, Sets):
+                params = Task.params().set(**{each.name: not each.default})
+                section, _, field = each.effect.field.rpartition(".")
+                made = [trainer_config_of(RunnerConfig(), given) for given in (params, Task.params(), Params(), None)]
+                found = [getattr(getattr(config, section), field) for config in made]
+                assert found == [not each.default, each.default, each.default, each.default]
 
 
 class TestRefused:
@@ -56,11 +99,13 @@ class TestRefused:
             return ExportMode.STANDALONE
         return {int: 7, float: 0.5, str: "something", list: ["uid"]}.get(type(default), "something")
 
-    @pytest.mark.parametrize("name", sorted(REFUSED_PARAMETERS))
+    @pytest.mark.parametrize("name", sorted(REFUSED))
     def test_one_that_would_do_nothing_is_refused_with_the_reason(self, name: str) -> None:
         params = ExampleTask.params()
         params.set(**{name: self.other(params.get(name))})
-        said = f"task ExampleTask: parameter {re.escape(name)}=.* is refused: {re.escape(REFUSED_PARAMETERS[name])}"
+        default = Task.params().get(name)
+        told = re.escape(f"is refused: {REFUSED[name].reason}; leave it at {default!r}")
+        said = f"task ExampleTask: parameter {re.escape(name)}=.* {told}"
         for task in (params, params.instantiate()):
             with pytest.raises(ValueError, match=said):
                 Trainer(task)
@@ -124,7 +169,7 @@ class TestEffective:
         trainer = Trainer(params)
         trainer.train(steps=1)
         assert seen == given
-        assert trainer.state is not None
+        assert {each.name for each in PARAMETERS if each.effect == FOR_THE_TASK} <= seen.keys()
 
     def test_the_name_of_the_model(self) -> None:
         seen = []

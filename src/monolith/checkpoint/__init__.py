@@ -25,7 +25,13 @@ from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, gener
 from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
-from monolith.checkpoint.partial_recovery import PartialRecoverySaver, PsMonitor, RestoreOps, SaverBuilder
+from monolith.checkpoint.partial_recovery import (
+    PartialRecoveryOptions,
+    PartialRecoverySaver,
+    PsMonitor,
+    RestoreOps,
+    SaverBuilder,
+)
 from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.restore_rules import (
     SaveHelper,
@@ -34,7 +40,8 @@ from monolith.checkpoint.restore_rules import (
     get_latest_checkpoint_state,
     wait_for_monolith_checkpoint,
 )
-from monolith.checkpoint.saver import PendingSave, Saver, SaverOptions
+from monolith.checkpoint.saver import PendingSave, Saver
+from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.checkpoint.train_state import Stateful, TrainState
@@ -45,6 +52,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Manifest",
     "ModelDirLock",
+    "PartialRecoveryOptions",
     "PartialRecoverySaver",
     "PendingSave",
     "PsMonitor",

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint.saver import Saver
+from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
+from monolith.config import config, keywords_of
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Unpack
 
     from torch import nn
 
     from monolith.checkpoint._adapting import Keeps
     from monolith.checkpoint._folder import FolderPath
-    from monolith.checkpoint.saver import SaverOptions
     from monolith.checkpoint.train_state import TrainState
 
 EVERYWHERE_ELSE = ""
@@ -115,20 +115,30 @@ class SaverBuilder:
         return self._devices[max(owners, key=len)] if owners else EVERYWHERE_ELSE
 
 
+@config
+class PartialRecoveryOptions(SaverOptions):
+    """Keyword arguments of `PartialRecoverySaver`."""
+
+    ps_monitor: PsMonitor | None = None
+    """Knows which devices have no state; None restores everything, as a plain `Saver` does."""
+
+    def of_saver(self) -> dict[str, Any]:
+        """Those that a plain `Saver` has, too."""
+        return {each.name: getattr(self, each.name) for each in fields(SaverOptions)}
+
+
 class PartialRecoverySaver(Saver):
     """A saver that restores only the devices that have no state.
 
     Args:
         model_dir: The model directory.
-        ps_monitor: Knows which ones those are; None restores everything, as a plain `Saver` does.
-        options: See `SaverOptions`.
+        options: The fields of `PartialRecoveryOptions`, by name.
     """
 
-    def __init__(
-        self, model_dir: FolderPath, *, ps_monitor: PsMonitor | None = None, **options: Unpack[SaverOptions]
-    ) -> None:
-        super().__init__(model_dir, **options)
-        self._ps_monitor = ps_monitor
+    @keywords_of(PartialRecoveryOptions)
+    def __init__(self, model_dir: FolderPath, options: PartialRecoveryOptions) -> None:
+        super().__init__(model_dir, **options.of_saver())
+        self._ps_monitor = options.ps_monitor
 
     @property
     def exempt_checkpoint_paths(self) -> list[str]:

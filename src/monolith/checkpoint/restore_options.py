@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ AliasRule: TypeAlias = tuple[str, str]
 """A regular expression and its replacement, as `re.sub` takes them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreOptions:
+@config
+class RestoreOptions(Config):
     """What may differ between the run that was saved and the one that is restored."""
 
     alias_map: Mapping[str, str] | None = None

@@ -6,8 +6,7 @@ import logging
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 from monolith.checkpoint._adapting import Keeps, keep_nothing
 from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
@@ -20,9 +19,9 @@ from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint._staging import Staging
 from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
-from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.retention import Retention
-from monolith.clock import Clock, SystemClock
+from monolith.checkpoint.saver_options import SaverOptions
+from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -35,61 +34,13 @@ from monolith.errors import (
 if TYPE_CHECKING:
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.manifest import Manifest
+    from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
 
 logger = logging.getLogger(__name__)
 
-BACKGROUND_BYTES_PER_SECOND = 108e6
 CLEAR_NN = "clear_nn"
 """Marker: the dense part was started anew already."""
-
-
-class SaverOptions(TypedDict, total=False):
-    """Keyword arguments of `Saver`."""
-
-    max_to_keep: int | None
-    """Newest checkpoints to keep, exempt ones not counted; None or 0: all. Default 10."""
-    keep_every_hours: float | None
-    """Of those that would be deleted, one is kept for good each time this many hours have passed. Default: none is."""
-    basename: str
-    """What prefixes begin with. Default ``model.ckpt``."""
-    background: bool
-    """Whether `save` writes in a thread unless told otherwise. Default False."""
-    dense_only: bool
-    """Leave the tables out. Default False."""
-    pad_step_number: bool
-    """Eight digits: ``model.ckpt-00000060``. Default False."""
-    skip_save: bool
-    """`save` does nothing, for runs that must not write. Default False."""
-    write_meta: bool
-    """Write `<prefix>.meta`, a description of the model. Default True."""
-    write_info: bool
-    """Write `ckpt.info-<step>`, the rows of each slot. Default True."""
-    rate_bytes_per_second: float | None
-    """Highest rate of writing in the background; None: as fast as the disk takes it. Default 108 MB/s, beside which
-    training is hardly slower. A blocking save has no limit."""
-    restoring: RestoreOptions
-    """What may differ between the run that was saved and the one that is restored."""
-    clock: Clock
-    """Where now comes from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """`SaverOptions` with every default filled in."""
-
-    max_to_keep: int | None = 10
-    keep_every_hours: float | None = None
-    basename: str = "model.ckpt"
-    background: bool = False
-    dense_only: bool = False
-    pad_step_number: bool = False
-    skip_save: bool = False
-    write_meta: bool = True
-    write_info: bool = True
-    rate_bytes_per_second: float | None = BACKGROUND_BYTES_PER_SECOND
-    restoring: RestoreOptions = field(default_factory=RestoreOptions)
-    clock: Clock = field(default_factory=SystemClock)
 
 
 class PendingSave:
@@ -125,7 +76,7 @@ class Saver:
 
     Args:
         model_dir: A folder on this machine or any fsspec URL; made at the first save.
-        options: See `SaverOptions`.
+        options: The fields of `SaverOptions`, by name.
 
     >>> import tempfile, torch
     >>> from monolith.checkpoint import Saver, TrainState
@@ -138,8 +89,9 @@ class Saver:
     (True, True, 7)
     """
 
-    def __init__(self, model_dir: FolderPath, **options: Unpack[SaverOptions]) -> None:
-        self._wanted = wanted = _Wanted(**options)
+    @keywords_of(SaverOptions)
+    def __init__(self, model_dir: FolderPath, options: SaverOptions) -> None:
+        self._wanted = wanted = options
         if not wanted.basename or "/" in wanted.basename:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
         self._folder: Folder = open_folder(model_dir)

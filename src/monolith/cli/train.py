@@ -15,10 +15,10 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._progress import Progress
 from monolith.cli._train_progress import ProgressHook, StopOnSignal
 from monolith.train import Session, find_task, flags
-from monolith.train.derive_config import MODES
-from monolith.train.flat_config import Origin
+from monolith.train.compat.derive_config import MODES
+from monolith.train.compat.flat_config import Origin
+from monolith.train.compat.options import RunnerConfig
 from monolith.train.local_runner import make_trainer
-from monolith.train.runner_config import RunnerConfig
 
 if TYPE_CHECKING:
     import argparse

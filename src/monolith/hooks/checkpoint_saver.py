@@ -17,10 +17,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from monolith.checkpoint import PartialRecoverySaver, PendingSave, SavedCheckpoint, Saver, TrainState
+from monolith.config import Config, config, keywords_of
 from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
 from monolith.hooks.saver_listener import SaverListener
@@ -39,46 +40,32 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 2
 
 
-class SaverHookOptions(TypedDict, total=False):
+@config
+class SaverHookOptions(Config):
     """Keyword arguments of `NoFirstSaveCheckpointSaverHook`."""
 
-    state: TrainState | None
-    """What to save; None: the session's own `state`."""
-    save_secs: float | None
-    """Seconds between saves."""
-    save_steps: int | None
-    """Or steps. Neither: only on demand and at the end."""
-    timer: SecondOrStepTimer | None
-    """Or a timer of one's own, such as one that knows the tide."""
-    listeners: Sequence[SaverListener]
-    """Called around each attempt."""
-    guard_saver_listeners: Sequence[SaveGuard]
-    """Called around each save, however it ends."""
-    no_first_save: bool
-    """Do not save the state that was just created or restored. Default True."""
-    final_save: Literal["if_moved", "always", "never"]
-    """What to do at the end of training. Default: save if the step moved; a dense-only saver never does."""
-    ignore_save_errors: bool
-    """After the second attempt log the error and train on, as runs on live traffic do. Default False."""
-    full_saver_hook: NoFirstSaveCheckpointSaverHook | None
-    """For a dense-only saver: do not save a step that this one has saved."""
-    metrics: MetricClient | None
-    """Where counters and timers go."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
     state: TrainState | None = None
+    """What to save; None: the session's own `state`."""
     save_secs: float | None = None
+    """Seconds between saves."""
     save_steps: int | None = None
+    """Or steps. Neither: only on demand and at the end."""
     timer: SecondOrStepTimer | None = None
+    """Or a timer of one's own, such as one that knows the tide."""
     listeners: Sequence[SaverListener] = ()
+    """Called around each attempt."""
     guard_saver_listeners: Sequence[SaveGuard] = ()
+    """Called around each save, however it ends."""
     no_first_save: bool = True
+    """Do not save the state that was just created or restored."""
     final_save: Literal["if_moved", "always", "never"] | None = None
+    """What to do at the end of training; None: save if the step moved, a dense-only saver never does."""
     ignore_save_errors: bool = False
+    """After the second attempt log the error and train on, as runs on live traffic do."""
     full_saver_hook: NoFirstSaveCheckpointSaverHook | None = None
-    metrics: MetricClient | None = field(default=None)
+    """For a dense-only saver: do not save a step that this one has saved."""
+    metrics: MetricClient | None = None
+    """Where counters and timers go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +83,13 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     Args:
         saver: Where checkpoints go. The hook begins it, and closes it with the session.
-        options: See `SaverHookOptions`.
+        options: The fields of `SaverHookOptions`, by name.
     """
 
-    def __init__(self, saver: Saver, **options: Unpack[SaverHookOptions]) -> None:
+    @keywords_of(SaverHookOptions)
+    def __init__(self, saver: Saver, options: SaverHookOptions) -> None:
         self._saver = saver
-        self._wanted = wanted = _Wanted(**options)
+        self._wanted = wanted = options
         self._timer = _timer(wanted)
         self._mode = "dense_only" if saver.dense_only else "full"
         self._final_save = wanted.final_save or ("never" if saver.dense_only else "if_moved")
@@ -284,7 +272,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         return self._wanted.state or session.state
 
 
-def _timer(wanted: _Wanted) -> SecondOrStepTimer | None:
+def _timer(wanted: SaverHookOptions) -> SecondOrStepTimer | None:
     if wanted.timer is not None:
         if wanted.save_secs is not None or wanted.save_steps is not None:
             raise ValueError("NoFirstSaveCheckpointSaverHook: give either a timer or save_secs / save_steps, not both")

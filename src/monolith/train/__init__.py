@@ -14,13 +14,13 @@ from monolith.train.argument_lists import check_list, extend_as_list, to_list, t
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
 from monolith.train.collections import Collections, add_to_collections, get_collection
+from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.compat.flat_config import Origin
+from monolith.train.compat.options import CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig
+from monolith.train.compat.run_config import RunConfig
 from monolith.train.context import Context, TaskContext, current_context, use_context
-from monolith.train.cpu_training_config import CpuTrainingConfig
-from monolith.train.derive_config import trainer_config_of
-from monolith.train.distributed_config import DistributedCpuTrainingConfig
 from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
-from monolith.train.flat_config import Origin
 from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
 from monolith.train.local_runner import local_train, make_trainer
@@ -29,8 +29,6 @@ from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
 from monolith.train.prepare_run import prepare_run
 from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
-from monolith.train.run_config import RunConfig
-from monolith.train.runner_config import RunnerConfig
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
 from monolith.train.stop_at_step import StopAtStep

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.files import join
 from monolith.observe import get_metric_prefix, set_metric_prefix
+from monolith.train.compat.run_config import RunConfig
 from monolith.train.local_runner import make_trainer
-from monolith.train.run_config import RunConfig
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.hook import Hook
+    from monolith.train.compat.options import RunnerConfig
     from monolith.train.params import Params
-    from monolith.train.runner_config import RunnerConfig
     from monolith.train.trainer import Trainer
 
 __all__ = ["Estimator"]

@@ -12,7 +12,7 @@ import argparse
 import difflib
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.train.flat_config import FlatConfig, Origin, is_parsable
+from monolith.train.compat.flat_config import FlatConfig, Origin, is_parsable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.train.derive_config import override_params, trainer_config_of
-from monolith.train.distributed_config import DistributedCpuTrainingConfig
+from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
+from monolith.train.compat.refusal import require_effective
+from monolith.train.compat.task_parameters import override_params
 from monolith.train.prepare_run import prepare_run
-from monolith.train.refused_options import require_effective
-from monolith.train.runner_config import RunnerConfig
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
-    from monolith.train.cpu_training_config import CpuTrainingConfig
+    from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.input_options import InputOptions
     from monolith.train.params import Params
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.cluster import prepare_runner
-from monolith.train.flat_config import Origin
+from monolith.train.compat.flat_config import Origin
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
     from monolith.cluster.runtimes import DataService
-    from monolith.train.runner_config import RunnerConfig
+    from monolith.train.compat.options import RunnerConfig
 
 __all__ = ["prepare_run"]
 

@@ -281,19 +281,13 @@ class Trainer:
     def _saver(self) -> Saver | None:
         if self.config.model_dir is None:
             return None
-        saving, restoring = self.config.saving, self.config.restoring
-        options = RestoreOptions(
-            alias_map=restoring.alias_map,
-            auto_alias=restoring.auto_alias,
-            clear_nn=restoring.clear_nn,
-            continue_training=restoring.continue_training,
-        )
+        saving = self.config.saving
         return Saver(
             self.config.model_dir,
             max_to_keep=saving.max_to_keep,
             keep_every_hours=saving.keep_every_hours,
             background=saving.background,
-            restoring=options,
+            restoring=self.config.restoring,
         )
 
     def _restore(self, saver: Saver, state: TrainState) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - a field's type
-
+from monolith.checkpoint import RestoreOptions
+from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables.cut import NUM_BUCKETS
@@ -23,8 +23,8 @@ __all__ = [
 
 
 @config
-class SavingConfig(Config):
-    """When checkpoints are made, and which ones stay."""
+class SavingConfig(CheckpointOptions):
+    """When checkpoints are made, how, and which ones stay."""
 
     every_steps: int | None = None
     """Steps from one to the next."""
@@ -34,12 +34,8 @@ class SavingConfig(Config):
     """Steps between checkpoints without tables, in the folder ``dense_only``."""
     dense_every_seconds: float | None = None
     """Or seconds."""
-    max_to_keep: int = 10
-    """Newest ones that stay."""
     keep_every_hours: float | None = 24.0
-    """Of those that would be deleted, one stays for good each time so many hours have passed; None: none does."""
-    background: bool = False
-    """Write while training goes on."""
+    """One a day by default, as the original keeps them; see `CheckpointOptions`."""
     evict_after: bool = False
     """Drop expired rows from memory after each checkpoint."""
     tide_window: TideWindow | None = None
@@ -61,14 +57,15 @@ class SavingConfig(Config):
             raise ValueError("SavingConfig: tide_window and tide_every_seconds belong together; give both or neither")
         if self.tide_window is not None and self.every_steps is None and self.every_seconds is None:
             raise ValueError("SavingConfig: a tide window needs an interval for when it is open; give every_seconds")
-        require_at_least(self, 1, "max_to_keep")
+        if self.max_to_keep is not None:
+            require_at_least(self, 1, "max_to_keep")
         if self.keep_every_hours is not None:
             require_positive(self, "keep_every_hours")
 
 
 @config
-class RestoringConfig(Config):
-    """What a run begins with."""
+class RestoringConfig(RestoreOptions):
+    """What a run begins with, and what may differ between it and the one that was saved."""
 
     checkpoint: str | None = None
     """Base name of a checkpoint to begin with instead of the newest one; applied once to a model directory."""
@@ -76,14 +73,6 @@ class RestoringConfig(Config):
     """Another model directory to take the first checkpoint from, while this one has none."""
     alone: bool = False
     """Prepare the directory for `from_dir` whatever the index is: there is no chief to wait for."""
-    clear_nn: bool = False
-    """Start the dense part anew, once."""
-    continue_training: bool = False
-    """With `clear_nn`: go on from the step of the checkpoint."""
-    alias_map: Mapping[str, str] | None = None
-    """Name of a dense weight -> its name in the checkpoint."""
-    auto_alias: bool = True
-    """Look for weights that were renamed."""
 
 
 @config

@@ -1,0 +1,105 @@
+"""How values of flat options become those of our own configs, where they are not the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.hooks.tide import TideWindow
+from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.tables.filters import AdmissionFilter
+    from monolith.train.compat.options import CpuTrainingConfig
+    from monolith.train.params import Params
+
+
+def none_if_empty(value: Any) -> Any:
+    """None for 0 and the empty text, which is how the original says that something is not wanted.
+
+    >>> none_if_empty(0), none_if_empty(""), none_if_empty(7)
+    (None, None, 7)
+    """
+    return value or None
+
+
+def is_not_false(value: bool | None) -> bool:
+    """Whether a switch is on that is on where nothing is said."""
+    return value is not False
+
+
+def negated(value: bool) -> bool:
+    """The other word for the same: disabled here is enabled there."""
+    return not value
+
+
+def seconds_of_hours(hours: int) -> int | None:
+    """Seconds; None for no hours at all."""
+    return hours * 3600 or None
+
+
+def interval(name: str) -> Callable[[CpuTrainingConfig, Params], Any]:
+    """Makes an interval of saving: an option in steps or seconds; where neither is set, the task's parameter."""
+    stem, _, unit = name.rpartition("_")
+    other = f"{stem}_{'secs' if unit == 'steps' else 'steps'}"
+
+    def make(options: CpuTrainingConfig, params: Params) -> Any:
+        if getattr(options, name) is None and getattr(options, other) is None:
+            return parameter(params, "train", name)
+        return getattr(options, name)
+
+    return make
+
+
+def profile_from(options: CpuTrainingConfig, params: Params) -> int | None:
+    """The first step that is profiled, unless the task forbids it."""
+    is_allowed = parameter(params, "metrics", "enable_tf2_profiler_hook", default=True)
+    return options.profile_some_steps_from if is_allowed else None
+
+
+def parameter(params: Params, section: str, name: str, *, default: Any = None) -> Any:
+    """A parameter of a task; the default where the task was made without it."""
+    return params[section][name] if section in params and name in params[section] else default
+
+
+def servers(options: CpuTrainingConfig, _: Params) -> int:
+    """Parts that rows are divided into."""
+    if options.num_ps > 0 and options.num_workers > 1:
+        raise ValueError(
+            f"option num_ps={options.num_ps}: servers are in the process of their only worker, got"
+            f" num_workers={options.num_workers}; runs of several processes are not part of this version"
+        )
+    return options.num_ps
+
+
+def tide_window(options: CpuTrainingConfig, _: Params) -> TideWindow | None:
+    """When cheap machines are there; None where nothing was said."""
+    return TideWindow.of(
+        {
+            "tide_start_hour": options.tide_start_hour,
+            "tide_start_minute": options.tide_start_minute,
+            "tide_end_hour": options.tide_end_hour,
+            "tide_end_minute": options.tide_end_minute,
+        }
+    )
+
+
+def admission(options: CpuTrainingConfig, _: Params) -> AdmissionFilter | None:
+    """How occurrences are counted; None where nothing was said."""
+    names = ("filter_type", "filter_capacity", "filter_split_num", "filter_equal_probability")
+    if not any(options.is_set(name) for name in names):
+        return None
+    made = make_filter(options.filter_type)
+    if isinstance(made, SlidingHashFilter):
+        if options.is_set("filter_equal_probability"):
+            raise ValueError("option filter_equal_probability needs filter_type=probabilistic_filter")
+        return SlidingHashFilter(capacity=options.filter_capacity, split_num=options.filter_split_num)
+    for name in ("filter_capacity", "filter_split_num"):
+        if options.is_set(name):
+            raise ValueError(f"option {name} needs filter_type=sliding_hash_filter, got {options.filter_type}")
+    if isinstance(made, ProbabilisticFilter):
+        return ProbabilisticFilter(equal_probability=options.filter_equal_probability)
+    if options.is_set("filter_equal_probability"):
+        raise ValueError("option filter_equal_probability needs filter_type=probabilistic_filter")
+    return made

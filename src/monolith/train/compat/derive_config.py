@@ -1,0 +1,76 @@
+"""From flat options to the frozen configs, nested by owner, that are all the inside sees: the table, applied."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from monolith.train.compat.effects import Makes, Sets, effects_of
+from monolith.train.compat.refusal import require_effective
+from monolith.train.compat.task_parameters import PARAMETERS
+from monolith.train.params import Params
+from monolith.train.trainer_config import ControlConfig, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.train.compat.options import CpuTrainingConfig
+
+__all__ = ["MODES", "trainer_config_of"]
+
+MODES = {"train": "train", "eval": "eval", "infer": "predict", "predict": "predict"}
+"""What `mode` may be, and what it is called inside."""
+
+
+def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) -> TrainerConfig:
+    """What a trainer is told by these options; from now on they cannot change.
+
+    Args:
+        options: Flat options of any of the three classes.
+        params: Of the task; they give intervals of saving where the options give none.
+
+    Raises:
+        ValueError: an option that does nothing here, or that contradicts another one.
+    """
+    require_effective(options)
+    if options.server_type != "worker":
+        raise ValueError(f"option server_type: a trainer is a worker, got {options.server_type!r}")
+    if options.mode not in MODES:
+        raise ValueError(f"option mode must be one of {', '.join(MODES)}, got {options.mode!r}")
+    options.freeze()
+    params = Params() if params is None else params
+    return _nested(_told_by_parameters(params) | _told_by_options(options, params))
+
+
+def _told_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, Any]:
+    """Field of `TrainerConfig` -> value."""
+    told = {}
+    for name, effects in effects_of(type(options)).items():
+        for effect in effects:
+            if isinstance(effect, Sets):
+                told[effect.field] = effect.value_of(getattr(options, name))
+            elif isinstance(effect, Makes):
+                told[effect.field] = effect.make(options, params)
+    return told
+
+
+def _told_by_parameters(params: Params) -> dict[str, Any]:
+    """The same of the parameters that this task has."""
+    told = {}
+    for each in PARAMETERS:
+        if isinstance(each.effect, Sets) and each.is_in(params):
+            told[each.effect.field] = each.effect.value_of(params.get(each.name))
+    return told
+
+
+def _nested(told: Mapping[str, Any]) -> TrainerConfig:
+    own: dict[str, Any] = {"control": ControlConfig() if find_spec("grpc") else None}
+    sections: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for field, value in told.items():
+        section, _, name = field.rpartition(".")
+        (sections[section] if section else own)[name] = value
+    unset = TrainerConfig()
+    made = {section: dataclasses.replace(getattr(unset, section), **values) for section, values in sections.items()}
+    return TrainerConfig(**own, **made)

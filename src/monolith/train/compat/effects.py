@@ -1,0 +1,88 @@
+"""What becomes of a name of the original: the words that the tables of this package are written in.
+
+The type of an option carries them, so that all there is to say about it stands in one place::
+
+    index: Annotated[int, Sets("worker_index")] = 0
+    bzid: Annotated[str | None, Refused(reasons.SERVING)] = None
+"""
+
+from __future__ import annotations
+
+import functools
+import typing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.train.compat.flat_config import FlatConfig
+    from monolith.train.params import Params
+
+    Convert: TypeAlias = Callable[[Any], Any]
+    """From the value of an option to that of a field."""
+    Make: TypeAlias = Callable[[Any, Params], Any]
+    """From all options, and the parameters of the task, to the value of a field."""
+
+__all__ = ["Effect", "InRunnerSettings", "Makes", "ReadBy", "Refused", "Sets", "effects_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """It is a field of `TrainerConfig`."""
+
+    field: str
+    """Its name, behind that of its section: ``saving.every_steps``."""
+    convert: Convert | None = None
+    """How the value becomes that of the field; None: it is the same."""
+
+    def value_of(self, value: Any) -> Any:
+        """The value of the field."""
+        return value if self.convert is None else self.convert(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Makes:
+    """It makes a field of `TrainerConfig` together with other options, or with parameters of the task."""
+
+    field: str
+    """Its name, as in `Sets`."""
+    make: Make
+    """Its value; the same function stands at all options that take part."""
+
+
+@dataclass(frozen=True, slots=True)
+class InRunnerSettings:
+    """It is the field of its name in `cluster.RunnerSettings`: who a process is and how it finds the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBy:
+    """Somebody reads it who is no config."""
+
+    reader: str
+    """Who, and what for; a sentence for users, without a full stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It does nothing here, so that setting it is an error, never a silence."""
+
+    reason: str
+    """Why, and what to use instead."""
+    taken: tuple[Any, ...] = ()
+    """Values besides the default that say what is so anyway."""
+
+
+Effect: TypeAlias = Sets | Makes | InRunnerSettings | ReadBy | Refused
+
+
+def effects_of(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:
+    """Each option of a class, and what becomes of it."""
+    return _effects_by_name(cls)  # type: ignore[arg-type]  # a class can be hashed, its objects cannot
+
+
+@functools.cache
+def _effects_by_name(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: getattr(hints[name], "__metadata__", ()) for name in cls.option_names()}

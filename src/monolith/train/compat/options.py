@@ -1,0 +1,368 @@
+"""The table of the original's flat options: for each its type, default and meaning, and what becomes of it here.
+
+An option sets a field of one of our own configs, or is refused with a reason; `effects` has the words for that. The
+three classes are those that the original's users know. ``docs/options.md`` is made from this file: after a change run
+``scripts/update-options-page``.
+"""
+
+# Not postponed: the annotations are the table.
+from collections.abc import Callable
+from typing import Annotated
+
+from monolith.cluster import AddressFamily, RunnerSettings
+from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.train.compat import reasons
+from monolith.train.compat.conversions import (
+    admission,
+    interval,
+    is_not_false,
+    negated,
+    none_if_empty,
+    profile_from,
+    seconds_of_hours,
+    servers,
+    tide_window,
+)
+from monolith.train.compat.effects import InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
+from monolith.train.compat.flat_config import FlatConfig, flat_config
+
+__all__ = ["CpuTrainingConfig", "DistributedCpuTrainingConfig", "RunnerConfig"]
+
+
+@flat_config
+class CpuTrainingConfig(FlatConfig):
+    """How a task is trained, by the names that the original's users know.
+
+    >>> config = CpuTrainingConfig(save_checkpoints_steps=500)
+    >>> config.embedding_prefetch_capacity = 1
+    >>> config
+    CpuTrainingConfig(embedding_prefetch_capacity=1, save_checkpoints_steps=500)
+    """
+
+    server_type: Annotated[
+        str, InRunnerSettings(), ReadBy("trainers, which are workers: any other value is an error")
+    ] = "worker"
+    """The role of this process."""
+    index: Annotated[int, Sets("worker_index"), InRunnerSettings()] = 0
+    """Which one of its role; worker 0 is the chief, and only it saves."""
+    num_ps: Annotated[int, Makes("tables.num_ps", servers)] = 0
+    """Parameter servers, in the process of the only worker, up to 1024; rows and checkpoints do not depend on it."""
+    num_workers: Annotated[int, Sets("num_workers")] = 1
+    """Workers, the chief among them."""
+    model_name: Annotated[str, Sets("model_name")] = ""
+    """Under which name the model is known, also in metrics; the task's by default."""
+    filter_capacity: Annotated[int, Makes("tables.admission", admission)] = 300000000
+    """Ids that the sliding filter remembers, for slots with a `min_count`."""
+    filter_split_num: Annotated[int, Makes("tables.admission", admission)] = 7
+    """Parts of that memory, the oldest of which is forgotten."""
+    filter_type: Annotated[str, Makes("tables.admission", admission)] = "sliding_hash_filter"
+    """How occurrences are counted where the task names no filter; also probabilistic_filter, no_filter."""
+    filter_equal_probability: Annotated[bool, Makes("tables.admission", admission)] = True
+    """Whether the probabilistic filter gives each occurrence the same chance; the original never passed it on."""
+    hashtable_init_capacity: Annotated[int, Sets("tables.initial_capacity", none_if_empty)] = 0
+    """Rows that a table has room for at once; 0: it begins small."""
+    use_native_multi_hash_table: Annotated[
+        bool | None, Refused("there is one kind of table; only True and None are taken", taken=(True,))
+    ] = None
+    """One container for all tables, as it always is here."""
+    embedding_prefetch_capacity: Annotated[int, Sets("pipeline.prefetch")] = 0
+    """Batches whose rows are read ahead."""
+    enable_embedding_postpush: Annotated[bool, Sets("pipeline.postpush")] = False
+    """Apply the gradients of rows beside the next step."""
+    enable_variable_prefetch: Annotated[
+        bool, Refused("dense variables are in this process; there is no remote copy to fetch")
+    ] = False
+    """Copies of remote dense variables."""
+    enable_variable_postpush: Annotated[
+        bool, Refused("dense variables are in this process; there is nothing to push")
+    ] = False
+    """Dense updates beside the next step."""
+    enable_sync_training: Annotated[bool, Refused(reasons.SYNC)] = False
+    """Synchronous training by collective calls."""
+    enable_partial_sync_training: Annotated[bool, Refused(reasons.SYNC), InRunnerSettings()] = False
+    """Tables on servers, dense weights by collective calls."""
+    enable_gpu_training: Annotated[bool, Refused(reasons.DEVICES), InRunnerSettings()] = False
+    """Let models use a GPU."""
+    processes_per_gpu: Annotated[int, Refused(reasons.SYNC)] = 1
+    """Ranks that share a GPU."""
+    merge_sync_training_ckpt: Annotated[bool, Refused(reasons.SYNC)] = True
+    """All ranks save to one directory."""
+    mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
+    """What to do: train, eval, or infer (also predict)."""
+    partial_recovery: Annotated[bool | None, Refused(reasons.CLUSTER)] = None
+    """After a failure restore only the servers that lost their state."""
+    tide_start_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
+    """When cheap machines come, UTC: all four of these, or none."""
+    tide_start_minute: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
+    """Minute of that hour."""
+    tide_end_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
+    """When they go."""
+    tide_end_minute: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
+    """Minute of that hour."""
+    tide_save_secs: Annotated[int | None, Sets("saving.tide_every_seconds")] = None
+    """Seconds between checkpoints outside of that window."""
+    enable_realtime_training: Annotated[bool, Refused(reasons.SERVING)] = False
+    """Train on a stream and send changes to serving."""
+    enable_async_optimize: Annotated[bool, Refused(reasons.SYNC)] = False
+    """A queue between gradients and their exchange."""
+    enable_pipelined_fwda2a: Annotated[bool, Refused(reasons.SYNC)] = False
+    """A queue between lookup and exchange."""
+    enable_pipelined_bwda2a: Annotated[bool, Refused(reasons.SYNC)] = False
+    """A queue between exchange and update."""
+    profile_some_steps_from: Annotated[int | None, Makes("reporting.profile_from", profile_from)] = None
+    """First step that is profiled, ten at a time, into `profile/` of the model directory."""
+    profile_save_steps_interval: Annotated[int, Sets("reporting.profile_every_steps")] = 5000
+    """Steps from one profile to the next."""
+    profile_with_nvprof_from_to: Annotated[
+        str | None, Refused("attach monolith.hooks.CudaProfilerHook to the trainer instead")
+    ] = None
+    """Steps "start,end" for the CUDA profiler."""
+    reorder_fids_in_data_pipeline: Annotated[
+        bool, Refused("the reading thread does so whenever embedding_prefetch_capacity > 0")
+    ] = False
+    """Find distinct ids in the thread that reads."""
+    chief_timeout_secs: Annotated[int, Refused(reasons.CLUSTER)] = 1800
+    """How long the chief waits for its workers at the end."""
+    save_checkpoints_secs: Annotated[int | None, Makes("saving.every_seconds", interval("save_checkpoints_secs"))] = (
+        None
+    )
+    """Seconds between checkpoints."""
+    save_checkpoints_steps: Annotated[int | None, Makes("saving.every_steps", interval("save_checkpoints_steps"))] = (
+        None
+    )
+    """Steps between checkpoints; neither: one at the end."""
+    dense_only_save_checkpoints_secs: Annotated[
+        int | None, Makes("saving.dense_every_seconds", interval("dense_only_save_checkpoints_secs"))
+    ] = None
+    """Seconds between checkpoints without tables, in `dense_only/`."""
+    dense_only_save_checkpoints_steps: Annotated[
+        int | None, Makes("saving.dense_every_steps", interval("dense_only_save_checkpoints_steps"))
+    ] = None
+    """Steps between checkpoints without tables."""
+    dense_only_stop_training_when_save: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    """Stop workers for those, too."""
+    warmup_file: Annotated[str, Refused(reasons.SERVING)] = "./warmup_file"
+    """Requests that warm up serving."""
+    skip_zero_embedding_when_serving: Annotated[bool, Refused(reasons.SERVING)] = False
+    """Leave rows of zeros out of serving tables."""
+    max_rpc_deadline_millis: Annotated[int, Refused(reasons.SERVING)] = 30000
+    """Deadline of remote lookups in exported models."""
+    checkpoints_max_to_keep: Annotated[int, Sets("saving.max_to_keep")] = 10
+    """Newest checkpoints that stay; of the others one a day stays for good."""
+    submit_time_secs: Annotated[int | None, Sets("reporting.submit_time")] = None
+    """When the job was submitted, Unix seconds: the start of the metric `run_start_elapsed_time.all`."""
+    containers_ready_time_secs: Annotated[int | None, Refused(reasons.CLUSTER)] = None
+    """When its machines were there."""
+    cluster_type: Annotated[str, Sets("reporting.cluster_type")] = "stable"
+    """A tag of metrics: stable, tide or k8s."""
+    max_slow_start_wait_minute: Annotated[int, Refused(reasons.CLUSTER)] = 10
+    """Longest wait of a worker's slow start."""
+    enable_model_ckpt_info: Annotated[
+        bool, Refused("counts by slot are written with every checkpoint, to ckpt.info-<step>")
+    ] = False
+    """Write counts by slot with each checkpoint."""
+    feature_eviction_on_save: Annotated[bool, Sets("saving.evict_after")] = False
+    """Drop expired rows from memory after each checkpoint."""
+    feature_evict_every_n_hours: Annotated[int, Sets("tables.evict_every_seconds", seconds_of_hours)] = 0
+    """Drop expired rows from memory so many hours apart; 0: do not. In the original a setting of each table."""
+    feature_evict_every_n_steps: Annotated[int, Sets("tables.evict_every_steps", none_if_empty)] = 0
+    """The same after each step that this divides, so that a run can be repeated; 0: do not. Not in the original."""
+    only_feature_engineering: Annotated[
+        bool, Refused("batches are not written as ExampleBatch files; see monolith data convert")
+    ] = False
+    """Read the input and write it as ExampleBatch, without training."""
+    enable_variable_partition: Annotated[bool, Refused(reasons.CLUSTER)] = True
+    """Split large dense variables over the servers."""
+    enable_fused_layout: Annotated[
+        bool, Refused("lookups always go straight into one buffer of the model's layout")
+    ] = False
+    """Look up straight into the model's layout."""
+    force_shutdown_ps: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    """Stop the servers at the end of realtime training, too."""
+    clear_nn: Annotated[bool, Sets("restoring.clear_nn")] = False
+    """Start the dense part anew, once."""
+    continue_training: Annotated[bool, Sets("restoring.continue_training")] = False
+    """With clear_nn: go on from the step of the checkpoint."""
+    reload_alias_map: Annotated[dict[str, str] | None, Sets("restoring.alias_map")] = None
+    """Name of a dense weight -> its name in the checkpoint; in code or a file."""
+    enable_alias_map_auto_gen: Annotated[bool | None, Sets("restoring.auto_alias", is_not_false)] = None
+    """Look for renamed weights; None means yes."""
+    enable_model_dump: Annotated[bool, Refused("a model is exchanged as an export, see Trainer.export")] = False
+    """Write the graph for exchange."""
+    enable_resource_constrained_roughsort: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """Predict candidate items after training."""
+    roughsort_candidate_items_path: Annotated[str | None, Refused(reasons.ITEMS)] = None
+    """Where those items are."""
+    roughsort_items_use_parquet: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """They are Parquet."""
+    items_input_lagrangex_header: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """Framing of the item file."""
+    items_input_has_sort_id: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """Framing of the item file."""
+    items_input_kafka_dump: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """Framing of the item file."""
+    items_input_kafka_dump_prefix: Annotated[bool, Refused(reasons.ITEMS)] = False
+    """Framing of the item file."""
+    device_fn: Annotated[
+        Callable[..., str] | None, Refused("devices are those of the modules; place them in build()")
+    ] = None
+    """Operation -> device."""
+    use_dataservice: Annotated[bool | None, Refused(reasons.DATA_SERVICE)] = None
+    """Read through the data service."""
+    num_extra_dsworker_on_gpu_worker: Annotated[int, Refused(reasons.DATA_SERVICE)] = 0
+    """Its workers inside each GPU worker."""
+    save_summary_steps: Annotated[
+        int, Refused("summaries are written by hooks of the task; see docs/how-to/summaries.md")
+    ] = 100
+    """Steps between summaries."""
+    log_step_count_steps: Annotated[int, Sets("reporting.log_every_steps", none_if_empty)] = 100
+    """Steps between log lines with loss and speed; 0: none."""
+
+    @property
+    def enable_full_sync_training(self) -> bool:
+        """Synchronous, and tables sharded over the workers."""
+        return self.enable_sync_training and not self.enable_partial_sync_training
+
+    def check(self) -> None:
+        """Refuses intervals that contradict each other."""
+        for first, second, unset in (
+            ("feature_evict_every_n_hours", "feature_evict_every_n_steps", 0),
+            ("save_checkpoints_secs", "save_checkpoints_steps", None),
+            ("dense_only_save_checkpoints_secs", "dense_only_save_checkpoints_steps", None),
+        ):
+            given = getattr(self, first), getattr(self, second)
+            if unset not in given:
+                raise ValueError(
+                    f"{type(self).__name__}: {first} and {second} contradict each other, got {given[0]} and {given[1]};"
+                    " set one of them"
+                )
+
+
+@flat_config
+class DistributedCpuTrainingConfig(CpuTrainingConfig):
+    """How a task is trained by the processes of a job."""
+
+    model_dir: Annotated[str, Sets("model_dir", none_if_empty)] = ""
+    """Where checkpoints are."""
+    tensorboard_log_path: Annotated[
+        str, Refused("the original declared it and never read it; give the summary hook its folder")
+    ] = ""
+    """Another folder for summaries."""
+    intra_op_parallelism_threads: Annotated[
+        int, ReadBy("`make_trainer`, for `torch.set_num_threads`, if it is set")
+    ] = 8
+    """Threads of one dense operation."""
+    inter_op_parallelism_threads: Annotated[
+        int, ReadBy("`make_trainer`, for `torch.set_num_interop_threads`, if it is set")
+    ] = 16
+    """Dense operations at a time."""
+    num_extra_ps: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    """Servers beyond num_ps, from which the slowest are dropped."""
+    num_redundant_ps: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    """Servers beyond need, so that the job begins when enough are there."""
+    uuid: Annotated[str, InRunnerSettings()] = ""
+    """Name of the run, under which its processes find each other; name of its service in Consul."""
+    operation_timeout_in_ms: Annotated[int, Refused(reasons.CLUSTER)] = -1
+    """Longest wait of one operation; below 0: none."""
+    session_creation_timeout_secs: Annotated[int, Refused(reasons.CLUSTER)] = 7200
+    """How long a worker waits for a session."""
+    max_retry_times: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    """Restarts after a change of the cluster."""
+    retry_wait_in_secs: Annotated[int, Refused(reasons.CLUSTER)] = 30
+    """Pause before each of them."""
+    fountain_zk_host: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
+    """Where the external data service registers."""
+    fountain_model_name: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
+    """The model's name there."""
+    dc_aware: Annotated[bool, Refused(reasons.SERVING)] = False
+    """Find replicas by data centre."""
+
+
+@flat_config
+class RunnerConfig(DistributedCpuTrainingConfig):
+    """A run as a runner is told it: everything that a command line can say. `InputOptions` says what the input means.
+
+    >>> RunnerConfig(modeldir="/models")
+    Traceback (most recent call last):
+    TypeError: RunnerConfig: unknown option 'modeldir'; did you mean 'model_dir'?
+    """
+
+    task: Annotated[str | None, ReadBy("`monolith train`, whose positional argument it is")] = None
+    """Which task: module:Class, or a registered name."""
+    tf_config: Annotated[str | None, InRunnerSettings()] = None
+    """TF_CONFIG of the scheduler Primus, JSON."""
+    deep_insight_name: Annotated[str | None, InRunnerSettings(), ReadBy("`Estimator`, for the prefix of metrics")] = (
+        None
+    )
+    """Name of the job over many runs, and in ZooKeeper."""
+    discovery_type: Annotated[ServiceDiscoveryType, InRunnerSettings()] = ServiceDiscoveryType.CONSUL
+    """Who knows the addresses."""
+    zk_server: Annotated[str | None, InRunnerSettings()] = None
+    """Servers of ZooKeeper."""
+    zk_watch_address_family: Annotated[str, InRunnerSettings()] = AddressFamily.IPV4
+    """Which addresses are watched there, ipv4 or ipv6."""
+    is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
+    """This process alone: nobody is looked for; `monolith train` sets it."""
+    enable_fid_dedup: Annotated[bool, Refused("ids are always made distinct; the original declared it only")] = False
+    """Nothing: ids are always made distinct."""
+    bzid: Annotated[str | None, Refused(reasons.SERVING)] = None
+    """Business id of serving."""
+    base_name: Annotated[str | None, Refused(reasons.SERVING)] = None
+    """Family of served models."""
+    ps_replica_num: Annotated[int | None, Refused(reasons.SERVING)] = None
+    """Replicas in serving."""
+    tf_grpc_worker_cache_threads: Annotated[int, Refused(reasons.TENSORFLOW)] = 16
+    """Threads of TensorFlow's worker cache."""
+    monolith_grpc_worker_service_handler_multiplier: Annotated[float, Refused(reasons.TENSORFLOW)] = 1.0
+    """Handlers of TensorFlow's worker service."""
+    params_override: Annotated[str | None, ReadBy("`make_trainer`, which sets parameters of the task")] = None
+    """Task parameters by dotted name, JSON."""
+    data_type: Annotated[str | None, Sets("input.data_type")] = None
+    feature_list: Annotated[str | None, Sets("input.feature_list")] = None
+    lagrangex_header: Annotated[bool, Sets("input.lagrangex_header")] = False
+    sort_id: Annotated[bool, Sets("input.sort_id")] = True
+    kafka_dump: Annotated[bool, Sets("input.kafka_dump")] = False
+    kafka_dump_prefix: Annotated[bool, Sets("input.kafka_dump_prefix")] = False
+    restore_dir: Annotated[str | None, Sets("restoring.from_dir")] = None
+    """Begin with the checkpoint of another directory, while this one has none."""
+    restore_ckpt: Annotated[str | None, Sets("restoring.checkpoint")] = None
+    """Begin with another checkpoint than the latest; training applies it once, others each time."""
+    deep_insight_target: Annotated[str | None, Refused(reasons.INSIGHT)] = None
+    """Heads whose predictions are sent."""
+    deep_insight_sample_ratio: Annotated[float | None, Refused(reasons.INSIGHT)] = None
+    """Share of the samples that are sent."""
+    unified_serving: Annotated[bool, Refused(reasons.SERVING)] = False
+    """Find serving by the unified backend."""
+    use_estimator: Annotated[bool, Refused("the original declared it only")] = False
+    """Nothing: declared only, in the original too."""
+    kafka_topics: Annotated[str | None, Sets("input.kafka_topics"), InRunnerSettings()] = None
+    kafka_group_id: Annotated[str | None, Sets("input.kafka_group_id"), InRunnerSettings()] = None
+    kafka_servers: Annotated[str | None, Sets("input.kafka_servers"), InRunnerSettings()] = None
+    input_path: Annotated[str | None, Sets("input.input_path")] = None
+    wildcard: Annotated[str | None, Sets("input.wildcard")] = None
+    start_date: Annotated[str | None, Sets("input.start_date")] = None
+    end_date: Annotated[str | None, Sets("input.end_date")] = None
+    is_hourly: Annotated[bool, Sets("input.is_hourly")] = False
+    start_hour: Annotated[int | None, Sets("input.start_hour")] = None
+    end_hour: Annotated[int | None, Sets("input.end_hour")] = None
+    enable_dynamic_sharding: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    """Files from a queue that workers share."""
+    max_task_num_per_worker: Annotated[int, Refused(reasons.CLUSTER)] = 1
+    """Readers of one worker at a time."""
+    disable_native_metrics: Annotated[bool, Sets("reporting.train_metrics", negated)] = True
+    """Do without AUC or squared error of training in the log."""
+
+    def check(self) -> None:
+        """Refuses what contradicts itself."""
+        super().check()
+        families = (AddressFamily.IPV4, AddressFamily.IPV6)
+        if self.zk_watch_address_family not in families:
+            raise ValueError(
+                f"RunnerConfig: zk_watch_address_family must be {' or '.join(families)}, got"
+                f" {self.zk_watch_address_family!r}"
+            )
+
+    def runner_settings(self) -> RunnerSettings:
+        """Who this process is and how it finds the others, for `monolith.cluster.get_discovery`."""
+        names = [name for name, effects in effects_of(type(self)).items() if InRunnerSettings() in effects]
+        return RunnerSettings(**{name: getattr(self, name) for name in names})

@@ -1,0 +1,33 @@
+"""Refuses flat options, and variables of the environment, that would do nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith import environment
+from monolith.train.compat.effects import Refused, effects_of
+from monolith.train.compat.variables import REFUSED_VARIABLES
+
+if TYPE_CHECKING:
+    from monolith.train.compat.flat_config import FlatConfig
+
+__all__ = ["require_effective"]
+
+
+def require_effective(config: FlatConfig) -> None:
+    """Refuses options and variables that would do nothing.
+
+    Raises:
+        ValueError: names it, its value and the reason.
+    """
+    for name, effects in effects_of(type(config)).items():
+        value, default = getattr(config, name), config.default_of(name)
+        for effect in effects:
+            if isinstance(effect, Refused) and value != default and value not in effect.taken:
+                raise ValueError(
+                    f"option {name}={value!r} (from {config.origin(name)}) is refused: {effect.reason}; leave it at"
+                    f" {default!r}"
+                )
+    for name, reason in REFUSED_VARIABLES.items():
+        if environment.get(name) is not None:
+            raise ValueError(f"environment variable {name} is refused: {reason}; unset it")

@@ -1,0 +1,74 @@
+"""Each option of a saver is defined once: here, in the saver of partial recovery, and in the config of a trainer."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolith.checkpoint import (
+    PartialRecoverySaver,
+    PsMonitor,
+    RestoreOptions,
+    Saver,
+    SaverOptions,
+)
+from monolith.checkpoint.saver_options import CheckpointOptions
+from monolith.testing import ExampleTask
+from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
+
+TOLD: dict[str, Any] = {
+    "max_to_keep": 3,
+    "keep_every_hours": 2.0,
+    "background": True,
+    "restoring": RestoringConfig(reshape=True, alias_rules=[("a", "b")]),
+}
+
+
+def options_of(saver: Saver | None) -> SaverOptions:
+    assert saver is not None
+    return saver._wanted
+
+
+def test_a_saver_has_the_defaults_of_its_options(tmp_path: Path) -> None:
+    found, default = options_of(Saver(tmp_path)), SaverOptions()
+    for each in fields(SaverOptions):
+        if each.name != "clock":
+            assert getattr(found, each.name) == getattr(default, each.name)
+
+
+def test_partial_recovery_takes_all_of_them_and_its_own(tmp_path: Path) -> None:
+    monitor = PsMonitor({"top": "/job:ps/task:0"})
+    saver = PartialRecoverySaver(tmp_path, ps_monitor=monitor, basename="kept", dense_only=True, **TOLD)
+    found = options_of(saver)
+    assert {name: getattr(found, name) for name in TOLD} == TOLD
+    assert (found.basename, saver.dense_only, saver._ps_monitor) == ("kept", True, monitor)
+
+
+@pytest.mark.parametrize("saver", [Saver, PartialRecoverySaver])
+def test_an_unknown_one_names_the_nearest(saver: type[Saver], tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unknown option 'max_keep'; did you mean 'max_to_keep'"):
+        saver(tmp_path, max_keep=3)  # type: ignore[call-arg]
+
+
+def test_what_a_trainer_is_told_reaches_its_saver(tmp_path: Path) -> None:
+    saving = SavingConfig(**{each.name: TOLD[each.name] for each in fields(CheckpointOptions)})
+    config = TrainerConfig(model_dir=str(tmp_path), saving=saving, restoring=TOLD["restoring"])
+    found = options_of(Trainer(ExampleTask, config)._saver())
+    assert {name: getattr(found, name) for name in TOLD} == TOLD
+
+
+def test_the_configs_of_a_trainer_are_those_of_the_saver() -> None:
+    assert issubclass(SavingConfig, CheckpointOptions)
+    assert issubclass(RestoringConfig, RestoreOptions)
+    assert SavingConfig().max_to_keep == SaverOptions().max_to_keep
+    assert (SavingConfig().keep_every_hours, SaverOptions().keep_every_hours) == (24.0, None)
+
+
+@pytest.mark.parametrize("kept", [0, -1])
+def test_a_run_keeps_one_at_least_or_all(kept: int) -> None:
+    with pytest.raises(ValueError, match=f"max_to_keep must be >= 1, got {kept}"):
+        SavingConfig(max_to_keep=kept)
+    assert SavingConfig(max_to_keep=None).max_to_keep is None

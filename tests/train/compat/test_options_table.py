@@ -1,0 +1,196 @@
+"""Every option of the original does what its line in the table says and nothing else, or is refused with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from monolith.cluster import RunnerSettings
+from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.train import CpuTrainingConfig, RunConfig, RunnerConfig, TrainerConfig, flags, trainer_config_of
+from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
+from monolith.train.compat.flat_config import _kinds_of, flat_config
+from monolith.train.compat.variables import REFUSED_VARIABLES
+from train.compat.evidence import exists
+
+TABLE = effects_of(RunnerConfig)
+REFUSED = {name: each for name, effects in TABLE.items() for each in effects if isinstance(each, Refused)}
+
+SHOWN_BY = {
+    "task": "tests/cli/test_train.py::test_the_same_command_goes_on",
+    "server_type": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
+    "mode": "tests/cli/test_train.py::test_modes_evaluate_and_predict",
+    "intra_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
+    "inter_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
+    "params_override": "tests/train/test_options.py::TestInput::test_parameters_of_the_task_are_overridden",
+    "deep_insight_name": "tests/train/test_local_train.py::TestEstimator::test_the_name_of_the_job_goes_into_metrics",
+    "enable_parameter_sync": (
+        "tests/train/compat/test_flat_config.py::TestRunConfig::test_parameter_sync_means_realtime_training"
+    ),
+    "enable_local_profiling": (
+        "tests/train/compat/test_flat_config.py::TestRunConfig::test_local_profiling_traces_the_first_steps"
+    ),
+}
+"""Options that somebody reads who is no config, and the test that shows it."""
+
+TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_end_minute": 2, "tide_save_secs": 5}
+TOGETHER: dict[str, dict[str, Any]] = {
+    "index": {"num_workers": 9},
+    "filter_equal_probability": {"filter_type": "probabilistic_filter"},
+    "continue_training": {"clear_nn": True},
+    **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
+}
+"""Options that only mean something beside others."""
+
+OTHERS: dict[str, Any] = {
+    "server_type": "ps",
+    "mode": "eval",
+    "filter_type": "no_filter",
+    "filter_split_num": 5,
+    "zk_watch_address_family": "ipv6",
+    "discovery_type": ServiceDiscoveryType.ZK,
+    "reload_alias_map": {"a": "b"},
+    "use_native_multi_hash_table": False,
+    "enable_alias_map_auto_gen": False,
+    "device_fn": lambda _: "cpu",
+}
+"""Values of options that do not take just any."""
+
+
+def other_value(name: str) -> Any:
+    default = RunnerConfig.default_of(name)
+    if name in OTHERS:
+        return OTHERS[name]
+    kinds = [kind for kind in _kinds_of(RunnerConfig, name) if kind is not type(None)]
+    return {bool: not default, int: 3, float: 0.5, str: "something"}[kinds[0]]
+
+
+def fields_of(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every field of a config and of those inside it, by its dotted name."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        is_section = dataclasses.is_dataclass(value) and hasattr(TrainerConfig(), field.name)
+        found |= fields_of(value, f"{field.name}.") if is_section else {f"{prefix}{field.name}": value}
+    return found
+
+
+def changed(before: Any, after: Any) -> set[str]:
+    old, new = fields_of(before), fields_of(after)
+    return {name for name in old if old[name] != new[name]}
+
+
+def fields_set_by(effects: tuple[Effect, ...]) -> set[str]:
+    return {each.field for each in effects if isinstance(each, Sets | Makes)}
+
+
+class TestTheTable:
+    @pytest.mark.parametrize("name", RunnerConfig.option_names())
+    def test_every_option_has_its_line(self, name: str) -> None:
+        assert TABLE[name], f"{name} says neither what it sets nor why it is refused"
+        assert all(isinstance(each, Effect) for each in TABLE[name])
+        assert any(isinstance(each, ReadBy) for each in TABLE[name]) == (name in SHOWN_BY)
+
+    def test_a_base_has_the_lines_of_its_options(self) -> None:
+        assert effects_of(CpuTrainingConfig).items() <= TABLE.items()
+
+    def test_what_is_set_is_a_field_of_our_own_configs(self) -> None:
+        known = fields_of(TrainerConfig())
+        assert {field for effects in TABLE.values() for field in fields_set_by(effects)} <= known.keys()
+
+    def test_everything_that_identifies_a_runner_is_told(self) -> None:
+        told = {name for name, effects in TABLE.items() if InRunnerSettings() in effects}
+        assert told == {field.name for field in dataclasses.fields(RunnerSettings)} & TABLE.keys()
+
+    def test_the_short_list_repeats_nothing(self) -> None:
+        lines = effects_of(RunConfig)
+        own = [name for name in lines if name not in TABLE]
+        assert own == ["enable_parameter_sync", "enable_local_profiling"]
+        assert all(lines[name] for name in own)
+        assert [name for name in lines if name in TABLE and lines[name]] == []
+        other = {
+            name for name in lines if name in TABLE and RunConfig.default_of(name) != RunnerConfig.default_of(name)
+        }
+        assert other == {"partial_recovery", "max_retry_times", "retry_wait_in_secs"}
+
+    @pytest.mark.parametrize("name", SHOWN_BY)
+    def test_what_somebody_reads_is_shown_by_a_test(self, name: str) -> None:
+        assert exists(SHOWN_BY[name])
+
+
+class TestEffects:
+    """No option is taken without effect, and none has another one than its line says."""
+
+    @pytest.mark.parametrize("name", sorted(TABLE.keys() - REFUSED.keys()))
+    def test_an_option_changes_the_fields_of_its_line_only(self, name: str) -> None:
+        beside = TOGETHER.get(name, {})
+        before, after = RunnerConfig(**beside), RunnerConfig(**{**beside, name: other_value(name)})
+        settings = changed(before.runner_settings(), after.runner_settings())
+        assert settings == ({name} if InRunnerSettings() in TABLE[name] else set())
+        if name != "server_type":  # any other role is refused
+            assert changed(trainer_config_of(before), trainer_config_of(after)) == fields_set_by(TABLE[name])
+
+    def test_a_new_option_is_one_line(self) -> None:
+        @flat_config
+        class Later(RunnerConfig):
+            keep_hours: Annotated[float | None, Sets("saving.keep_every_hours")] = None
+            shards: Annotated[int, Refused("there are none")] = 1
+
+        options = flags.parse(Later(), ["--keep_hours", "0.5"])
+        assert trainer_config_of(options).saving.keep_every_hours == 0.5
+        with pytest.raises(ValueError, match=r"option shards=2 \(from code\) is refused: there are none"):
+            trainer_config_of(Later(shards=2))
+
+    def test_nothing_set_means_the_defaults_of_our_own_configs(self) -> None:
+        made = trainer_config_of(RunnerConfig())
+        assert dataclasses.replace(made, control=None) == TrainerConfig()
+
+
+class TestRefused:
+    @pytest.mark.parametrize("name", sorted(REFUSED))
+    def test_an_option_that_would_do_nothing_is_refused_with_the_reason(self, name: str) -> None:
+        value, default = other_value(name), RunnerConfig.default_of(name)
+        said = f"option {name}={value!r} (from code) is refused: {REFUSED[name].reason}; leave it at {default!r}"
+        with pytest.raises(ValueError, match=re.escape(said)):
+            trainer_config_of(RunnerConfig(**{name: value}))
+        trainer_config_of(RunnerConfig(**{name: default}))
+
+    def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
+        trainer_config_of(RunnerConfig(use_native_multi_hash_table=True))
+
+    @pytest.mark.parametrize("name", sorted(REFUSED_VARIABLES))
+    def test_a_variable_that_would_do_nothing_is_refused(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(name, "1")
+        with pytest.raises(ValueError, match=f"environment variable {name} is refused: {REFUSED_VARIABLES[name]}"):
+            trainer_config_of(RunnerConfig())
+
+
+class TestThePage:
+    def check(self, project_root: Path, page: Path) -> subprocess.CompletedProcess[str]:
+        command = [
+            sys.executable,
+            str(project_root / "scripts" / "update-options-page"),
+            "--check",
+            "--page",
+            str(page),
+        ]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+
+    def test_it_is_what_the_tables_give(self, project_root: Path) -> None:
+        result = self.check(project_root, project_root / "docs" / "options.md")
+        assert result.returncode == 0, result.stdout + result.stderr
+
+    def test_a_check_shows_the_difference_and_the_command(self, project_root: Path, tmp_path: Path) -> None:
+        page = (project_root / "docs" / "options.md").read_text(encoding="utf-8")
+        stale = tmp_path / "options.md"
+        stale.write_text(page.replace("| `num_ps` | `0` |", "| `num_ps` | `5` |"), encoding="utf-8")
+        result = self.check(project_root, stale)
+        assert result.returncode == 1
+        assert "-| `num_ps` | `5` |" in result.stdout
+        assert "scripts/update-options-page" in result.stdout
