@@ -66,6 +66,18 @@ class TouchedKeySet:
 
     def allocated_bytes(self) -> int: ...
 
+class RowOptimizerKind:
+    @property
+    def dump_field(self) -> int:
+        """Number of its message in the dumps of the original; 0: it has none."""
+
+    def is_elementwise(self, parameters: Mapping[str, float]) -> bool: ...
+
+def row_optimizer_kind(name: str) -> RowOptimizerKind: ...
+
+def row_optimizer_kinds() -> dict[str, RowOptimizerKind]:
+    """Every kind by its name, in the order of the core's table."""
+
 class TableSpec:
     def __init__(self, name: str, *, serving: bool, skip_zero: bool, seed: int, nonfinite: str, max_rows: int, eviction: str) -> None: ...
 

@@ -26,7 +26,7 @@ from monolith.tables import (
     row_optimizers,
 )
 from monolith.tables.store import Mark
-from tables.optimizer_reference import EXACT, Reference, make_reference
+from tables.optimizer_reference import Reference, make_reference, reference_class
 
 Floats = NDArray[np.float32]
 
@@ -235,7 +235,7 @@ def run_random_operations(model: Model, rng: np.random.Generator, *, exact: bool
 
 
 def is_exact(optimizer: Any, compressor: Any) -> bool:
-    return type(optimizer) in EXACT and not isinstance(compressor, compressors.OneBit)
+    return reference_class(type(optimizer)).is_exact and not isinstance(compressor, compressors.OneBit)
 
 
 OPTIMIZERS = examples_of(row_optimizers)
