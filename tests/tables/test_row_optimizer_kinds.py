@@ -79,7 +79,7 @@ def trained(optimizer: ro.RowOptimizer, *dims: int) -> bytes:
         latest = rng.normal(0, 0.5, (20, 6)).astype(np.float32)
         rates = [0.1] * len(dims)
         table.apply_gradients(ids, gradients, step=step, time=step, learning_rates=rates, latest=latest)
-    return table.lookup(ids).tobytes()
+    return bytes(table.lookup(ids).tobytes())
 
 
 @pytest.mark.parametrize("optimizer", BY_THE_ELEMENT, ids=lambda each: type(each).__name__)
@@ -97,6 +97,6 @@ def test_a_rule_that_works_by_the_row_learns_otherwise_when_the_row_is_cut(optim
 def test_every_rule_is_tried_on_cut_rows_but_two() -> None:
     """A batch softmax has one weight; moving averages were never joined, and saved rows are found by their segments."""
     tried = {type(each) for each in (*BY_THE_ELEMENT, *BY_THE_ROW)}
-    assert {*ro.every_rule()} - tried == {ro.BatchSoftmax, ro.MovingAverage}
+    assert [rule.__name__ for rule in ro.every_rule() if rule not in tried] == ["MovingAverage", "BatchSoftmax"]
     assert not ro.BatchSoftmax().is_elementwise
     assert not ro.MovingAverage().is_elementwise
