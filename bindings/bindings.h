@@ -11,6 +11,8 @@ namespace monolith {
 void BindErrors(nanobind::module_& m);
 // Versions, threads, CPU features, huge pages, batch memory and the bucket of an id.
 void BindSystem(nanobind::module_& m);
+// The kinds of row optimizers.
+void BindRowOptimizers(nanobind::module_& m);
 void BindTableSpec(nanobind::module_& m);
 // Groups of tables, plans, what an update did.
 void BindGroup(nanobind::module_& m);

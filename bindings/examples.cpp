@@ -22,6 +22,7 @@
 #include "data/file_read.h"
 #include "data/frame_read.h"
 #include "data/frame_scan.h"
+#include "data/framing.h"
 #include "data/schema.h"
 #include "format/crc32c.h"
 #include "format/snappy.h"
@@ -40,11 +41,6 @@ using ColumnTuple = std::tuple<std::string, int, int64_t, int64_t>;
 
 std::string_view ViewOf(const ByteArray& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-// Bits in the order of the fields of Framing.
-Framing FramingOf(uint32_t bits) {
-  return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
-}
-
 using ScanTuple = std::tuple<VectorArray<int64_t>, uint64_t, uint64_t, int, std::string, uint64_t>;
 
 ScanTuple TupleOf(FrameScan&& scan) {
@@ -56,7 +52,7 @@ ScanTuple ScanBytes(const ByteArray& bytes, uint64_t begin, uint32_t framing, bo
                     uint64_t max_records) {
   if (begin > bytes.size()) throw Error(Code::kInvalidArgument, "begin lies behind the end of the bytes");
   FrameScan scan = WithoutGil(
-      [&] { return ScanFrames(ViewOf(bytes), begin, FramingOf(framing), at_end, {max_record_bytes, max_records}); });
+      [&] { return ScanFrames(ViewOf(bytes), begin, Framing(framing), at_end, {max_record_bytes, max_records}); });
   return TupleOf(std::move(scan));
 }
 
@@ -68,9 +64,19 @@ ReadTuple ReadAndScan(int descriptor, uint64_t offset, const ByteArray& kept, ui
   auto chunk = std::make_unique<Chunk>(size);
   FrameRead read = WithoutGil([&] {
     std::ranges::copy(ViewOf(kept), chunk->bytes().begin());
-    return ReadFrames(descriptor, offset, chunk->bytes(), kept.size(), FramingOf(framing), max_record_bytes);
+    return ReadFrames(descriptor, offset, chunk->bytes(), kept.size(), Framing(framing), max_record_bytes);
   });
   return {ArrayOfChunk(std::move(chunk), read.size), TupleOf(std::move(read.scan))};
+}
+
+void BindFramings(nb::module_& m) {
+  nb::enum_<Framing::Part>(m, "FramingPart", nb::is_flag())
+      .value("TFRECORD", Framing::kTfRecord)
+      .value("LAGRANGEX", Framing::kLagrangex)
+      .value("KAFKA_DUMP_PREFIX", Framing::kKafkaDumpPrefix)
+      .value("SORT_ID", Framing::kSortId)
+      .value("KAFKA_DUMP", Framing::kKafkaDump);
+  m.def("framing_tail", [](uint32_t framing) { return Framing(framing).tail_bytes(); }, "framing"_a);
 }
 
 void BindFrames(nb::module_& m) {
@@ -183,6 +189,7 @@ BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>&
 }  // namespace
 
 void BindExamples(nb::module_& m) {
+  BindFramings(m);
   BindFrames(m);
   nb::class_<Schema>(m, "SampleSchema")
       .def(

@@ -8,6 +8,7 @@ NB_MODULE(_core, m) {
   monolith::BindSystem(m);
   monolith::BindIdKernels(m);
   monolith::BindTouchedKeySet(m);
+  monolith::BindRowOptimizers(m);
   monolith::BindTableSpec(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);

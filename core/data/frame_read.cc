@@ -50,7 +50,7 @@ class PieceReader {
         offset_(offset),
         target_(target),
         kept_(kept),
-        has_checksums_(framing.tfrecord),
+        has_checksums_(framing.Has(Framing::kTfRecord)),
         pieces_(std::max<uint64_t>(1, (target.size() - kept) / kBytesPerPiece)),
         walk_(target.data(), 0, framing, {max_record_bytes, std::numeric_limits<uint64_t>::max()}, &read_.scan) {
     read_.size = kept;

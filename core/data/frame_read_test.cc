@@ -65,10 +65,11 @@ TEST(FrameRead, FindsWhatReadingAndScanningFind) {
   for (const int count : {1, 4}) {
     SetNumThreads(count);
     for (const bool tfrecord : {false, true}) {
+      const Framing framing = tfrecord ? Framing(Framing::kTfRecord) : Framing();
       const std::string stream = Stream(tfrecord, 3'000'000, random);
       for (const size_t size : {size_t{1}, size_t{300'000}, size_t{2'000'000}, stream.size(), size_t{6'000'000}}) {
         for (const size_t kept : {size_t{0}, size_t{1}, size_t{5'000}}) {
-          if (kept <= size) ExpectTheSame(stream, {.tfrecord = tfrecord}, size, kept);
+          if (kept <= size) ExpectTheSame(stream, framing, size, kept);
         }
       }
     }
@@ -84,19 +85,19 @@ TEST(FrameRead, FindsTheFirstDamageWhereverItIs) {
     std::string stream = Stream(true, 1'500'000, random);
     for (uint32_t damage = random() % 4; damage > 0; --damage) stream[random() % stream.size()] ^= 1;
     if (random() % 2 == 0) stream.resize(random() % stream.size());
-    ExpectTheSame(stream, {.tfrecord = true}, 1'000'000 + random() % 1'000'000, random() % 3'000);
+    ExpectTheSame(stream, Framing(Framing::kTfRecord), 1'000'000 + random() % 1'000'000, random() % 3'000);
   }
   SetNumThreads(threads);
 }
 
 TEST(FrameRead, OfNothingIsNothing) {
-  ExpectTheSame("", {.tfrecord = true}, 1'000'000, 0);
-  ExpectTheSame("", {.tfrecord = true}, 0, 0);
+  ExpectTheSame("", Framing(Framing::kTfRecord), 1'000'000, 0);
+  ExpectTheSame("", Framing(Framing::kTfRecord), 0, 0);
 }
 
 TEST(FrameRead, ReportsWhatTheSystemRefuses) {
   std::string target(2'000'000, 'x');
-  EXPECT_THROW(ReadFrames(-1, 0, target, 0, {.tfrecord = true}, kMaxRecordBytes), Error);
+  EXPECT_THROW(ReadFrames(-1, 0, target, 0, Framing(Framing::kTfRecord), kMaxRecordBytes), Error);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 namespace monolith {
 namespace {
 
-constexpr uint64_t kTfHead = 12;
 constexpr uint64_t kBytesPerTask = uint64_t{128} << 10;
 
 // Checks the payloads of all records found, on all threads, and cuts the scan off in front of the first bad one.
@@ -36,13 +35,13 @@ FrameScan ScanFrames(std::string_view bytes, uint64_t begin, const Framing& fram
                      const ScanLimits& limits) {
   FrameScan scan;
   FrameWalk(bytes.data(), begin, framing, limits, &scan).GoOn(bytes.size(), at_end);
-  if (framing.tfrecord) VerifyPayloads(bytes, begin, &scan);
+  if (framing.Has(Framing::kTfRecord)) VerifyPayloads(bytes, begin, &scan);
   return scan;
 }
 
 uint64_t FindTfRecord(std::string_view bytes, uint64_t begin) {
   uint64_t at = begin;
-  while (at + kTfHead <= bytes.size() && !IsTfRecordHead(bytes.data() + at)) ++at;
+  while (at + kTfRecordHeadBytes <= bytes.size() && !IsTfRecordHead(bytes.data() + at)) ++at;
   return at;
 }
 

@@ -8,16 +8,9 @@
 #include <string_view>
 #include <vector>
 
-namespace monolith {
+#include "data/framing.h"
 
-// What stands in front of the payload of each record. TFRecord and lagrangex exclude everything else.
-struct Framing {
-  bool tfrecord = false;
-  bool lagrangex = false;
-  bool kafka_dump_prefix = false;
-  bool sort_id = false;
-  bool kafka_dump = false;
-};
+namespace monolith {
 
 enum class FrameProblem {
   kNone,

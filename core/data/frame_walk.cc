@@ -9,8 +9,6 @@ namespace monolith {
 namespace {
 
 constexpr uint64_t kCorruptLength = 0xfefefefeu;
-constexpr uint64_t kTfHead = 12;  // u64 length, u32 masked checksum of it
-constexpr uint64_t kTfTail = 4;   // u32 masked checksum of the payload
 
 template <typename Number>
 Number Load(const char* at) {
@@ -34,7 +32,7 @@ void FrameWalk::GoOn(uint64_t size, bool at_end) {
 bool FrameWalk::Step() {
   at_ = scan_->consumed;
   if (at_ == size_) return Wait(at_end_ ? 0 : 1);
-  return framing_.tfrecord ? TfRecord() : Prefixed();
+  return framing_.Has(Framing::kTfRecord) ? TfRecord() : Prefixed();
 }
 
 bool FrameWalk::Wait(uint64_t wanted) {
@@ -87,16 +85,16 @@ bool FrameWalk::SortId(bool is_sized, uint64_t size) {
 
 bool FrameWalk::Header() {
   uint64_t word = 0;
-  if (framing_.lagrangex) return Word(&word, "lagrangex header");
+  if (framing_.Has(Framing::kLagrangex)) return Word(&word, "lagrangex header");
   bool is_sized = false;
   uint64_t size = 0;
-  if (framing_.kafka_dump_prefix) {
+  if (framing_.Has(Framing::kKafkaDumpPrefix)) {
     if (!Word(&size, "kafka dump prefix")) return false;
     is_sized = size != 0;
     if (!is_sized && !Word(&word, "kafka dump prefix")) return false;
   }
-  if ((framing_.sort_id || is_sized) && !SortId(is_sized, size)) return false;
-  return !framing_.kafka_dump || Word(&word, "kafka dump header");
+  if ((framing_.Has(Framing::kSortId) || is_sized) && !SortId(is_sized, size)) return false;
+  return !framing_.Has(Framing::kKafkaDump) || Word(&word, "kafka dump header");
 }
 
 bool FrameWalk::Prefixed() {
@@ -107,16 +105,17 @@ bool FrameWalk::Prefixed() {
 }
 
 bool FrameWalk::TfRecord() {
-  if (!Has(kTfHead, "record head")) return false;
+  if (!Has(kTfRecordHeadBytes, "record head")) return false;
   const char* head = bytes_ + at_;
   const auto length = Load<uint64_t>(head);
   if (!ChecksumIs(head, 8, Load<uint32_t>(head + 8))) {
     return Problem(FrameProblem::kLengthChecksum, at_ + 1,
                    "checksum of a record length does not match: not a TFRecord file, or damaged");
   }
-  at_ += kTfHead;
-  if (!Within(length, "record", kTfTail) || !Has(length + kTfTail, "record with its checksum")) return false;
-  return Take(length, kTfTail);
+  at_ += kTfRecordHeadBytes;
+  if (!Within(length, "record", kTfRecordTailBytes) || !Has(length + kTfRecordTailBytes, "record with its checksum"))
+    return false;
+  return Take(length, kTfRecordTailBytes);
 }
 
 bool FrameWalk::Take(uint64_t length, uint64_t tail) {
@@ -137,8 +136,8 @@ size_t FirstBadChecksum(const char* bytes, std::span<const int64_t> spans) {
 
 void CutAtBadChecksum(size_t record, FrameScan* scan) {
   const auto at = static_cast<uint64_t>(scan->spans[2 * record]);
-  scan->consumed = at - kTfHead;
-  scan->resume = at + static_cast<uint64_t>(scan->spans[2 * record + 1]) + kTfTail;
+  scan->consumed = at - kTfRecordHeadBytes;
+  scan->resume = at + static_cast<uint64_t>(scan->spans[2 * record + 1]) + kTfRecordTailBytes;
   scan->problem = FrameProblem::kChecksum;
   scan->reason = "checksum of a record does not match";
   scan->wanted = 0;

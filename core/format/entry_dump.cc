@@ -1,6 +1,6 @@
 #include "format/entry_dump.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -18,33 +18,25 @@ constexpr uint32_t kOptimizerTag = TagOf(3, WireType::kBytes);
 constexpr uint32_t kTimeTag = TagOf(4, WireType::kVarint);
 constexpr uint32_t kDumpTag = TagOf(1, WireType::kBytes);
 
-struct Message {
-  const char* optimizer;
-  uint32_t field;  // inside SingleOptimizerDump
-};
-
-constexpr std::array<Message, 13> kMessages{{{"adagrad", 1},
-                                             {"sgd", 2},
-                                             {"ftrl", 3},
-                                             {"dynamic_wd_adagrad", 4},
-                                             {"adadelta", 6},
-                                             {"adam", 7},
-                                             {"amsgrad", 8},
-                                             {"momentum", 9},
-                                             {"rmsprop", 11},
-                                             {"rmspropv2", 12},
-                                             {"group_ftrl", 13},
-                                             {"batch_softmax", 14},
-                                             {"group_adagrad", 15}}};
-
 std::string NameOfMessage(uint32_t field) {
-  for (const Message& message : kMessages) {
-    if (message.field == field) return message.optimizer;
+  for (const RowOptimizerKind& kind : RowOptimizerKinds()) {
+    if (field != 0 && kind.dump.field == field) return std::string(kind.name);
   }
   return "unknown (field " + std::to_string(field) + ")";
 }
 
 [[noreturn]] void DoesNotFit(const std::string& reason) { throw Error(Code::kInvalidArgument, reason); }
+
+// Words of 4 bytes of a member; 0 for one per run, which takes what the others leave.
+uint32_t WordsOf(StateMember::Form form, int dim) {
+  if (form == StateMember::Form::kPerWeight) return static_cast<uint32_t>(dim);
+  if (form == StateMember::Form::kPerRun) return 0;
+  return form == StateMember::Form::kInteger ? 2 : 1;
+}
+
+bool IsRepeated(StateMember::Form form) {
+  return form == StateMember::Form::kPerWeight || form == StateMember::Form::kPerRun;
+}
 
 // Collects the values of a repeated float field into a place of fixed size.
 class FloatFill {
@@ -79,63 +71,45 @@ EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::st
   for (const DumpSegment& segment : segments) dim_ += segment.dim;
   size_t state_offset = 4 * static_cast<size_t>(dim_);
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].optimizer != "moving_average" && !weights_only) {
-      dumps_.push_back(DumpOf(segments[i], state_offset));
-      dumps_.back().segment = i;
+    const DumpSegment& segment = segments[i];
+    const RowOptimizerKind* kind = weights_only ? nullptr : FindRowOptimizerKind(segment.optimizer);
+    if (kind != nullptr && kind->dump.field != 0) {
+      dumps_.push_back({i, segment.optimizer, kind->dump.field, MembersOf(segment, kind->dump, state_offset)});
+    } else if (!weights_only && (kind == nullptr || segment.state_bytes != 0)) {
+      DoesNotFit("optimizer '" + segment.optimizer + "' has no EntryDump message");
     }
-    state_offset += static_cast<size_t>(segments[i].state_bytes);
+    state_offset += static_cast<size_t>(segment.state_bytes);
   }
   MONOLITH_CHECK(state_offset == payload_bytes());
 }
 
-EntryDumpCodec::SegmentDump EntryDumpCodec::DumpOf(const DumpSegment& segment, size_t state_offset) {
-  const auto dim = static_cast<uint32_t>(segment.dim);
+std::vector<EntryDumpCodec::Member> EntryDumpCodec::MembersOf(const DumpSegment& segment, const DumpMessage& message,
+                                                              size_t state_offset) {
   const auto words = static_cast<uint32_t>(segment.state_bytes / 4);
-  const size_t at = state_offset;
-  const std::string& kind = segment.optimizer;
-  SegmentDump dump{0, kind, 0, {}};
-  for (const Message& message : kMessages) {
-    if (kind == message.optimizer) dump.field = message.field;
+  uint32_t known = 0;
+  bool has_runs = false;
+  for (const StateMember& member : message.members) {
+    known += WordsOf(member.form, segment.dim);
+    has_runs = has_runs || member.form == Form::kPerRun;
   }
-  if (kind == "adagrad") {  // fewer norms than weights under hessian compression
-    dump.members = {{1, Kind::kFloats, at, words}};
-  } else if (kind == "momentum" || kind == "rmsprop" || kind == "rmspropv2") {
-    dump.members = {{1, Kind::kFloats, at, dim}};
-  } else if (kind == "ftrl" || kind == "group_ftrl") {  // norm comes first in the row, zero in the message
-    dump.members = {{1, Kind::kFloats, at + 4 * dim, dim}, {2, Kind::kFloats, at, dim}};
-  } else if (kind == "dynamic_wd_adagrad") {
-    dump.members = {{1, Kind::kFloats, at, words - 2}, {2, Kind::kInteger, at + 4 * (words - 2), 2}};
-  } else if (kind == "adadelta") {
-    dump.members = {{1, Kind::kFloats, at, dim}, {2, Kind::kFloats, at + 4 * dim, dim}};
-  } else if (kind == "adam") {
-    dump.members = {{1, Kind::kFloats, at, dim},
-                    {2, Kind::kFloats, at + 4 * dim, dim},
-                    {3, Kind::kFloat, at + 8 * dim, 1},
-                    {4, Kind::kFloat, at + 8 * dim + 4, 1}};
-  } else if (kind == "amsgrad") {
-    dump.members = {{1, Kind::kFloats, at, dim},
-                    {2, Kind::kFloats, at + 4 * dim, dim},
-                    {3, Kind::kFloats, at + 8 * dim, dim},
-                    {4, Kind::kFloat, at + 12 * dim, 1},
-                    {5, Kind::kFloat, at + 12 * dim + 4, 1}};
-  } else if (kind == "batch_softmax") {
-    dump.members = {{1, Kind::kInteger, at, 2}};
-  } else if (kind == "group_adagrad") {
-    dump.members = {{1, Kind::kFloat, at, 1}};
-  } else if (kind != "sgd") {
-    DoesNotFit("optimizer '" + kind + "' has no EntryDump message");
+  if (known > words || (known < words && !has_runs)) {
+    DoesNotFit("optimizer '" + segment.optimizer + "': " + std::to_string(segment.state_bytes) +
+               " bytes of state do not fit");
   }
-  uint32_t total = 0;
-  for (const Member& member : dump.members) total += member.count;
-  if (total != words)
-    DoesNotFit("optimizer '" + kind + "': " + std::to_string(segment.state_bytes) + " bytes of state do not fit");
-  return dump;
+  std::vector<Member> members;
+  for (const auto& [field, form] : message.members) {
+    const uint32_t count = form == Form::kPerRun ? words - known : WordsOf(form, segment.dim);
+    members.push_back({field, form, state_offset, count});
+    state_offset += 4 * static_cast<size_t>(count);
+  }
+  std::ranges::sort(members, {}, &Member::field);
+  return members;
 }
 
 size_t EntryDumpCodec::MessageBytes(const SegmentDump& dump, const std::byte* payload) {
   size_t size = 0;
   for (const Member& member : dump.members) {
-    if (member.kind == Kind::kInteger) {
+    if (member.form == Form::kInteger) {
       uint64_t value;
       std::memcpy(&value, payload + member.offset, 8);
       size += 1 + VarintBytes(value);
@@ -154,7 +128,7 @@ void EntryDumpCodec::EncodeOptimizer(const std::byte* payload, std::string* reco
     PutVarint(TagOf(dump.field, WireType::kBytes), record);
     PutVarint(size, record);
     for (const Member& member : dump.members) {
-      if (member.kind != Kind::kInteger) {
+      if (member.form != Form::kInteger) {
         PutFloats(member.field, payload + member.offset, member.count, record);
         continue;
       }
@@ -248,18 +222,18 @@ bool EntryDumpCodec::DecodeMembers(const SegmentDump& dump, std::string_view mes
     WireReader reader(message);
     while (reader.Next()) {
       if (reader.tag() >> 3 != member.field) continue;
-      if (member.kind == Kind::kInteger && reader.tag() == TagOf(member.field, WireType::kVarint)) {
+      if (member.form == Form::kInteger && reader.tag() == TagOf(member.field, WireType::kVarint)) {
         const uint64_t value = reader.number();
         std::memcpy(payload + member.offset, &value, 8);
-      } else if (member.kind != Kind::kInteger && reader.tag() == TagOf(member.field, WireType::kFixed32)) {
+      } else if (member.form != Form::kInteger && reader.tag() == TagOf(member.field, WireType::kFixed32)) {
         floats.Add(reader.real());
-      } else if (member.kind != Kind::kFloats || reader.tag() != TagOf(member.field, WireType::kBytes) ||
+      } else if (!IsRepeated(member.form) || reader.tag() != TagOf(member.field, WireType::kBytes) ||
                  !floats.AddPacked(reader.bytes())) {
         return false;
       }
     }
     if (!reader.ok()) return false;
-    if (member.kind == Kind::kFloats && floats.filled() != 0 && floats.filled() != member.count) {
+    if (IsRepeated(member.form) && floats.filled() != 0 && floats.filled() != member.count) {
       DoesNotFit("segment " + std::to_string(dump.segment) + ": optimizer '" + dump.optimizer + "' dumps " +
                  std::to_string(floats.filled()) + " values, the table has " + std::to_string(member.count));
     }

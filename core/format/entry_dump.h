@@ -10,11 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "optimizer/kinds.h"
+
 namespace monolith {
 
 struct DumpSegment {
   int dim;
-  std::string optimizer;  // kind, as MakeRowOptimizer names it
+  std::string optimizer;  // name of its kind
   int state_bytes;
 };
 
@@ -22,7 +24,8 @@ class EntryDumpCodec {
  public:
   // `initial_state` is what a new row's state holds, for members that a record leaves out. `weights_only` passes over
   // the optimizer dumps of records, whatever they are: a serving table has no use for them. Throws
-  // Error(kInvalidArgument) for an optimizer that has no dump message, or state that does not fit its kind.
+  // Error(kInvalidArgument) for an optimizer whose state has no dump message, or state that does not fit its kind. A
+  // segment without state and without a message leaves nothing in a record.
   EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only = false);
 
   int dim() const { return dim_; }
@@ -36,10 +39,10 @@ class EntryDumpCodec {
   bool Decode(std::string_view record, int64_t* key, uint32_t* time, std::byte* payload) const;
 
  private:
-  enum class Kind { kFloats, kFloat, kInteger };
+  using Form = StateMember::Form;
   struct Member {  // one field of an optimizer's dump message
     uint32_t field;
-    Kind kind;
+    Form form;
     size_t offset;  // in the payload
     uint32_t count;
   };
@@ -50,7 +53,7 @@ class EntryDumpCodec {
     std::vector<Member> members;  // by field
   };
 
-  static SegmentDump DumpOf(const DumpSegment& segment, size_t state_offset);
+  static std::vector<Member> MembersOf(const DumpSegment& segment, const DumpMessage& message, size_t state_offset);
   static size_t MessageBytes(const SegmentDump& dump, const std::byte* payload);
   static bool DecodeSegment(const SegmentDump& dump, std::string_view message, std::byte* payload);
   static bool DecodeMembers(const SegmentDump& dump, std::string_view message, std::byte* payload);
@@ -60,7 +63,7 @@ class EntryDumpCodec {
   int dim_ = 0;
   bool weights_only_;
   std::string initial_state_;
-  std::vector<SegmentDump> dumps_;  // of the segments that have one: moving averages emit none
+  std::vector<SegmentDump> dumps_;  // of the segments that have one
 };
 
 }  // namespace monolith

@@ -21,16 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Bytes of state by kind, at dim 3.
-const std::map<std::string, int> kKinds = {
-    {"sgd", 0},           {"adagrad", 12},
-    {"adadelta", 24},     {"adam", 32},
-    {"amsgrad", 44},      {"ftrl", 24},
-    {"group_ftrl", 24},   {"group_adagrad", 4},
-    {"momentum", 12},     {"moving_average", 0},
-    {"rmsprop", 12},      {"rmspropv2", 12},
-    {"batch_softmax", 8}, {"dynamic_wd_adagrad", 20},
-};
+constexpr int kDim = 3;
+
+int StateBytesOf(const RowOptimizerKind& kind) {
+  int bytes = 0;
+  for (const StateMember& member : kind.dump.members) {
+    const bool is_list = member.form == StateMember::Form::kPerWeight || member.form == StateMember::Form::kPerRun;
+    bytes += is_list ? 4 * kDim : member.form == StateMember::Form::kInteger ? 8 : 4;
+  }
+  return bytes;
+}
 
 std::string RandomPayload(size_t size, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -59,18 +59,19 @@ Decoded Decode(const EntryDumpCodec& codec, const std::string& record) {
 TEST(EntryDump, EveryOptimizerRoundTripsAloneAndBesideOthers) {
   std::vector<DumpSegment> all;
   int all_state = 0;
-  for (const auto& [kind, state_bytes] : kKinds) {
-    all.push_back({3, kind, state_bytes});
+  for (const RowOptimizerKind& kind : RowOptimizerKinds()) {
+    const int state_bytes = StateBytesOf(kind);
+    all.push_back({kDim, std::string(kind.name), state_bytes});
     all_state += state_bytes;
-    const EntryDumpCodec codec({{3, kind, state_bytes}}, std::string(static_cast<size_t>(state_bytes), '\x22'));
+    const EntryDumpCodec codec({all.back()}, std::string(static_cast<size_t>(state_bytes), '\x22'));
     const std::string payload = RandomPayload(codec.payload_bytes(), 501);
     std::string record;
     codec.Encode(-5, 4000000000u, BytesOf(payload), &record);
     const Decoded decoded = Decode(codec, record);
-    ASSERT_TRUE(decoded.parsed) << kind;
+    ASSERT_TRUE(decoded.parsed) << kind.name;
     EXPECT_EQ(decoded.key, -5);
     EXPECT_EQ(decoded.time, 4000000000u);
-    EXPECT_EQ(decoded.payload, payload) << kind;
+    EXPECT_EQ(decoded.payload, payload) << kind.name;
   }
   const EntryDumpCodec codec(all, std::string(static_cast<size_t>(all_state), '\0'));
   const std::string payload = RandomPayload(codec.payload_bytes(), 502);
@@ -153,7 +154,27 @@ TEST(EntryDump, RecordsOfAnotherTableAreRefusedWithTheReason) {
   EXPECT_EQ(Reason(two, std::string("\x15zzzz\x15zzzz\x20\x80\x80\x80\x80\x10", 16)),
             "id 0: time 4294967296 does not fit into 32 bits");
   EXPECT_EQ(Reason(adagrad, "foreign bytes"), "not a message");
-  EXPECT_THROW(EntryDumpCodec({{2, "newton", 8}}, std::string(8, '\0')), Error);
+}
+
+TEST(EntryDump, StateThatHasNoPlaceInAMessageIsRefused) {
+  const std::vector<std::pair<DumpSegment, std::string>> cases = {
+      {{2, "newton", 8}, "optimizer 'newton' has no EntryDump message"},
+      {{2, "newton", 0}, "optimizer 'newton' has no EntryDump message"},
+      {{2, "moving_average", 8}, "optimizer 'moving_average' has no EntryDump message"},
+      {{2, "sgd", 4}, "optimizer 'sgd': 4 bytes of state do not fit"},
+      {{2, "adam", 28}, "optimizer 'adam': 28 bytes of state do not fit"},
+      {{2, "momentum", 4}, "optimizer 'momentum': 4 bytes of state do not fit"},
+      {{2, "dynamic_wd_adagrad", 4}, "optimizer 'dynamic_wd_adagrad': 4 bytes of state do not fit"}};
+  for (const auto& [segment, reason] : cases) {
+    const std::string state(static_cast<size_t>(segment.state_bytes), '\0');
+    try {
+      const EntryDumpCodec codec({segment}, state);
+      ADD_FAILURE() << segment.optimizer << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), reason);
+    }
+    EXPECT_EQ(EntryDumpCodec({segment}, state, true).dim(), 2) << "a serving table passes over the optimizer";
+  }
 }
 
 TEST(EntryDump, RandomBytesAreRefusedOrReadWithoutHarm) {

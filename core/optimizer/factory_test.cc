@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,18 +35,6 @@ Code CodeOf(const std::string& kind, int dim, const ParamMap& params) {
   }
   ADD_FAILURE() << kind << " was accepted";
   return Code::kDataLoss;
-}
-
-TEST(RowOptimizerFactoryTest, StateHasTheDocumentedSize) {
-  const std::map<std::string, int> floats_for_dim_16 = {
-      {"sgd", 0},           {"adagrad", 16}, {"adadelta", 32},           {"adam", 34},     {"ftrl", 32},
-      {"group_ftrl", 32},   {"amsgrad", 50}, {"dynamic_wd_adagrad", 18}, {"momentum", 16}, {"moving_average", 0},
-      {"group_adagrad", 1}, {"rmsprop", 16}, {"rmspropv2", 16}};
-  for (const auto& [kind, floats] : floats_for_dim_16) {
-    EXPECT_EQ(MakeForTest(kind, 16, kEveryParameter)->StateBytes(), 4 * floats) << kind;
-    EXPECT_EQ(MakeForTest(kind, 16, kEveryParameter)->dim(), 16) << kind;
-  }
-  EXPECT_EQ(MakeForTest("batch_softmax", 1, kEveryParameter)->StateBytes(), 8);
 }
 
 TEST(RowOptimizerFactoryTest, RefusesUnknownKindsAndBadDims) {

@@ -1,4 +1,4 @@
-// The makers of the row optimizers, one per kind, for the factory alone: everyone else calls MakeRowOptimizer.
+// The makers of the row optimizers, for the table of kinds alone: everyone else calls MakeRowOptimizer.
 // Each reads the parameters it needs from `params` and throws kInvalidArgument for one that is missing or out of range.
 // REQUIRES: dim >= 1.
 #pragma once
@@ -7,11 +7,10 @@
 #include <string>
 
 #include "base/params.h"
+#include "optimizer/kinds.h"
 #include "optimizer/row_optimizer.h"
 
 namespace monolith {
-
-using RowOptimizerMaker = std::unique_ptr<RowOptimizer>(int dim, const Params& params);
 
 RowOptimizerMaker MakeSgd;
 RowOptimizerMaker MakeAdagrad;

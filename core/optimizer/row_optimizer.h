@@ -40,9 +40,8 @@ class RowOptimizer {
   int dim_;
 };
 
-// Kinds: sgd adagrad adadelta adam amsgrad ftrl group_ftrl group_adagrad dynamic_wd_adagrad momentum moving_average
-// rmsprop rmspropv2 batch_softmax. Every kind also takes "stochastic_rounding" (0/1) and "delay_compensation_lambda" (0
-// = none). Throws kInvalidArgument for an unknown kind or a bad parameter.
+// Kinds are those of optimizer/kinds.h. Every kind also takes "stochastic_rounding" (0/1) and
+// "delay_compensation_lambda" (0 = none). Throws kInvalidArgument for an unknown kind or a bad parameter.
 std::unique_ptr<RowOptimizer> MakeRowOptimizer(const std::string& kind, int dim, const Params& params);
 
 }  // namespace monolith

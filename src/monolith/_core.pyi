@@ -3,6 +3,7 @@ The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolit
 """
 
 from collections.abc import Mapping, Sequence
+import enum
 from typing import Annotated
 
 import numpy
@@ -65,6 +66,18 @@ class TouchedKeySet:
     def concurrency_level(self) -> int: ...
 
     def allocated_bytes(self) -> int: ...
+
+class RowOptimizerKind:
+    @property
+    def dump_field(self) -> int:
+        """Number of its message in the dumps of the original; 0: it has none."""
+
+    def is_elementwise(self, parameters: Mapping[str, float]) -> bool: ...
+
+def row_optimizer_kind(name: str) -> RowOptimizerKind: ...
+
+def row_optimizer_kinds() -> dict[str, RowOptimizerKind]:
+    """Every kind by its name, in the order of the core's table."""
 
 class TableSpec:
     def __init__(self, name: str, *, serving: bool, skip_zero: bool, seed: int, nonfinite: str, max_rows: int, eviction: str) -> None: ...
@@ -283,6 +296,19 @@ def import_entry_dump(group: Group, files: Sequence[tuple[str, Sequence[tuple[in
 def export_entry_dump(group: Group, cut: Cut, files: Sequence[tuple[str, str, int, int]], tables: Sequence[int], *, snappy: bool, drop_expired: bool, threads: int, transfer: Transfer) -> list[list[int]]: ...
 
 def decompress_rows(group: Group, table: int, payload: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)], weights: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+
+class FramingPart(enum.Flag):
+    TFRECORD = 1
+
+    LAGRANGEX = 2
+
+    KAFKA_DUMP_PREFIX = 4
+
+    SORT_ID = 8
+
+    KAFKA_DUMP = 16
+
+def framing_tail(framing: int) -> int: ...
 
 def scan_frames(bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], begin: int, *, framing: int, at_end: bool, max_record_bytes: int, max_records: int) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], int, int, int, str, int]: ...
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from data.framed_files import frame, framed, samples, u64
+from monolith import _core
 from monolith.data import (
     BadRecords,
     Framing,
@@ -40,7 +43,33 @@ def test_records_of_every_framing_are_read(tmp_path: Path, framing: Framing, sor
         assert reader.position == RecordPosition(path.stat().st_size, 40)
 
 
-@pytest.mark.parametrize("framing", [Framing.PLAIN, Framing.SORT_ID, Framing.TFRECORD])
+def test_what_the_core_takes_has_a_name() -> None:
+    """Parts are the core's, names are ours: neither may have one that the other does not know."""
+    taken = set()
+    for number in range(2 * max(part.value for part in _core.FramingPart)):
+        with contextlib.suppress(InvalidArgumentError):
+            _core.framing_tail(number)
+            taken.add(number)
+    assert taken == {framing.value for framing in Framing}, "add the framing to data/framing.py"
+
+
+@pytest.mark.parametrize("number", [3, 9, 18, 1 << 20, 1 << 31])
+def test_parts_that_make_no_framing_are_refused(number: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"a framing must be tfrecord, .*, got the parts {number}"):
+        _core.scan_frames(
+            np.zeros(8, np.uint8), 0, framing=number, at_end=True, max_record_bytes=1 << 20, max_records=1
+        )
+
+
+@pytest.mark.parametrize("framing", Framing)
+def test_a_framing_is_documented(framing: Framing) -> None:
+    page = Path(__file__).parents[2] / "docs" / "formats" / "framings.md"
+    cells = [line.split("|") for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    found = [row[4].strip() for row in cells if f"`{framing.name}`" in row[1]]
+    assert found == ["yes" if framing.is_written else ""], "give it a line in the table under 'Records'"
+
+
+@pytest.mark.parametrize("framing", [framing for framing in Framing if framing.is_written])
 def test_what_is_written_is_what_an_independent_writer_writes(tmp_path: Path, framing: Framing) -> None:
     payloads = [*samples(30), b"", b"x" * 3_000_000]
     path = tmp_path / "written"
@@ -71,7 +100,7 @@ def test_the_written_sort_id_comes_back_in_the_bytes(tmp_path: Path) -> None:
         writer.write(b"x", sort_id=b"abc")
 
 
-@pytest.mark.parametrize("framing", sorted({*Framing} - {Framing.PLAIN, Framing.SORT_ID, Framing.TFRECORD}, key=str))
+@pytest.mark.parametrize("framing", [framing for framing in Framing if not framing.is_written])
 def test_framings_that_are_only_read_are_not_written(tmp_path: Path, framing: Framing) -> None:
     with pytest.raises(
         InvalidArgumentError, match=f"{framing.name} is only read; write one of PLAIN, SORT_ID, TFRECORD"

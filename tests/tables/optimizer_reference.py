@@ -1,15 +1,15 @@
 """The row optimizers once more, as plain NumPy written from their formulas: what the core's kernels are compared with.
 
 A reference holds the state of one row of one segment. With ``real=np.float64`` it is the rule without rounding; with
-``real=np.float32`` it rounds after every operation as the kernels promise to, so that even the bits must agree (see
-``EXACT`` for the rules that sum over a row and are free in the order).
+``real=np.float32`` it rounds after every operation as the kernels promise to, so that even the bits must agree (but
+see ``is_exact``).
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ Vector = Any
 
 class Reference(ABC):
     """One row of one segment. ``update`` returns the new weights and keeps the state."""
+
+    is_exact: ClassVar[bool] = True
+    """False for rules that sum over a row: they are free in the order, so float32 need not give the core's bits."""
 
     def __init__(self, config: Any, real: Real = np.float64) -> None:
         self.config = config
@@ -186,6 +189,8 @@ class Ftrl(Reference):
 
 
 class GroupFtrl(Ftrl):
+    is_exact = False
+
     def update(self, w: Vector, g: Vector, lr: Any, step: int) -> Vector:
         if lr == 0:
             return w
@@ -198,6 +203,8 @@ class GroupFtrl(Ftrl):
 
 
 class GroupAdagrad(Reference):
+    is_exact = False
+
     def init(self, dim: int) -> None:
         self.state = [self.filled(1, "initial_accumulator_value")]
 
@@ -288,27 +295,14 @@ class DelayCompensated(Reference):
         return self.base.state_bytes()
 
 
-REFERENCES: dict[type[ro.RowOptimizer], type[Reference]] = {
-    ro.Adadelta: Adadelta,
-    ro.Adagrad: Adagrad,
-    ro.Adam: Adam,
-    ro.AmsGrad: AmsGrad,
-    ro.BatchSoftmax: BatchSoftmax,
-    ro.DelayCompensated: DelayCompensated,
-    ro.DynamicWdAdagrad: DynamicWdAdagrad,
-    ro.Ftrl: Ftrl,
-    ro.GroupAdagrad: GroupAdagrad,
-    ro.GroupFtrl: GroupFtrl,
-    ro.Momentum: Momentum,
-    ro.MovingAverage: MovingAverage,
-    ro.RmsProp: RmsProp,
-    ro.RmsPropV2: RmsPropV2,
-    ro.Sgd: Sgd,
-}
-
-EXACT = {cls for cls in REFERENCES if not issubclass(cls, (ro.GroupFtrl, ro.GroupAdagrad))}
-"""Rules without a sum over the row: in float32 the reference gives the same bits as the core."""
+def reference_class(config: type[ro.RowOptimizer]) -> type[Reference]:
+    """The reference of a rule: the class of this module that is called like its config."""
+    found = globals().get(config.__name__)
+    if found is None:
+        raise NotImplementedError(f"{config.__name__} has no reference: write its rule as a class of that name, here")
+    reference: type[Reference] = found
+    return reference
 
 
 def make_reference(config: ro.RowOptimizer, real: Real = np.float64) -> Reference:
-    return REFERENCES[type(config)](config, real)
+    return reference_class(type(config))(config, real)

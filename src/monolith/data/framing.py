@@ -1,7 +1,7 @@
 """How records lie in a file or a message: what stands in front of each payload.
 
-The grammar of every framing is in docs/formats/framings.md. All are read; `PLAIN`, `SORT_ID` and `TFRECORD` are also
-written.
+The grammar of every framing is in docs/formats/framings.md. All are read, some are also written. What a framing is
+made of, and its number, is the core's (`core/data/framing.h`); the names are given here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,20 @@ from __future__ import annotations
 import enum
 from typing import Self
 
-_TFRECORD, _LAGRANGEX, _KAFKA_DUMP_PREFIX, _SORT_ID, _KAFKA_DUMP = 1, 2, 4, 8, 16
-"""Bits of a framing, in the order in which the core takes them."""
+from monolith import _core
+
+_TFRECORD = _core.FramingPart.TFRECORD.value
+_LAGRANGEX = _core.FramingPart.LAGRANGEX.value
+_KAFKA_DUMP_PREFIX = _core.FramingPart.KAFKA_DUMP_PREFIX.value
+_SORT_ID = _core.FramingPart.SORT_ID.value
+_KAFKA_DUMP = _core.FramingPart.KAFKA_DUMP.value
+
+LAGRANGEX_HEAD = 16
+"""Bytes in front of a payload of `LAGRANGEX`: the word that carries type and data source, and the length."""
+_TYPE_BITS = 8
+"""Lowest bits of that word; the key of the data source has the others of the lower half."""
+SOURCE_KEY_MASK = 0xFFFFFFFF >> _TYPE_BITS << _TYPE_BITS
+"""Bits of the key in the lower half of that word."""
 
 
 class Framing(enum.Enum):
@@ -69,7 +81,17 @@ class Framing(enum.Enum):
     @property
     def tail(self) -> int:
         """Bytes behind a payload."""
-        return 4 if self is Framing.TFRECORD else 0
+        return _core.framing_tail(self.value)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether new files of it may come up."""
+        return self in {Framing.PLAIN, Framing.SORT_ID, Framing.TFRECORD}
+
+    @property
+    def has_sized_head(self) -> bool:
+        """Whether a part of the head tells its own size: samples of another framing may pass for it."""
+        return bool(self.value & (_SORT_ID | _KAFKA_DUMP_PREFIX))
 
 
 def source_key(name: str) -> int:
@@ -82,4 +104,4 @@ def source_key(name: str) -> int:
     value = 0
     for at in range(0, len(units), 2):
         value = (31 * value + int.from_bytes(units[at : at + 2], "little")) & 0xFFFFFFFF
-    return (value << 8) & 0xFFFFFFFF
+    return (value << _TYPE_BITS) & SOURCE_KEY_MASK

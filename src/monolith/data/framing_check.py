@@ -85,7 +85,7 @@ def better_framings(
         return []
     said = _Explanation(head, framing, sample, at_end=at_end)
     # What passes for a sort id may be the samples of a framing that has none.
-    if said.is_sure and framing in {Framing.PLAIN, Framing.TFRECORD, Framing.LAGRANGEX, Framing.KAFKA_DUMP}:
+    if said.is_sure and not framing.has_sized_head:
         return []
     others = (_Explanation(head, other, sample, at_end=at_end) for other in Framing if other is not framing)
     found = [other for other in others if other.is_sure]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-_WRITTEN = (Framing.PLAIN, Framing.SORT_ID, Framing.TFRECORD)
 _GATHERED = 1 << 20
 
 
@@ -42,8 +41,8 @@ class RecordWriter:
     ) -> None:
         self.path = os.fspath(path)
         self.framing = Framing.of(framing)
-        if self.framing not in _WRITTEN:
-            names = ", ".join(framing.name for framing in _WRITTEN)
+        if not self.framing.is_written:
+            names = ", ".join(each.name for each in Framing if each.is_written)
             raise InvalidArgumentError(f"framing {self.framing.name} is only read; write one of {names}")
         self._compressor = new_compressor(Compression.of(compression).resolve(self.path))
         self._temporary: Path | None = None

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Self, overload
 
 import numpy as np
 
+from monolith.data.framing import LAGRANGEX_HEAD, SOURCE_KEY_MASK
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
 
-_HEADER = 16
+_HEADER = LAGRANGEX_HEAD
 """Bytes in front of a record that travel with it: the lagrangex header, which says where it comes from."""
 
 
@@ -134,9 +136,9 @@ class Records:
         if not self.has_source_keys:
             raise ValueError(f"{self.origin}: only records of the framing LAGRANGEX have a data source in their header")
         offsets = self.spans[::2]
-        places = (offsets - 16)[:, None] + np.arange(4)
+        places = (offsets - LAGRANGEX_HEAD)[:, None] + np.arange(4)
         words = np.ascontiguousarray(self.buffer[places]).view("<u4").reshape(-1)
-        return words & np.uint32(0xFFFFFF00)
+        return words & np.uint32(SOURCE_KEY_MASK)
 
     def _with(self, pairs: npt.NDArray[np.int64], places: Places | None) -> Self:
         spans = pairs.reshape(-1)

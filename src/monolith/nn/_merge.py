@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from monolith.nn.slot import LearningRate, Slice
     from monolith.tables.row_optimizers import RowOptimizer
 
-_ELEMENTWISE = frozenset(
-    {"sgd", "adagrad", "dynamic_wd_adagrad", "adadelta", "adam", "amsgrad", "ftrl", "momentum", "rmsprop", "rmspropv2"}
-)
-"""Rules under which neighbouring weights do not know of each other: two equal slices make one segment."""
-
 
 @dataclass(frozen=True, slots=True)
 class LearnedSegment:
@@ -47,8 +42,7 @@ class LearnedSegment:
     @property
     def is_elementwise(self) -> bool:
         """True iff the segment may be cut or joined anywhere without changing what is learned."""
-        kind, parameters = self.segment.optimizer.kernel()
-        return kind in _ELEMENTWISE and parameters.get("hessian_compression_times", 1.0) == 1.0
+        return self.segment.optimizer.is_elementwise
 
     def joins(self, other: LearnedSegment) -> bool:
         """True iff `other`, as the next slice, can be part of this segment."""

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from dataclasses import field, fields
 from typing import ClassVar
 
+from monolith import _core
 from monolith.config import (
     Config,
     config,
@@ -41,6 +42,7 @@ __all__ = [
     "RmsPropV2",
     "RowOptimizer",
     "Sgd",
+    "every_rule",
 ]
 
 _NOT_FOR_THE_KERNEL = frozenset({"learning_rate", "warmup_steps", "use_beta1_warmup"})
@@ -64,6 +66,12 @@ class RowOptimizer(Config, ABC):
         names = [f.name for f in fields(self) if f.name not in _NOT_FOR_THE_KERNEL]
         parameters = {name: float(getattr(self, name)) for name in names}
         return self.kind, {**parameters, "delay_compensation_lambda": 0.0}
+
+    @property
+    def is_elementwise(self) -> bool:
+        """True iff neighbouring weights do not know of each other: equal segments side by side may be joined to one."""
+        kind, parameters = self.kernel()
+        return _core.row_optimizer_kind(kind).is_elementwise(parameters)
 
     @abstractmethod
     def learning_rate_at(self, step: int) -> float:
@@ -364,3 +372,16 @@ class DelayCompensated(RowOptimizer):
     def learning_rate_at(self, step: int) -> float:
         """That of `base`."""
         return self.base.learning_rate_at(step)
+
+
+def every_rule() -> list[type[RowOptimizer]]:
+    """The config of each rule that the core has, in the order of the core's table (``core/optimizer/kinds.cc``).
+
+    >>> every_rule()[0].__name__
+    'Sgd'
+    """
+    named = [globals()[name] for name in __all__]
+    configs = {each.kind: each for each in named if isinstance(each, type) and hasattr(each, "kind")}
+    if missing := [kind for kind in _core.row_optimizer_kinds() if kind not in configs]:
+        raise NotImplementedError(f"row optimizers without a config: {', '.join(missing)}; add it to {__name__}")
+    return [configs[kind] for kind in _core.row_optimizer_kinds()]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import argparse
 
 _FRAMINGS = ", ".join(each.name.lower() for each in Framing)
+_WRITTEN_FRAMINGS = ", ".join(each.name.lower() for each in Framing if each.is_written)
 _COMPRESSIONS = ", ".join(each.name.lower() for each in Compression if each is not Compression.FROM_NAME)
 
 
@@ -52,7 +53,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--out-framing",
         default="tfrecord",
         metavar="NAME",
-        help="tfrecord, plain or sort_id (default: tfrecord, the one with checksums)",
+        help=f"{_WRITTEN_FRAMINGS} (default: tfrecord, the one with checksums)",
     )
     parser.add_argument(
         "--out-compression",
