@@ -9,6 +9,7 @@ NB_MODULE(_core, m) {
   monolith::BindIdKernels(m);
   monolith::BindTouchedKeySet(m);
   monolith::BindTableSpec(m);
+  monolith::BindWorkerClock(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);
   monolith::BindPooledSlots(m);
