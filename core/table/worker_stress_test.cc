@@ -103,9 +103,15 @@ TEST_F(WorkerStressTest, ACutHoldsExactlyTheBatchesThatItsStampsName) {
     for (int64_t seq = 0; seq < kBatches; ++seq) {
       EXPECT_FALSE(PushBatch(group.get(), t, incarnation, seq, seq - 1).duplicate);
       // As if the answer had been lost: the same again, or an older one.
-      if (random() % 2 == 0) EXPECT_TRUE(PushBatch(group.get(), t, incarnation, seq, seq - 1).duplicate);
-      if (random() % 4 == 0) EXPECT_TRUE(PushBatch(group.get(), t, incarnation, seq / 2, seq / 2 - 1).duplicate);
-      if (random() % 4 == 0) EXPECT_THROW(PushBatch(group.get(), t, incarnation, seq + 2, seq + 1), Error);
+      if (random() % 2 == 0) {
+        EXPECT_TRUE(PushBatch(group.get(), t, incarnation, seq, seq - 1).duplicate);
+      }
+      if (random() % 4 == 0) {
+        EXPECT_TRUE(PushBatch(group.get(), t, incarnation, seq / 2, seq / 2 - 1).duplicate);
+      }
+      if (random() % 4 == 0) {
+        EXPECT_THROW(PushBatch(group.get(), t, incarnation, seq + 2, seq + 1), Error);
+      }
     }
     --pushing;
   });
