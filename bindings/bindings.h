@@ -14,6 +14,8 @@ void BindSystem(nanobind::module_& m);
 // The kinds of row optimizers.
 void BindRowOptimizers(nanobind::module_& m);
 void BindTableSpec(nanobind::module_& m);
+// Stamps of batches, and the place of an update among those of its worker. Comes before the cut and the group.
+void BindWorkerClock(nanobind::module_& m);
 // Groups of tables, plans, what an update did.
 void BindGroup(nanobind::module_& m);
 // Lookups of many slots at once, and their gradients.

@@ -20,6 +20,7 @@ void BindCut(nb::module_& m) {
       .def_prop_ro("epoch", &Cut::epoch)
       .def("count", &Cut::counts)
       .def("newest_times", &Cut::newest_times)
+      .def_prop_ro("stamps", &Cut::stamps)
       .def(
           "blocks",
           [](Cut& self, uint32_t begin, uint32_t end, bool state, bool drop_expired) {

@@ -100,7 +100,7 @@ std::vector<std::string> SchemasOf(const Group& group, const SourceSchemas& sour
   return schemas;
 }
 
-int64_t LoadBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
+Loaded LoadBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
   const auto views = ViewsOf(blocks);
   const auto schemas = SchemasOf(group, source_schemas);
   return WithoutGil([&] { return group.Load(views, buckets.first, buckets.second, schemas); });
@@ -131,7 +131,13 @@ void BindPlan(nb::module_& m) {
       .def_ro("updated", &Applied::updated)
       .def_ro("inserted", &Applied::inserted)
       .def_ro("filtered", &Applied::filtered)
-      .def_ro("skipped", &Applied::skipped);
+      .def_ro("skipped", &Applied::skipped)
+      .def_ro("duplicate", &Applied::duplicate);
+  nb::class_<Loaded>(m, "Loaded")
+      .def_ro("rows", &Loaded::rows)
+      .def_ro("tombstones", &Loaded::tombstones)
+      .def_ro("filters", &Loaded::filters)
+      .def_ro("ignored", &Loaded::ignored);
 }
 
 void BindSchema(nb::class_<Group>& group) {
@@ -158,6 +164,8 @@ void BindSchema(nb::class_<Group>& group) {
           "schema", [](const Group& self, int table) { return self.table(table).spec.SchemaText(); }, "table"_a)
       .def(
           "digest", [](const Group& self, int table) { return self.table(table).digest; }, "table"_a)
+      .def(
+          "uses_latest", [](const Group& self, int table) { return self.table(table).spec.uses_latest(); }, "table"_a)
       .def("num_values", &Group::NumValues, "plan"_a);
 }
 
@@ -218,14 +226,14 @@ void BindWrites(nb::class_<Group>& group) {
           [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
-             const std::optional<In<float>>& latest, bool known_finite) {
+             const std::optional<In<float>>& latest, bool known_finite, const Push* push) {
             const Update update{Span(gradients), layout == 1, Span(rows),   Span(scales), Span(learning_rates), step,
                                 Span(times),     scale,       known_finite, Span(latest)};
-            return WithoutGil([&] { return self.Apply(plan, update); });
+            return WithoutGil([&] { return self.Apply(plan, update, push); });
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
           "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
-          "known_finite"_a = false)
+          "known_finite"_a = false, "push"_a.none() = nb::none())
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,
@@ -251,6 +259,24 @@ void BindWrites(nb::class_<Group>& group) {
       .def("check", &CheckBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
       .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
       .def("raise_newest_time", &Group::RaiseNewestTime, "table"_a, "time"_a);
+}
+
+void BindWorkers(nb::class_<Group>& group) {
+  group
+      .def(
+          "join",
+          [](Group& self, int64_t worker) {
+            WorkerClocks::Joined joined = WithoutGil([&] { return self.Join(worker); });
+            return std::pair(joined.incarnation, std::move(joined.last));
+          },
+          "worker"_a)
+      .def(
+          "resume",
+          [](Group& self, const std::vector<BatchStamp>& stamps) { WithoutGil([&] { self.Resume(stamps); }); },
+          "stamps"_a)
+      .def("stamps", &Group::Stamps)
+      .def("last_applied", &Group::LastApplied, "worker"_a)
+      .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a);
 }
 
 void BindWhole(nb::class_<Group>& group) {
@@ -287,6 +313,7 @@ void BindGroup(nb::module_& m) {
   BindSchema(group);
   BindReads(group);
   BindWrites(group);
+  BindWorkers(group);
   BindWhole(group);
 }
 

@@ -10,6 +10,7 @@ NB_MODULE(_core, m) {
   monolith::BindTouchedKeySet(m);
   monolith::BindRowOptimizers(m);
   monolith::BindTableSpec(m);
+  monolith::BindWorkerClock(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);
   monolith::BindPooledSlots(m);

@@ -28,6 +28,15 @@ TEST(DelayCompensationTest, WithoutLatestWeightsTheBaseRunsAsItIs) {
   EXPECT_EQ(row.weights()[0], -1.0f);
 }
 
+TEST(DelayCompensationTest, OnlyItUsesTheLatestWeightsWhateverWrapsIt) {
+  for (const double lambda : {0.0, 0.5}) {
+    for (const double rounds : {0.0, 1.0}) {
+      const Params params({{"delay_compensation_lambda", lambda}, {"stochastic_rounding", rounds}});
+      EXPECT_EQ(MakeRowOptimizer("sgd", 2, params)->uses_latest(), lambda != 0.0);
+    }
+  }
+}
+
 TEST(DelayCompensationTest, KeepsTheStateOfItsBaseAndForwardsTheStep) {
   RowForTest row("batch_softmax", {1.0f}, {{"delay_compensation_lambda", 0.5}});
   EXPECT_EQ(row.state_bytes(), 8);

@@ -19,6 +19,7 @@ class DelayCompensation final : public RowOptimizer {
       : RowOptimizer(base->dim()), base_(std::move(base)), lambda_(lambda) {}
 
   bool needs_whole_context() const override { return true; }
+  bool uses_latest() const override { return true; }
   int StateBytes() const override { return base_->StateBytes(); }
   void InitState(std::byte* state) const override { base_->InitState(state); }
   void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {

@@ -27,6 +27,8 @@ class RowOptimizer {
   int dim() const { return dim_; }
   // True iff Update() looks at more of its context than the learning rate and the step.
   virtual bool needs_whole_context() const { return false; }
+  // True iff Update() looks at the latest weights of its context.
+  virtual bool uses_latest() const { return false; }
   // A multiple of 4.
   virtual int StateBytes() const = 0;
   virtual void InitState(std::byte* state) const = 0;

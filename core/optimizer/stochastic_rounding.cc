@@ -35,6 +35,7 @@ class StochasticRounding final : public RowOptimizer {
   explicit StochasticRounding(std::unique_ptr<RowOptimizer> base) : RowOptimizer(base->dim()), base_(std::move(base)) {}
 
   bool needs_whole_context() const override { return true; }
+  bool uses_latest() const override { return base_->uses_latest(); }
   int StateBytes() const override { return base_->StateBytes(); }
   void InitState(std::byte* state) const override { base_->InitState(state); }
   void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {

@@ -142,6 +142,7 @@ Cut::Cut(Group& group)
     : group_(group),
       epoch_(group.AbsoluteEpoch(group.clock_.epoch)),
       row_epoch_(group.clock_.epoch),
+      stamps_(group.workers_.Stamps()),
       claimed_(std::make_unique<std::atomic<bool>[]>(kNumBuckets)) {
   for (const auto& table : group.tables_) {
     counts_.push_back(table->Size());

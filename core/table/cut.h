@@ -30,6 +30,8 @@ class Cut {
   uint64_t epoch() const { return epoch_; }
   const std::vector<int64_t>& counts() const { return counts_; }              // rows of each table
   const std::vector<int64_t>& newest_times() const { return newest_times_; }  // of each table
+  // The last batch of each worker whose update is in the rows; all earlier ones are, and no later one.
+  const std::vector<BatchStamp>& stamps() const { return stamps_; }
 
   // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition
   // when one of the buckets was asked for before or the cut was released.
@@ -46,6 +48,7 @@ class Cut {
   uint32_t row_epoch_;
   std::vector<int64_t> counts_;
   std::vector<int64_t> newest_times_;
+  std::vector<BatchStamp> stamps_;
   std::unique_ptr<std::atomic<bool>[]> claimed_;  // by bucket
   std::atomic<bool> released_{false};
 };

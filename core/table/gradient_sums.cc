@@ -172,10 +172,10 @@ void GradientSums::CheckGiven() {
   all_finite_ = finite;
 }
 
-const float* GradientSums::OfCell(int64_t place, int table) const {
+int64_t GradientSums::OffsetInCell(int64_t place, int table) const {
   const auto after = std::upper_bound(plan_.splits.data(), plan_.splits.data() + plan_.splits.size(), place);
   const size_t cell = (after - plan_.splits.data()) - 1;
-  return sums_ + first_sum_[cell] + (place - plan_.splits[cell]) * dims_[table];
+  return first_sum_[cell] + (place - plan_.splits[cell]) * dims_[table];
 }
 
 bool GradientSums::IsFiniteAt(int64_t position, int table) const {

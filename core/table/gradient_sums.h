@@ -46,10 +46,13 @@ class GradientSums {
   GradientSums(const Occurrences& plan, std::vector<int> dims, const GradientLayout& layout, std::span<float> out = {});
 
   // Of plan.unique[place], which belongs to `table`; dims[table] floats.
-  const float* Of(int64_t place, int table) const {
-    if (single_dim_ != 0) return sums_ + place * single_dim_;
-    return OfCell(place, table);
+  const float* Of(int64_t place, int table) const { return sums_ + OffsetOf(place, table); }
+  // Where its floats begin among those of all unique ids.
+  int64_t OffsetOf(int64_t place, int table) const {
+    return single_dim_ != 0 ? place * single_dim_ : OffsetInCell(place, table);
   }
+  // Floats of all unique ids.
+  int64_t num_sums() const { return num_sums_; }
   // False iff a sum is NaN or infinite.
   bool all_finite() const { return all_finite_; }
   // The first input position whose own gradient is not finite and whose table `matters(table)`; -1 if there is none.
@@ -79,7 +82,7 @@ class GradientSums {
   template <int kWidth>
   void SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
   void CheckGiven();
-  const float* OfCell(int64_t place, int table) const;
+  int64_t OffsetInCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;
   // The gradient of an input position.
   const float* At(int64_t position, int table) const {

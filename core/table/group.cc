@@ -140,6 +140,11 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
   AdvanceEpoch();
 }
 
+void Group::Resume(std::span<const BatchStamp> stamps) {
+  Gate::Alone alone(gate_);
+  workers_.Resume(stamps);
+}
+
 std::vector<int64_t> Group::Ids(int table_number) const {
   const Table& table = this->table(table_number);
   Gate::Shared call(gate_);

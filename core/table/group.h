@@ -26,6 +26,7 @@
 #include "table/plan.h"
 #include "table/table_shard.h"
 #include "table/table_spec.h"
+#include "table/worker_clock.h"
 
 namespace monolith {
 
@@ -87,14 +88,23 @@ struct Update {
   std::span<const int64_t> times;
   float scale = 1.0f;             // of the summed gradient, for joint clipping
   bool known_finite = false;      // the caller saw that all gradients are finite; only asked of those per unique id
-  std::span<const float> latest;  // weights as the worker saw them, laid out as gradients per input; empty = none
+  std::span<const float> latest;  // weights as the worker saw them; empty = none. Per unique id iff the gradients are
 };
 
 struct Applied {
   int64_t updated = 0;  // ids that learned, new ones included
   int64_t inserted = 0;
-  int64_t filtered = 0;  // ids that admission kept out
-  int64_t skipped = 0;   // ids left alone because their gradient was not finite
+  int64_t filtered = 0;    // ids that admission kept out
+  int64_t skipped = 0;     // ids left alone because their gradient was not finite
+  bool duplicate = false;  // the push was applied before; nothing was done
+};
+
+// What row blocks brought.
+struct Loaded {
+  int64_t rows = 0;
+  int64_t tombstones = 0;
+  int64_t filters = 0;
+  int64_t ignored = 0;  // rows of blocks outside of the wanted buckets; a block without rows counts as one
 };
 
 enum class Pooling { kSum = 0, kMean = 1, kFirstN = 2 };
@@ -136,7 +146,9 @@ class Group {
   int64_t NumValues(const Plan& plan) const;
 
   // Writing.
-  Applied Apply(const Plan& plan, const Update& update);
+  // With a push, its stamp changes together with the rows, and nothing is done for one that was applied before; the
+  // rules are those of WorkerClocks::Turn. What throws records no stamp.
+  Applied Apply(const Plan& plan, const Update& update, const Push* push = nullptr);
   // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written.
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
                  bool add, int64_t step);
@@ -148,6 +160,13 @@ class Group {
   void Clear() { ClearBuckets(0, kNumBuckets); }
   void ClearBuckets(uint32_t begin, uint32_t end);
 
+  // Workers, and what was applied of them (table/worker_clock.h).
+  WorkerClocks::Joined Join(int64_t worker) { return workers_.Join(worker); }
+  void Resume(std::span<const BatchStamp> stamps);
+  std::vector<BatchStamp> Stamps() const { return workers_.Stamps(); }
+  int64_t LastApplied(int64_t worker) const { return workers_.LastApplied(worker); }
+  void RequireCurrent(int64_t worker, int64_t incarnation) const { workers_.Require(worker, incarnation); }
+
   // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned
   // have a later epoch than it returned.
   uint64_t Mark();
@@ -158,11 +177,12 @@ class Group {
   // Freezes the present state for reading. Throws kFailedPrecondition while another cut is open.
   std::unique_ptr<Cut> OpenCut();
 
-  // Rows, tombstones and filters of row blocks, upserted; returns the rows written. Everything is checked before
-  // anything is changed. source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty
-  // = the same); the rules are in docs/formats/row_block.md. Blocks outside [begin, end) are refused.
-  int64_t Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
-               const std::vector<std::string>& source_schemas);
+  // Rows, tombstones and filters of row blocks, upserted. Everything is checked before anything is changed.
+  // source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty = the same); the
+  // rules are in docs/formats/row_block.md. Blocks outside [begin, end) are counted, and left alone if their bytes are
+  // whole. Throws kFailedPrecondition for a block of a table that is not ours.
+  Loaded Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+              const std::vector<std::string>& source_schemas);
   // What Load() would refuse, without writing.
   void CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
                    const std::vector<std::string>& source_schemas);
@@ -208,7 +228,8 @@ class Group {
   std::unique_ptr<BucketLock[]> locks_;  // one per bucket
   std::unique_ptr<Bucket[]> buckets_;
 
-  mutable Gate gate_;  // open to calls; alone for whatever changes the members below
+  mutable Gate gate_;     // open to calls; alone for whatever changes the members from clock_ on
+  WorkerClocks workers_;  // stamps change inside the gate, like rows
   HistoryClock clock_;
   uint64_t rows_identity_;  // no other group's, and new after every clear: row numbers mean nothing elsewhere
   uint64_t epoch_base_ = 0;

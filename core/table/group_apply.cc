@@ -135,8 +135,10 @@ class Applier {
       max_dim_ = std::max(max_dim_, (spec.dim() + 3) / 4 * 4);
       max_row_bytes_ = std::max(max_row_bytes_, spec.row_bytes());
     }
-    if (!update_.latest.empty() && static_cast<int64_t>(update_.latest.size()) != values) {
-      Refuse("latest must have " + std::to_string(values) + " elements, got " + std::to_string(update_.latest.size()));
+    const int64_t expected = update_.per_unique ? gradients_.num_sums() : values;
+    if (!update_.latest.empty() && static_cast<int64_t>(update_.latest.size()) != expected) {
+      Refuse("latest must have " + std::to_string(expected) + " elements, got " +
+             std::to_string(update_.latest.size()));
     }
   }
 
@@ -204,6 +206,7 @@ class Applier {
 
   const float* LatestOf(const PlannedId& id) const {
     if (update_.latest.empty()) return nullptr;
+    if (update_.per_unique) return update_.latest.data() + gradients_.OffsetOf(id.place, id.table_place);
     const int64_t row = plan_.order[plan_.starts[id.place]] - plan_.table_splits[id.table_place];
     return update_.latest.data() + first_value_[id.table_place] + row * id.table.spec.dim();
   }
@@ -238,9 +241,14 @@ class Applier {
   size_t max_row_bytes_ = 0;
 };
 
-Applied Group::Apply(const Plan& plan, const Update& update) {
+Applied Group::Apply(const Plan& plan, const Update& update, const Push* push) {
   Gate::Writing call(gate_);
-  return Applier(*this, plan, update).Run();
+  if (push == nullptr) return Applier(*this, plan, update).Run();
+  WorkerClocks::Turn turn(workers_, *push);
+  if (turn.is_duplicate()) return {.duplicate = true};
+  const Applied applied = Applier(*this, plan, update).Run();
+  turn.Record();
+  return applied;
 }
 
 }  // namespace monolith

@@ -1,6 +1,7 @@
 #include "table/loader.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 
@@ -53,6 +54,42 @@ std::vector<SourceSegment> ParseSchema(const std::string& schema) {
   return segments;
 }
 
+const char* NameOf(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::kFull: return "FULL";
+    case BlockKind::kServing: return "SERVING";
+    case BlockKind::kTombstone: return "TOMBSTONE";
+    case BlockKind::kFilter: return "FILTER";
+  }
+  return "UNKNOWN";
+}
+
+// 0x and 16 digits, as Python tools print a digest.
+std::string HexOf(uint64_t number) {
+  char digits[16];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number, 16).ptr;
+  const std::string text(digits, end);
+  return "0x" + std::string(sizeof(digits) - text.size(), '0') + text;
+}
+
+[[noreturn]] void RefuseForeign(const RowBlockHeader& header) {
+  const std::string table = std::to_string(header.table);
+  throw Error(Code::kFailedPrecondition, std::string("RowBlock(") + NameOf(header.kind) + ", table=" + table +
+                                             ", bucket=" + std::to_string(header.bucket) +
+                                             ", count=" + std::to_string(header.count) + ") has schema digest " +
+                                             HexOf(header.digest) + ", which is not that of this store's table " +
+                                             table + "; compare the two stores' schema.text");
+}
+
+void Count(const RowBlockHeader& block, Loaded* loaded) {
+  switch (block.kind) {
+    case BlockKind::kFull:
+    case BlockKind::kServing: loaded->rows += block.count; break;
+    case BlockKind::kTombstone: loaded->tombstones += block.count; break;
+    case BlockKind::kFilter: ++loaded->filters; break;
+  }
+}
+
 }  // namespace
 
 Loader::Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std::string>& source_schemas)
@@ -62,6 +99,7 @@ Loader::Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std
     const bool given = table->number < source_schemas.size() && !source_schemas[table->number].empty();
     maps_.push_back(MapFrom(*table, given ? source_schemas[table->number] : table->spec.SchemaText(false)));
     // Without a schema of the source, the table's own rows and those of its serving or training twin are taken.
+    maps_.back().schema_given = given;
     if (!given) maps_.back().digests = {table->digest, DigestOf(table->spec.SchemaText(!table->spec.serving))};
   }
 }
@@ -76,7 +114,7 @@ Loader::RowMap Loader::MapFrom(const Table& table, const std::string& source_sch
   }
   int dims = 0, bytes = 0;
   for (const SourceSegment& segment : source) dims += segment.dim, bytes += 4 * segment.dim + segment.state_bytes;
-  RowMap map{{DigestOf(source_schema)}, bytes, source_schema == spec.SchemaText(), true, {}};
+  RowMap map{true, {DigestOf(source_schema)}, bytes, source_schema == spec.SchemaText(), true, {}};
   int from_weights = 0, from_state = 4 * dims;
   for (size_t i = 0; i < source.size(); ++i) {
     const Segment& ours = spec.segments()[i];
@@ -117,9 +155,19 @@ bool Loader::IsBlank(const Group& group) {
   return true;
 }
 
+const Table& Loader::TableFor(const RowBlockView& block) const {
+  const uint32_t number = block.header().table;
+  if (number >= group_.tables_.size()) RefuseForeign(block.header());
+  const Table& table = *group_.tables_[number];
+  if (Fits(table, block)) return table;
+  if (!maps_[number].schema_given) RefuseForeign(block.header());
+  Refuse("table '" + table.spec.name + "': the block has another schema than '" + table.spec.SchemaText() +
+         "'; give the schema of its source");
+}
+
 void Loader::Check(const RowBlockView& block) const {
   const RowBlockHeader& header = block.header();
-  if (header.bucket < begin_ || header.bucket >= end_) {
+  if (!Covers(block)) {
     Refuse("block of bucket " + std::to_string(header.bucket) + " is outside of [" + std::to_string(begin_) + ", " +
            std::to_string(end_) + ")");
   }
@@ -127,14 +175,7 @@ void Loader::Check(const RowBlockView& block) const {
     if (group_.admission_ != nullptr) group_.admission_->MakeSlice()->Load(std::string(block.payload_bytes()));
     return;
   }
-  if (header.table >= group_.tables_.size()) {
-    Refuse("block of table number " + std::to_string(header.table) + ", which does not exist");
-  }
-  const Table& table = *group_.tables_[header.table];
-  if (!Fits(table, block)) {
-    Refuse("table '" + table.spec.name + "': the block has another schema than '" + table.spec.SchemaText() +
-           "'; give the schema of its source");
-  }
+  const Table& table = TableFor(block);
   for (uint32_t i = 0; i < block.count(); ++i) {
     if (BucketOf(block.key(i)) == header.bucket) continue;
     Refuse("a block of bucket " + std::to_string(header.bucket) + " holds id " + std::to_string(block.key(i)) +
@@ -237,17 +278,27 @@ void Loader::WriteFilter(const RowBlockView& block) {
 void Group::CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
                         const std::vector<std::string>& source_schemas) {
   const Loader loader(*this, begin, end, source_schemas);
-  for (const std::string_view bytes : blocks) loader.Check(RowBlockView(bytes));
+  for (const std::string_view bytes : blocks) {
+    const RowBlockView block(bytes);
+    if (loader.Covers(block)) loader.Check(block);
+  }
 }
 
-int64_t Group::Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
-                    const std::vector<std::string>& source_schemas) {
+Loaded Group::Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+                   const std::vector<std::string>& source_schemas) {
   Loader loader(*this, begin, end, source_schemas);
+  Loaded loaded;
   std::vector<RowBlockView> views;
   views.reserve(blocks.size());
   for (const std::string_view bytes : blocks) {
-    views.emplace_back(bytes);
-    loader.Check(views.back());
+    const RowBlockView block(bytes);
+    if (!loader.Covers(block)) {
+      loaded.ignored += std::max<int64_t>(1, block.count());
+      continue;
+    }
+    loader.Check(block);
+    Count(block.header(), &loaded);
+    views.push_back(block);
   }
   std::stable_sort(views.begin(), views.end(),
                    [](const RowBlockView& a, const RowBlockView& b) { return a.header().bucket < b.header().bucket; });
@@ -256,13 +307,10 @@ int64_t Group::Load(std::span<const std::string_view> blocks, uint32_t begin, ui
     if (i == 0 || views[i].header().bucket != views[i - 1].header().bucket) first_of_bucket.push_back(i);
   }
   first_of_bucket.push_back(views.size());
-  std::atomic<int64_t> rows{0};
   ParallelFor(static_cast<int>(first_of_bucket.size()) - 1, [&](int task) {
-    int64_t written = 0;
-    for (size_t i = first_of_bucket[task]; i < first_of_bucket[task + 1]; ++i) written += loader.Write(views[i]);
-    rows.fetch_add(written, std::memory_order_relaxed);
+    for (size_t i = first_of_bucket[task]; i < first_of_bucket[task + 1]; ++i) loader.Write(views[i]);
   });
-  return rows.load(std::memory_order_relaxed);
+  return loaded;
 }
 
 }  // namespace monolith

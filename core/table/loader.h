@@ -4,9 +4,9 @@
 // different buckets; blocks of one bucket must come in order. A loader holds the group open to calls, and back from a
 // cut, while it lives.
 //
-// A block fits if its table's schema text is ours. Otherwise the source's text decides, segment by segment in order:
-// dims must be equal; equal optimizer and state size keep the state, else the state starts anew; segments that only we
-// have are initialised; a segment that only the source has is refused.
+// A block fits if its table's schema text is ours, or that of our serving (or training) twin. Otherwise the source's
+// text decides, segment by segment in order: dims must be equal; equal optimizer and state size keep the state, else
+// the state starts anew; segments that only we have are initialised; a segment that only the source has is refused.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,12 @@ class Loader {
   // Whether Clear() would bring back exactly what the group is now: no rows, counts, tombstones or times.
   static bool IsBlank(const Group& group);
 
-  // Throws kInvalidArgument with the reason.
+  // True iff the block's bucket is one of those to be loaded.
+  bool Covers(const RowBlockView& block) const {
+    return block.header().bucket >= begin_ && block.header().bucket < end_;
+  }
+  // Throws kInvalidArgument with the reason; kFailedPrecondition when the block's table is not one of ours and no
+  // schema of its source was given.
   void Check(const RowBlockView& block) const;
   // Rows written. REQUIRES: Check(block) passed.
   int64_t Write(const RowBlockView& block);
@@ -39,6 +44,7 @@ class Loader {
     int bytes;
   };
   struct RowMap {                   // how a full payload becomes ours
+    bool schema_given;              // the source's schema; otherwise it is ours
     std::vector<uint64_t> digests;  // blocks with one of these are from that source
     int source_bytes;
     bool identical;
@@ -47,6 +53,8 @@ class Loader {
   };
 
   RowMap MapFrom(const Table& table, const std::string& source_schema) const;
+  // The table that the block is for. Throws as Check() does when there is none, or when its rows are made otherwise.
+  const Table& TableFor(const RowBlockView& block) const;
   bool Fits(const Table& table, const RowBlockView& block) const;
   int64_t WriteRows(const RowBlockView& block);
   void WriteTombstones(const RowBlockView& block);

@@ -46,6 +46,7 @@ void TableSpec::AddSegment(int dim, const Kernel& initializer, const Kernel& opt
   dim_ += dim;
   state_bytes_ += segment.state_bytes;
   compressed_bytes_ += segment.compressed_bytes;
+  uses_latest_ = uses_latest_ || segment.optimizer->uses_latest();
   quantises_training_ = quantises_training_ || segment.compressor->quantises_training();
   segments_.push_back(std::move(segment));
   int state_offset = 4 * dim_;

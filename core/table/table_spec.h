@@ -90,6 +90,8 @@ class TableSpec {
   size_t read_bytes() const;
   // True iff a lookup copies the weights as they lie in the row; otherwise it goes through ReadWeights().
   bool reads_raw() const { return !serving && !quantises_training_; }
+  // True iff a segment's optimizer looks at the weights as the worker saw them.
+  bool uses_latest() const { return uses_latest_; }
   bool HasExpired(int64_t id, int64_t time, int64_t now) const {
     return now - time >= static_cast<int64_t>(expire_days.Of(id)) * kSecondsPerDay;
   }
@@ -113,6 +115,7 @@ class TableSpec {
   int state_bytes_ = 0;
   int compressed_bytes_ = 0;
   bool quantises_training_ = false;
+  bool uses_latest_ = false;
 };
 
 // FNV-1a, 64 bits.

@@ -1,0 +1,150 @@
+#include "table/worker_clock.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace monolith {
+namespace {
+
+[[noreturn]] void Refuse(Code code, int64_t worker, const std::string& message) {
+  throw Error(code, "worker " + std::to_string(worker) + ": " + message);
+}
+
+void RequirePossible(const Push& push) {
+  if (push.first_seq >= 0 && push.first_seq <= push.stamp.seq) return;
+  Refuse(Code::kInvalidArgument, push.stamp.worker,
+         "batch numbers must be >= 0 and first_seq not above seq, got first_seq " + std::to_string(push.first_seq) +
+             " and seq " + std::to_string(push.stamp.seq));
+}
+
+[[noreturn]] void RefusePartOfAnUpdate(const Push& push) {
+  Refuse(Code::kFailedPrecondition, push.stamp.worker,
+         "batch " + std::to_string(push.first_seq) + " was applied before, batch " + std::to_string(push.stamp.seq) +
+             " was not; repeat whole updates");
+}
+
+[[noreturn]] void RefuseGap(const Push& push, int64_t last) {
+  const std::string named = push.previous == kNothingApplied
+                                ? "no push before it"
+                                : "batch " + std::to_string(push.previous) + " as the push before it";
+  const std::string there = last == kNothingApplied ? "nothing was applied yet; push it first"
+                                                    : "the last one applied here is " + std::to_string(last) +
+                                                          "; push what follows " + std::to_string(last) + " first";
+  Refuse(Code::kFailedPrecondition, push.stamp.worker,
+         "batch " + std::to_string(push.stamp.seq) + " names " + named + ", but " + there);
+}
+
+}  // namespace
+
+WorkerClocks::Worker* WorkerClocks::Find(int64_t worker) const {
+  std::shared_lock lock(mutex_);
+  const auto found = workers_.find(worker);
+  return found == workers_.end() ? nullptr : found->second.get();
+}
+
+WorkerClocks::Worker& WorkerClocks::FindOrAdd(int64_t worker) {
+  if (Worker* found = Find(worker)) return *found;
+  std::lock_guard lock(mutex_);
+  std::unique_ptr<Worker>& state = workers_[worker];
+  if (state == nullptr) state = std::make_unique<Worker>();
+  return *state;
+}
+
+WorkerClocks::Worker& WorkerClocks::FindForPush(const Push& push) const {
+  Worker* found = Find(push.stamp.worker);
+  if (found == nullptr) RequireCurrent(Worker(), push.stamp.worker, push.incarnation);
+  return *found;
+}
+
+WorkerClocks::Joined WorkerClocks::Join(int64_t worker) {
+  Worker& state = FindOrAdd(worker);
+  std::lock_guard turn(state.turn);
+  std::lock_guard lock(state.mutex);
+  state.incarnation = ++incarnations_;
+  return {state.incarnation, state.last};
+}
+
+void WorkerClocks::Resume(std::span<const BatchStamp> stamps) {
+  std::map<int64_t, BatchStamp> by_worker;
+  for (const BatchStamp& stamp : stamps) {
+    if (stamp.seq < 0) {
+      Refuse(Code::kInvalidArgument, stamp.worker,
+             "the number of a batch must be >= 0, got " + std::to_string(stamp.seq) + "; leave the stamp out");
+    }
+    if (!by_worker.try_emplace(stamp.worker, stamp).second) {
+      Refuse(Code::kInvalidArgument, stamp.worker, "two stamps were given; give the last one of each worker");
+    }
+  }
+  for (const auto& [worker, stamp] : by_worker) FindOrAdd(worker);
+  std::lock_guard lock(mutex_);
+  for (const auto& [worker, state] : workers_) {
+    const auto given = by_worker.find(worker);
+    std::lock_guard state_lock(state->mutex);
+    state->was_resumed = state->was_resumed || state->incarnation != 0;
+    state->incarnation = 0;
+    state->last.reset();
+    if (given != by_worker.end()) state->last = std::move(given->second);
+  }
+}
+
+std::vector<BatchStamp> WorkerClocks::Stamps() const {
+  std::shared_lock lock(mutex_);
+  std::vector<BatchStamp> stamps;
+  for (const auto& [worker, state] : workers_) {
+    std::lock_guard state_lock(state->mutex);
+    if (state->last.has_value()) stamps.push_back(*state->last);
+  }
+  return stamps;
+}
+
+int64_t WorkerClocks::LastApplied(int64_t worker) const {
+  const Worker* state = Find(worker);
+  if (state == nullptr) return kNothingApplied;
+  std::lock_guard lock(state->mutex);
+  return state->last.has_value() ? state->last->seq : kNothingApplied;
+}
+
+void WorkerClocks::Require(int64_t worker, int64_t incarnation) const {
+  const Worker* state = Find(worker);
+  if (state == nullptr) return RequireCurrent(Worker(), worker, incarnation);
+  std::lock_guard lock(state->mutex);
+  RequireCurrent(*state, worker, incarnation);
+}
+
+void WorkerClocks::RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation) {
+  if (incarnation == state.incarnation && incarnation != 0) return;
+  const std::string number = std::to_string(incarnation), present = std::to_string(state.incarnation);
+  std::string message;
+  if (state.incarnation == 0 && !state.was_resumed) {
+    message = "incarnation " + number + " is unknown, the worker has not joined; join first";
+  } else if (state.incarnation == 0) {
+    message = "incarnation " + number + " is over: the store was resumed from a saved state; join again";
+  } else if (incarnation < state.incarnation) {
+    message = "this incarnation (" + number + ") is over, a later one (" + present + ") has joined; join again";
+  } else {
+    message = "incarnation " + number + " is unknown, the present one is " + present + "; join again";
+  }
+  Refuse(Code::kFailedPrecondition, worker, message);
+}
+
+WorkerClocks::Turn::Turn(WorkerClocks& clocks, const Push& push)
+    : worker_(clocks.FindForPush(push)), turn_(worker_.turn) {
+  RequirePossible(push);
+  std::unique_lock lock(worker_.mutex);
+  RequireCurrent(worker_, push.stamp.worker, push.incarnation);
+  const int64_t last = worker_.last.has_value() ? worker_.last->seq : kNothingApplied;
+  lock.unlock();
+  is_duplicate_ = push.stamp.seq <= last;
+  if (is_duplicate_) return;
+  if (push.first_seq <= last) RefusePartOfAnUpdate(push);
+  if (push.previous != last) RefuseGap(push, last);
+  stamp_ = push.stamp;
+}
+
+void WorkerClocks::Turn::Record() noexcept {
+  std::lock_guard lock(worker_.mutex);
+  worker_.last = std::move(stamp_);
+}
+
+}  // namespace monolith
