@@ -54,12 +54,17 @@ int64_t Times::Newest(int64_t begin, int64_t end) const {
   return *std::max_element(times_.begin() + begin, times_.begin() + end);
 }
 
-Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission)
+Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission, uint32_t max_row_epoch)
     : admission_(std::move(admission)),
       locks_(std::make_unique<BucketLock[]>(kNumBuckets)),
       buckets_(std::make_unique<Bucket[]>(kNumBuckets)),
-      rows_identity_(NewRowsIdentity()) {
+      rows_identity_(NewRowsIdentity()),
+      max_row_epoch_(max_row_epoch) {
   if (specs.empty()) throw Error(Code::kInvalidArgument, "a group needs at least one table");
+  if (max_row_epoch < 4 || max_row_epoch > kMaxRowEpoch) {
+    throw Error(Code::kInvalidArgument, "max_row_epoch must be in [4, " + std::to_string(kMaxRowEpoch) + "], got " +
+                                            std::to_string(max_row_epoch));
+  }
   for (size_t i = 0; i < specs.size(); ++i) {
     const TableSpec& spec = specs[i];
     if (spec.segments().empty()) throw Error(Code::kInvalidArgument, "table '" + spec.name + "' has no segments");
@@ -108,8 +113,7 @@ uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t ha
 }
 
 void Group::EraseRow(uint32_t bucket, Table& table, uint32_t row) {
-  const int64_t key = HeaderOf(table.rows.AtAllocated(row))->key;
-  buckets_[bucket].tombstones.push_back({key, table.number, clock_.epoch});
+  NoteRemoval(bucket, table, HeaderOf(table.rows.AtAllocated(row))->key);
   table.shards[bucket].Erase(table.rows, row, clock_);
 }
 
@@ -126,7 +130,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
       all ? shard.Forget() : shard.EraseAll(table->rows, clock_);
     }
     buckets_[number].filter.reset();
-    buckets_[number].tombstones = {};
+    std::vector<Tombstone>().swap(buckets_[number].tombstones);
   }
   if (all) rows_identity_ = NewRowsIdentity();
   for (auto& table : tables_) {
@@ -136,7 +140,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
     table->newest_time.store(0, std::memory_order_relaxed);
   }
   // What was removed left no tombstones: nobody may ask for changes across this point.
-  history_floor_ = AbsoluteEpoch(clock_.epoch);
+  history_floor_ = Now();
   AdvanceEpoch();
 }
 
@@ -172,7 +176,9 @@ TableStats Group::Stats(int table_number) const {
                       [&](const Tombstone& tombstone) { return tombstone.table == table.number; }));
     stats.tombstones += tombstones;
     stats.other_bytes += shard.MemoryBytes() + tombstones * sizeof(Tombstone);
-    if (bucket.filter != nullptr && table_number == 0) stats.other_bytes += bucket.filter->MemoryBytes();
+    if (table_number != 0) continue;  // what tables share counts for the first
+    stats.other_bytes += (bucket.tombstones.capacity() - bucket.tombstones.size()) * sizeof(Tombstone);
+    if (bucket.filter != nullptr) stats.other_bytes += bucket.filter->MemoryBytes();
   }
   stats.index_load = places == 0 ? 0.0 : static_cast<double>(stats.rows) / static_cast<double>(places);
   if (stats.rows > 0) {
