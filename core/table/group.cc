@@ -1,6 +1,7 @@
 #include "table/group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "base/error.h"
@@ -14,28 +15,6 @@ uint64_t NewRowsIdentity() {
 }
 
 }  // namespace
-
-Table::Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks)
-    : spec(std::move(table_spec)),
-      number(table_number),
-      digest(DigestOf(spec.SchemaText())),
-      rows(spec.row_bytes()),
-      index(blocks),
-      shards(std::make_unique<TableShard[]>(kNumBuckets)) {
-  for (uint32_t i = 0; i < kNumBuckets; ++i) shards[i].index.Use(&index, i);
-}
-
-int64_t Table::Size() const {
-  int64_t size = 0;
-  for (uint32_t i = 0; i < kNumBuckets; ++i) size += index.SizeOf(i);
-  return size;
-}
-
-void Table::RaiseNewestTime(int64_t time) {
-  int64_t newest = newest_time.load(std::memory_order_relaxed);
-  while (newest < time && !newest_time.compare_exchange_weak(newest, time, std::memory_order_relaxed)) {
-  }
-}
 
 Times::Times(std::span<const int64_t> times, int64_t num_ids) : times_(times) {
   if (times.size() != 1 && static_cast<int64_t>(times.size()) != num_ids) {

@@ -8,10 +8,8 @@
 // The group owns its tables, which never change after construction. Arrays belong to the caller and are not kept.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +22,7 @@
 #include "table/bucket_lock.h"
 #include "table/gate.h"
 #include "table/plan.h"
-#include "table/table_shard.h"
-#include "table/table_spec.h"
+#include "table/table.h"
 
 namespace monolith {
 
@@ -42,24 +39,6 @@ struct Bucket {                                // guarded by the bucket's lock, 
   std::unique_ptr<FilterSlice> filter_at_cut;  // as it was at the cut, iff filter_changed_since_cut
   bool filter_changed_since_cut = false;
   std::vector<Tombstone> tombstones;  // by epoch, ascending
-};
-
-struct Table {
-  // Small indexes take memory from `blocks`, which outlives the table.
-  Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
-
-  const TableSpec spec;
-  const uint32_t number;
-  const uint64_t digest;
-  RecordPool rows;
-  IndexMemory index;
-  std::unique_ptr<TableShard[]> shards;  // one per bucket
-  std::atomic<int64_t> newest_time{0};
-  std::atomic<uint64_t> evicted{0};
-  std::mutex cap_mutex;  // held while rows above the cap are evicted
-
-  int64_t Size() const;
-  void RaiseNewestTime(int64_t time);
 };
 
 // Times of a call: one for all ids, or one for each input position.

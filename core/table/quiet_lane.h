@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "base/prefetch.h"
-#include "table/group.h"
 #include "table/row_copy.h"
+#include "table/table.h"
 
 namespace monolith {
 

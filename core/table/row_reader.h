@@ -12,9 +12,9 @@
 #include <span>
 
 #include "table/gate.h"
-#include "table/group.h"
 #include "table/row_copy.h"
 #include "table/row_finder.h"
+#include "table/table.h"
 
 namespace monolith {
 
