@@ -69,7 +69,7 @@ const Table& Group::table(int number) const {
   return *tables_[number];
 }
 
-bool Group::KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
+bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
   if (admission_ == nullptr) return false;
   const uint32_t threshold = table.spec.min_counts.Of(id);
   if (threshold == 0) return false;

@@ -177,8 +177,8 @@ class Group {
   friend class RowWriter;
 
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
-  // True iff an id that is not in the table must stay out. Under the bucket's lock.
-  bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
+  // Counts an id that is not in the table; true iff it must stay out, for now. Under the bucket's lock.
+  bool IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
   // A new row with its payload unset, or with its initial one. Under the bucket's lock.

@@ -73,7 +73,7 @@ class RowWriter {
         return;
       }
       if (row == kNoRow) {
-        if (group.KeepsOut(id.bucket, id.table, id.id, id.hash, 1, step)) return;
+        if (group.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, 1, step)) return;
         row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
       } else {
         id.shard().BeforeChange(id.table.rows, row, group.clock_);
