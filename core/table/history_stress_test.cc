@@ -209,7 +209,10 @@ class Marker {
  public:
   explicit Marker(Group* group)
       : thread_([this, group] {
-          for (; !stop_; ++marks) group->Mark();
+          for (; !stop_; ++marks) {
+            group->Mark();
+            std::this_thread::yield();
+          }
         }) {}
   ~Marker() {
     stop_ = true;
