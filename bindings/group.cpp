@@ -245,12 +245,6 @@ void BindWrites(nb::class_<Group>& group) {
             return WithoutGil([&] { return self.Erase(table, Span(ids)); });
           },
           "table"_a, "ids"_a.noconvert())
-      .def(
-          "touch",
-          [](Group& self, int table, const In<int64_t>& ids) {
-            return WithoutGil([&] { return self.Touch(table, Span(ids)); });
-          },
-          "table"_a, "ids"_a.noconvert())
       .def("evict", &Group::Evict, nb::call_guard<nb::gil_scoped_release>(), "table"_a, "now"_a)
       .def("clear", &Group::Clear, nb::call_guard<nb::gil_scoped_release>())
       .def("clear_buckets", &Group::ClearBuckets, nb::call_guard<nb::gil_scoped_release>(), "begin"_a, "end"_a)
@@ -275,6 +269,12 @@ void BindHistory(nb::class_<Group>& group) {
       .def("last_mark", &Group::LastMark, nb::call_guard<nb::gil_scoped_release>())
       .def("history_floor", &Group::HistoryFloor, nb::call_guard<nb::gil_scoped_release>())
       .def("follow_history", &Group::FollowHistory, nb::call_guard<nb::gil_scoped_release>(), "followed"_a)
+      .def(
+          "touch",
+          [](Group& self, int table, const In<int64_t>& ids) {
+            return WithoutGil([&] { return self.Touch(table, Span(ids)); });
+          },
+          "table"_a, "ids"_a.noconvert())
       .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
       .def(
           "tombstones",

@@ -38,7 +38,8 @@ def assign(core: _core.Group, *values: int) -> None:
 
 
 def rows_and_removals(blocks: Iterable[RowBlock]) -> tuple[list[int], list[int]]:
-    rows, removals = [], []
+    rows: list[int] = []
+    removals: list[int] = []
     for block in blocks:
         (removals if block.kind is BlockKind.TOMBSTONE else rows).extend(block.keys.tolist())
     return sorted(rows), sorted(removals)
