@@ -14,7 +14,7 @@
 
 #include "bindings.h"
 #include "format/entry_dump_file.h"
-#include "format/entry_dump_group.h"
+#include "snapshot/entry_dump_group.h"
 #include "table/cut.h"
 
 namespace nb = nanobind;

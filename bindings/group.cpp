@@ -287,8 +287,20 @@ void BindWhole(nb::class_<Group>& group) {
       .def(
           "ids", [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); },
           "table"_a)
-      .def("stats", &StatsOf, "table"_a)
-      .def("mark", &Group::Mark, nb::call_guard<nb::gil_scoped_release>())
+      .def("stats", &StatsOf, "table"_a);
+}
+
+void BindHistory(nb::class_<Group>& group) {
+  group.def("mark", &Group::Mark, nb::call_guard<nb::gil_scoped_release>())
+      .def("last_mark", &Group::LastMark, nb::call_guard<nb::gil_scoped_release>())
+      .def("history_floor", &Group::HistoryFloor, nb::call_guard<nb::gil_scoped_release>())
+      .def("follow_history", &Group::FollowHistory, nb::call_guard<nb::gil_scoped_release>(), "followed"_a)
+      .def(
+          "touch",
+          [](Group& self, int table, const In<int64_t>& ids) {
+            return WithoutGil([&] { return self.Touch(table, Span(ids)); });
+          },
+          "table"_a, "ids"_a.noconvert())
       .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
       .def(
           "tombstones",
@@ -315,6 +327,7 @@ void BindGroup(nb::module_& m) {
   BindWrites(group);
   BindWorkers(group);
   BindWhole(group);
+  BindHistory(group);
 }
 
 }  // namespace monolith

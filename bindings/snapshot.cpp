@@ -1,11 +1,13 @@
 // Snapshot files: what Python needs to write the files of a cut and to put files into a group. Manifests are Python's.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +19,8 @@
 #include "format/crc32c.h"
 #include "format/file_io.h"
 #include "format/snapshot_io.h"
-#include "format/snapshot_restore.h"
 #include "format/summed_read.h"
+#include "snapshot/restore.h"
 #include "table/cut.h"
 #include "table/loader.h"
 #include "vector_array.h"
@@ -130,11 +132,11 @@ void BindSnapshot(nb::module_& m) {
   m.def(
       "write_snapshot_files",
       [](Cut& cut, const std::vector<PlannedFile>& files, uint64_t snapshot_id, bool state, bool drop_expired,
-         uint64_t bytes_per_second, int threads, TransferProgress& transfer) {
-        return WriteFiles(cut, files, {state, drop_expired}, {snapshot_id, bytes_per_second, threads}, transfer);
+         uint64_t bytes_per_second, int threads, TransferProgress& transfer, std::optional<uint64_t> since) {
+        return WriteFiles(cut, files, {state, drop_expired, since}, {snapshot_id, bytes_per_second, threads}, transfer);
       },
       "cut"_a, "files"_a, nb::kw_only(), "snapshot_id"_a, "state"_a, "drop_expired"_a, "bytes_per_second"_a,
-      "threads"_a, "transfer"_a);
+      "threads"_a, "transfer"_a, "since"_a = nb::none());
   m.def(
       "is_blank", [](const Group& group) { return Loader::IsBlank(group); }, "group"_a,
       nb::call_guard<nb::gil_scoped_release>());

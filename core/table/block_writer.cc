@@ -42,17 +42,19 @@ void BlockWriter::Add(const std::byte* record) {
   }
 }
 
-bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones, uint32_t since,
-                         uint32_t until, uint64_t epoch, std::string* block) {
-  std::vector<const Tombstone*> wanted;
+bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones,
+                         const RemovalRange& wanted, uint64_t epoch, std::string* block) {
+  std::vector<const Tombstone*> found;
   for (const Tombstone& tombstone : tombstones) {
-    if (tombstone.table == table.number && tombstone.epoch > since && tombstone.epoch <= until)
-      wanted.push_back(&tombstone);
+    if (tombstone.table == table.number && tombstone.epoch >= wanted.first && tombstone.epoch <= wanted.last)
+      found.push_back(&tombstone);
   }
-  if (wanted.empty()) return false;
-  RowBlockBuilder builder(HeaderFor(table, BlockKind::kTombstone, bucket, epoch), static_cast<uint32_t>(wanted.size()),
+  if (found.empty()) return false;
+  RowBlockBuilder builder(HeaderFor(table, BlockKind::kTombstone, bucket, epoch), static_cast<uint32_t>(found.size()),
                           std::move(*block));
-  for (const Tombstone* tombstone : wanted) builder.Add(tombstone->key, tombstone->epoch);
+  for (const Tombstone* tombstone : found) {
+    builder.Add(tombstone->key, static_cast<uint32_t>(wanted.base + tombstone->epoch));
+  }
   *block = builder.Finish();
   return true;
 }

@@ -27,8 +27,15 @@ class BlockWriter {
   RowBlockBuilder builder_;
 };
 
-// Tombstones of one table in a bucket after `since`, as one block; false and nothing when there are none.
-bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones, uint32_t since,
-                         uint32_t until, uint64_t epoch, std::string* block);
+// Which removals are wanted, by row epoch, and the epoch that these count from.
+struct RemovalRange {
+  uint32_t first;
+  uint32_t last;
+  uint64_t base;
+};
+
+// Wanted tombstones of one table in a bucket, as one block; false and nothing when there are none.
+bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones,
+                         const RemovalRange& wanted, uint64_t epoch, std::string* block);
 
 }  // namespace monolith

@@ -7,11 +7,13 @@
 #include "base/error.h"
 #include "format/row_block.h"
 #include "table/block_writer.h"
+#include "table/changed_rows.h"
 
 namespace monolith {
 
 // Reads the buckets of a cut one after another. Within a bucket: the filter, then for each table its tombstones, its
-// rows as they are found, and the images of rows that changed before they were found.
+// rows as they are found, and the images of rows that changed before they were found. Epochs are looked at inside the
+// gate, where they cannot be renumbered.
 class CutSource final : public BlockSource {
  public:
   CutSource(Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options)
@@ -22,15 +24,15 @@ class CutSource final : public BlockSource {
       switch (stage_) {
         case Stage::kFilter:
           stage_ = Stage::kTombstones;
-          if (Filter(block)) return true;
+          if (!options_.since && Filter(block)) return true;
           break;
         case Stage::kTombstones:
           stage_ = Stage::kRows;
-          from_ = 0;
           if (Tombstones(block)) return true;
           break;
         case Stage::kRows:
           if (Rows(block)) return true;
+          TakeImages();
           stage_ = Stage::kImages;
           break;
         case Stage::kImages:
@@ -45,6 +47,12 @@ class CutSource final : public BlockSource {
  private:
   enum class Stage { kFilter, kTombstones, kRows, kImages };
   static constexpr uint32_t kRowsPerHold = 64;
+
+  struct Hold {
+    Hold(Group& group, uint32_t bucket) : call(group.gate_), guard(group.locks_[bucket], Access::kReads) {}
+    Gate::Shared call;
+    BucketGuard guard;
+  };
 
   Table& table() { return *group_.tables_[table_]; }
   TableShard& shard() { return table().shards[bucket_]; }
@@ -72,10 +80,15 @@ class CutSource final : public BlockSource {
     return true;
   }
 
+  // The row epochs that are wanted begin here, and end with the cut's; good as long as a Hold.
+  uint32_t First() const { return options_.since ? group_.FirstRowEpochAfter(*options_.since) : 0; }
+
+  // Also finds out which rows there are to be seen.
   bool Tombstones(std::string* block) {
-    Bucket& bucket = group_.buckets_[bucket_];
-    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
-    return BuildTombstoneBlock(table(), bucket_, bucket.tombstones, 0, cut_.row_epoch_, cut_.epoch_, block);
+    const Hold hold(group_, bucket_);
+    rows_.Begin(shard(), First());
+    const RemovalRange wanted{First(), group_.clock_.cut_epoch, group_.epoch_base_};
+    return BuildTombstoneBlock(table(), bucket_, group_.buckets_[bucket_].tombstones, wanted, cut_.epoch_, block);
   }
 
   bool Wanted(const std::byte* record) {
@@ -85,17 +98,17 @@ class CutSource final : public BlockSource {
 
   // The next block of rows that have not changed since the cut, read a few to a hold.
   bool Rows(std::string* block) {
-    if (from_ == kNoRow) return false;
+    if (rows_.AtEnd()) return false;
     BlockWriter writer(table(), bucket_, options_.state, cut_.epoch_, MostRows(), std::move(*block));
-    while (from_ != kNoRow && writer.count() + kRowsPerHold <= writer.max_rows()) {
-      BucketGuard guard(group_.locks_[bucket_], Access::kReads);
-      from_ = shard().VisitFrom(table().rows, from_, kRowsPerHold, [&](uint32_t row) {
-        const std::byte* record = table().rows.AtAllocated(row);
-        if (EpochOf(*HeaderOf(record)) <= cut_.row_epoch_ && Wanted(record)) writer.Add(record);
+    while (!rows_.AtEnd() && writer.count() + kRowsPerHold <= writer.max_rows()) {
+      const Hold hold(group_, bucket_);
+      const uint32_t first = First(), last = group_.clock_.cut_epoch;
+      rows_.Step(shard(), table().rows, kRowsPerHold, [&](const std::byte* record) {
+        const uint32_t epoch = EpochOf(*HeaderOf(record));
+        if (epoch >= first && epoch <= last && Wanted(record)) writer.Add(record);
       });
-      shard().AdvanceCut(from_);
+      shard().AdvanceCut(rows_.next());
     }
-    if (from_ == kNoRow) TakeImages();
     const bool any = writer.count() > 0;
     *block = writer.Finish();
     return any;
@@ -104,12 +117,14 @@ class CutSource final : public BlockSource {
   // Room for a whole block, or for all rows of a smaller shard; rows that have not changed only become fewer.
   uint32_t MostRows() {
     BucketGuard guard(group_.locks_[bucket_], Access::kReads);
-    return std::min(BlockWriter::kRowsPerBlock, shard().size() + 2 * kRowsPerHold);
+    return std::min(BlockWriter::kRowsPerBlock, rows_.MostLeft(shard()) + 2 * kRowsPerHold);
   }
 
+  // From here on nothing renumbers the epochs in the images.
   void TakeImages() {
-    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
+    const Hold hold(group_, bucket_);
     images_ = shard().TakeImages();
+    first_in_images_ = First();
     image_ = 0;
   }
 
@@ -119,7 +134,7 @@ class CutSource final : public BlockSource {
     BlockWriter writer(table(), bucket_, options_.state, cut_.epoch_, BlockWriter::kRowsPerBlock, std::move(*block));
     for (; image_ * record_bytes < images_.size() && !writer.IsFull(); ++image_) {
       const std::byte* record = images_.data() + image_ * record_bytes;
-      if (Wanted(record)) writer.Add(record);
+      if (EpochOf(*HeaderOf(record)) >= first_in_images_ && Wanted(record)) writer.Add(record);
     }
     const bool any = writer.count() > 0;
     *block = writer.Finish();
@@ -133,15 +148,15 @@ class CutSource final : public BlockSource {
   const uint32_t end_;
   Stage stage_ = Stage::kFilter;
   size_t table_ = 0;
-  uint32_t from_ = 0;
+  ChangedRows rows_;
   std::vector<std::byte> images_;
+  uint32_t first_in_images_ = 0;
   size_t image_ = 0;
 };
 
 Cut::Cut(Group& group)
     : group_(group),
-      epoch_(group.AbsoluteEpoch(group.clock_.epoch)),
-      row_epoch_(group.clock_.epoch),
+      epoch_(group.Now()),
       stamps_(group.workers_.Stamps()),
       claimed_(std::make_unique<std::atomic<bool>[]>(kNumBuckets)) {
   for (const auto& table : group.tables_) {
@@ -155,6 +170,7 @@ Cut::~Cut() { Release(); }
 std::unique_ptr<BlockSource> Cut::Blocks(uint32_t begin, uint32_t end, const CutOptions& options) {
   if (begin > end || end > kNumBuckets) throw Error(Code::kInvalidArgument, "buckets must be a range in [0, 1024]");
   if (released_) throw Error(Code::kFailedPrecondition, "the cut was released and can no longer be read");
+  if (options.since) CheckSince(*options.since);
   for (uint32_t bucket = begin; bucket < end; ++bucket) {
     if (claimed_[bucket].exchange(true)) {
       throw Error(Code::kFailedPrecondition,
@@ -162,6 +178,15 @@ std::unique_ptr<BlockSource> Cut::Blocks(uint32_t begin, uint32_t end, const Cut
     }
   }
   return std::make_unique<CutSource>(*this, begin, end, options);
+}
+
+void Cut::CheckSince(uint64_t since) const {
+  if (since > epoch_) {
+    throw Error(Code::kInvalidArgument, "epoch " + std::to_string(since) + " comes after this cut, which is of epoch " +
+                                            std::to_string(epoch_) + "; expected a mark before the cut");
+  }
+  Gate::Shared call(group_.gate_);
+  group_.CheckSince(since, group_.cut_floor_);
 }
 
 void Cut::Release() {
@@ -173,8 +198,10 @@ std::unique_ptr<Cut> Group::OpenCut() {
   if (clock_.cut_is_open) {
     throw Error(Code::kFailedPrecondition, "a cut is open already; release it before taking another");
   }
-  if (clock_.epoch == kMaxRowEpoch) AdvanceEpoch();
   std::unique_ptr<Cut> cut(new Cut(*this));
+  KeepRemovals();
+  cut_mark_ = cut->epoch();
+  cut_floor_ = history_floor_;
   clock_.cut_epoch = clock_.epoch;
   clock_.cut_is_open = true;
   AdvanceEpoch();
@@ -193,6 +220,7 @@ void Group::CloseCut() {
     buckets_[number].filter_at_cut.reset();
     buckets_[number].filter_changed_since_cut = false;
   }
+  DropForgotten();
 }
 
 }  // namespace monolith

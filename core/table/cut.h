@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "format/block_source.h"
@@ -19,6 +20,9 @@ namespace monolith {
 struct CutOptions {
   bool state = true;          // false: serving blocks
   bool drop_expired = false;  // leave out rows that have expired by their table's newest time at the cut
+  // Only rows and tombstones of a later epoch, and no filters; 0: all rows and all tombstones kept. Rows may be more
+  // when that epoch is further back than rows can tell.
+  std::optional<uint64_t> since = std::nullopt;
 };
 
 class Cut {
@@ -34,7 +38,8 @@ class Cut {
   const std::vector<BatchStamp>& stamps() const { return stamps_; }
 
   // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition
-  // when one of the buckets was asked for before or the cut was released.
+  // when one of the buckets was asked for before, the cut was released, or the history after `since` was forgotten
+  // before the cut; kInvalidArgument when `since` comes after the cut.
   std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options);
   void Release();
 
@@ -42,10 +47,10 @@ class Cut {
   friend class CutSource;
   friend class Group;
   explicit Cut(Group& group);
+  void CheckSince(uint64_t since) const;
 
   Group& group_;
-  uint64_t epoch_;
-  uint32_t row_epoch_;
+  const uint64_t epoch_;
   std::vector<int64_t> counts_;
   std::vector<int64_t> newest_times_;
   std::vector<BatchStamp> stamps_;

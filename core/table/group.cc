@@ -1,6 +1,7 @@
 #include "table/group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 
 #include "base/error.h"
@@ -14,28 +15,6 @@ uint64_t NewRowsIdentity() {
 }
 
 }  // namespace
-
-Table::Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks)
-    : spec(std::move(table_spec)),
-      number(table_number),
-      digest(DigestOf(spec.SchemaText())),
-      rows(spec.row_bytes()),
-      index(blocks),
-      shards(std::make_unique<TableShard[]>(kNumBuckets)) {
-  for (uint32_t i = 0; i < kNumBuckets; ++i) shards[i].index.Use(&index, i);
-}
-
-int64_t Table::Size() const {
-  int64_t size = 0;
-  for (uint32_t i = 0; i < kNumBuckets; ++i) size += index.SizeOf(i);
-  return size;
-}
-
-void Table::RaiseNewestTime(int64_t time) {
-  int64_t newest = newest_time.load(std::memory_order_relaxed);
-  while (newest < time && !newest_time.compare_exchange_weak(newest, time, std::memory_order_relaxed)) {
-  }
-}
 
 Times::Times(std::span<const int64_t> times, int64_t num_ids) : times_(times) {
   if (times.size() != 1 && static_cast<int64_t>(times.size()) != num_ids) {
@@ -54,12 +33,17 @@ int64_t Times::Newest(int64_t begin, int64_t end) const {
   return *std::max_element(times_.begin() + begin, times_.begin() + end);
 }
 
-Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission)
+Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission, uint32_t max_row_epoch)
     : admission_(std::move(admission)),
       locks_(std::make_unique<BucketLock[]>(kNumBuckets)),
       buckets_(std::make_unique<Bucket[]>(kNumBuckets)),
-      rows_identity_(NewRowsIdentity()) {
+      rows_identity_(NewRowsIdentity()),
+      max_row_epoch_(max_row_epoch) {
   if (specs.empty()) throw Error(Code::kInvalidArgument, "a group needs at least one table");
+  if (max_row_epoch < 4 || max_row_epoch > kMaxRowEpoch) {
+    throw Error(Code::kInvalidArgument, "max_row_epoch must be in [4, " + std::to_string(kMaxRowEpoch) + "], got " +
+                                            std::to_string(max_row_epoch));
+  }
   for (size_t i = 0; i < specs.size(); ++i) {
     const TableSpec& spec = specs[i];
     if (spec.segments().empty()) throw Error(Code::kInvalidArgument, "table '" + spec.name + "' has no segments");
@@ -85,7 +69,7 @@ const Table& Group::table(int number) const {
   return *tables_[number];
 }
 
-bool Group::KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
+bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
   if (admission_ == nullptr) return false;
   const uint32_t threshold = table.spec.min_counts.Of(id);
   if (threshold == 0) return false;
@@ -108,8 +92,7 @@ uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t ha
 }
 
 void Group::EraseRow(uint32_t bucket, Table& table, uint32_t row) {
-  const int64_t key = HeaderOf(table.rows.AtAllocated(row))->key;
-  buckets_[bucket].tombstones.push_back({key, table.number, clock_.epoch});
+  NoteRemoval(bucket, table, HeaderOf(table.rows.AtAllocated(row))->key);
   table.shards[bucket].Erase(table.rows, row, clock_);
 }
 
@@ -126,7 +109,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
       all ? shard.Forget() : shard.EraseAll(table->rows, clock_);
     }
     buckets_[number].filter.reset();
-    buckets_[number].tombstones = {};
+    std::vector<Tombstone>().swap(buckets_[number].tombstones);
   }
   if (all) rows_identity_ = NewRowsIdentity();
   for (auto& table : tables_) {
@@ -136,7 +119,7 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
     table->newest_time.store(0, std::memory_order_relaxed);
   }
   // What was removed left no tombstones: nobody may ask for changes across this point.
-  history_floor_ = AbsoluteEpoch(clock_.epoch);
+  history_floor_ = Now();
   AdvanceEpoch();
 }
 
@@ -177,7 +160,9 @@ TableStats Group::Stats(int table_number) const {
                       [&](const Tombstone& tombstone) { return tombstone.table == table.number; }));
     stats.tombstones += tombstones;
     stats.other_bytes += shard.MemoryBytes() + tombstones * sizeof(Tombstone);
-    if (bucket.filter != nullptr && table_number == 0) stats.other_bytes += bucket.filter->MemoryBytes();
+    if (table_number != 0) continue;  // what tables share counts for the first
+    stats.other_bytes += (bucket.tombstones.capacity() - bucket.tombstones.size()) * sizeof(Tombstone);
+    if (bucket.filter != nullptr) stats.other_bytes += bucket.filter->MemoryBytes();
   }
   stats.index_load = places == 0 ? 0.0 : static_cast<double>(stats.rows) / static_cast<double>(places);
   if (stats.rows > 0) {

@@ -8,10 +8,8 @@
 // The group owns its tables, which never change after construction. Arrays belong to the caller and are not kept.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +22,7 @@
 #include "table/bucket_lock.h"
 #include "table/gate.h"
 #include "table/plan.h"
-#include "table/table_shard.h"
-#include "table/table_spec.h"
+#include "table/table.h"
 #include "table/worker_clock.h"
 
 namespace monolith {
@@ -43,24 +40,6 @@ struct Bucket {                                // guarded by the bucket's lock, 
   std::unique_ptr<FilterSlice> filter_at_cut;  // as it was at the cut, iff filter_changed_since_cut
   bool filter_changed_since_cut = false;
   std::vector<Tombstone> tombstones;  // by epoch, ascending
-};
-
-struct Table {
-  // Small indexes take memory from `blocks`, which outlives the table.
-  Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
-
-  const TableSpec spec;
-  const uint32_t number;
-  const uint64_t digest;
-  RecordPool rows;
-  IndexMemory index;
-  std::unique_ptr<TableShard[]> shards;  // one per bucket
-  std::atomic<int64_t> newest_time{0};
-  std::atomic<uint64_t> evicted{0};
-  std::mutex cap_mutex;  // held while rows above the cap are evicted
-
-  int64_t Size() const;
-  void RaiseNewestTime(int64_t time);
 };
 
 // Times of a call: one for all ids, or one for each input position.
@@ -122,8 +101,10 @@ struct TableStats {
 
 class Group {
  public:
-  // Table names are distinct and ascending. `admission` may be null: every id is let in.
-  Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission);
+  // Table names are distinct and ascending. `admission` may be null: every id is let in. Tests lower `max_row_epoch`,
+  // which is at least 4, to see row epochs start over.
+  Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission,
+        uint32_t max_row_epoch = kMaxRowEpoch);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -149,12 +130,18 @@ class Group {
   // With a push, its stamp changes together with the rows, and nothing is done for one that was applied before; the
   // rules are those of WorkerClocks::Turn. What throws records no stamp.
   Applied Apply(const Plan& plan, const Update& update, const Push* push = nullptr);
+  // What Apply() would say of the push alone: true for one that was applied before. Throws as it would, changes
+  // nothing.
+  bool IsDuplicate(const Push& push);
   // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written.
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
                  bool add, int64_t step);
   // status: 1 existed, 0 inserted.
   void Reinitialize(int table, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status);
   int64_t Erase(int table, std::span<const int64_t> ids);
+  // Counts rows as changed now, and ids that have none as removed now; weights, state, times and frequencies stay.
+  // Returns how many rows there are.
+  int64_t Touch(int table, std::span<const int64_t> ids);
   // Removes what expired by `now`; -1 = each table's newest time. table -1 = all.
   int64_t Evict(int table, int64_t now);
   void Clear() { ClearBuckets(0, kNumBuckets); }
@@ -168,11 +155,25 @@ class Group {
   void RequireCurrent(int64_t worker, int64_t incarnation) const { workers_.Require(worker, incarnation); }
 
   // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned
-  // have a later epoch than it returned.
+  // have a later epoch than it returned. Removals are kept while history is followed or a cut is open, and only then:
+  // what was removed at another time cannot be asked for. Calls that take `since` throw kFailedPrecondition when that
+  // history is no longer kept, and kInvalidArgument for an epoch that no mark has closed yet.
   uint64_t Mark();
-  // Tombstones, then rows, changed after `since`, in their state at the time they are read. Must not outlive the group.
+  uint64_t LastMark() const;  // 0: none yet
+  // The earliest epoch that can be asked for, besides 0; above LastMark() while nothing is kept.
+  uint64_t HistoryFloor() const;
+  // The epoch of the open cut, at which a reader may still begin; none if no cut is open.
+  std::optional<uint64_t> OpenCutEpoch() const;
+  // While history is followed, shards also list their changed rows, so that reading changes need not look at all rows.
+  // Switched on: later epochs can be asked for, beside an open cut also what comes after it. Switched off: everything
+  // is dropped, beside an open cut when that closes.
+  void FollowHistory(bool followed);
+  // Tombstones, then rows, changed after `since`, in their state at the time they are read. After a mark that is more
+  // epochs back than rows can tell, all of them. Must not outlive the group; reading on throws once the history was
+  // dropped.
   std::unique_ptr<BlockSource> Changes(uint64_t since, uint32_t begin, uint32_t end, bool state);
   std::vector<int64_t> Tombstones(int table, uint64_t since) const;
+  // Nobody will ask for what comes before this mark. An open cut still has what it needs until it closes.
   void Forget(uint64_t before);
   // Freezes the present state for reading. Throws kFailedPrecondition while another cut is open.
   std::unique_ptr<Cut> OpenCut();
@@ -201,8 +202,8 @@ class Group {
   friend class RowWriter;
 
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
-  // True iff an id that is not in the table must stay out. Under the bucket's lock.
-  bool KeepsOut(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
+  // Counts an id that is not in the table; true iff it must stay out, for now. Under the bucket's lock.
+  bool IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
   // A new row with its payload unset, or with its initial one. Under the bucket's lock.
@@ -211,14 +212,28 @@ class Group {
   }
   uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
   void EraseRow(uint32_t bucket, Table& table, uint32_t row);
+  // An id was removed, or counts as removed, now. Under the bucket's lock.
+  void NoteRemoval(uint32_t bucket, const Table& table, int64_t id) {
+    if (clock_.keeps_removals) buckets_[bucket].tombstones.push_back({id, table.number, clock_.epoch});
+  }
   // Erases the rows for which dies(header) holds, in bucket order, in short holds of each lock.
   template <typename Dies>
   int64_t EraseWhere(Table& table, Dies&& dies);
   void EnforceCap(Table& table);
   uint64_t AbsoluteEpoch(uint32_t epoch) const { return epoch_base_ + epoch; }
-  // The row epoch that stands for `since`. Throws kFailedPrecondition when that history was forgotten.
-  uint32_t RowEpoch(uint64_t since) const;
+  uint64_t Now() const { return AbsoluteEpoch(clock_.epoch); }
+  uint64_t Floor() const { return clock_.keeps_removals ? history_floor_ : Now(); }
+  // Throws what calls with `since` throw. `floor` is the earliest that can be asked for.
+  void CheckSince(uint64_t since, uint64_t floor) const;
+  // Rows and tombstones of this row epoch or a later one may have changed after `since`; no others have.
+  uint32_t FirstRowEpochAfter(uint64_t since) const {
+    return since == 0 || since < epoch_base_ ? 0 : static_cast<uint32_t>(since - epoch_base_) + 1;
+  }
+  // Closes the current epoch. As all that follow, REQUIRES that the caller is alone.
   void AdvanceEpoch();
+  void MoveEpochBase();
+  void KeepRemovals();
+  void DropForgotten();
   void CloseCut();
 
   BlockArena index_blocks_;  // of all tables, many of which may be small
@@ -232,8 +247,12 @@ class Group {
   WorkerClocks workers_;  // stamps change inside the gate, like rows
   HistoryClock clock_;
   uint64_t rows_identity_;  // no other group's, and new after every clear: row numbers mean nothing elsewhere
-  uint64_t epoch_base_ = 0;
-  uint64_t history_floor_ = 0;  // removals up to here were forgotten
+  const uint32_t max_row_epoch_;
+  uint64_t epoch_base_ = 0;  // epochs of rows count from here; row epoch 0 is here or before
+  bool is_followed_ = false;
+  uint64_t history_floor_ = 0;  // iff removals are kept: of those up to here some are missing
+  uint64_t cut_mark_ = 0;       // epoch of the open cut
+  uint64_t cut_floor_ = 0;      // history_floor_ when the open cut was taken
 };
 
 }  // namespace monolith

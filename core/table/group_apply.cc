@@ -62,7 +62,7 @@ class Applier {
   [[gnu::always_inline]] void Visit(const PlannedId& id, AppliedSum& applied) {
     const float* gradient = gradients_.Of(id.place, id.table_place);
     const Rule& rule = rules_[id.table_place];
-    if (id.record == nullptr || rule.optimizer == nullptr) return VisitWithCare(id, gradient, applied);
+    if (id.record == nullptr || rule.optimizer == nullptr) return ApplyGeneral(id, gradient, applied);
     id.shard().BeforeChange(id.record, id.row, id.table.rows, group_.clock_);
     std::byte* payload = PayloadOf(id.record);
     rule.optimizer->Update(rule.context, reinterpret_cast<float*>(payload), payload + rule.state_offset, gradient);
@@ -78,8 +78,8 @@ class Applier {
     int state_offset = 0;
   };
 
-  // A row that is new, or a table with more than a Rule says.
-  [[gnu::noinline]] void VisitWithCare(const PlannedId& id, const float* gradient, AppliedSum& applied) {
+  // The general case: a row that is new, or a table with more than a Rule says.
+  [[gnu::noinline]] void ApplyGeneral(const PlannedId& id, const float* gradient, AppliedSum& applied) {
     const TableSpec& spec = id.table.spec;
     if (spec.nonfinite == NonFinite::kSkip && !AllFinite(gradient, spec.dim())) {
       ++applied.skipped;
@@ -173,7 +173,7 @@ class Applier {
   // been touched, and reading back there what was just written would wait for it.
   std::byte* LearnNew(const PlannedId& id, const float* gradient) {
     const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
-    if (group_.KeepsOut(id.bucket, id.table, id.id, id.hash, count, update_.step)) return nullptr;
+    if (group_.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, count, update_.step)) return nullptr;
     const uint32_t row = group_.InsertUnset(id.bucket_number, id.table, id.id, id.hash);
     std::byte* record = id.table.rows.AtAllocated(row);
     auto* payload = reinterpret_cast<std::byte*>(Scratch() + max_dim_);

@@ -15,6 +15,7 @@ const std::vector<int64_t> kOneTime = {kStartTime};
 
 TEST(GroupDuplicatesTest, AnIdIsErasedOnceHoweverOftenItIsNamed) {
   const std::unique_ptr<Group> group = MakeTestGroup();
+  group->FollowHistory(true);
   const std::vector<int64_t> ids = {5, 6, 5, 5, INT64_MIN, 6};
   group->Assign(1, ids, std::vector<float>(ids.size() * kSgdDim, 1.0f), kOneTime, false, 0);
   EXPECT_EQ(group->Ids(1).size(), 3u);

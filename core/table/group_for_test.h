@@ -36,6 +36,7 @@ struct GroupOptions {
   uint32_t sgd_min_count = 0;  // of table 1; above 0 the group gets an admission filter
   uint32_t expire_days = 36500;
   uint64_t max_rows = 0;
+  uint32_t max_row_epoch = kMaxRowEpoch;
 };
 
 inline TableSpec MakeTestSpec(const std::string& name, int dim, const Kernel& optimizer, const GroupOptions& options) {
@@ -58,7 +59,7 @@ inline std::unique_ptr<Group> MakeTestGroup(const GroupOptions& options = {}) {
   if (options.sgd_min_count > 0) {
     filter = MakeAdmissionFilter("sliding_hash", Params({{"capacity", 1 << 20}, {"split_num", 7}}));
   }
-  return std::make_unique<Group>(std::move(specs), std::move(filter));
+  return std::make_unique<Group>(std::move(specs), std::move(filter), options.max_row_epoch);
 }
 
 // Runs `work(thread number)` on so many threads at once and waits for all.
@@ -169,6 +170,13 @@ inline void AddBlock(const std::string& bytes, Content* content) {
     const bool is_new = content->rows.try_emplace({header.table, block.key(i)}, std::move(text)).second;
     EXPECT_TRUE(is_new) << "row of " << block.key(i) << " came twice";
   }
+}
+
+// Without the epochs of removals.
+inline std::set<std::pair<uint32_t, int64_t>> RemovedIn(const Content& content) {
+  std::set<std::pair<uint32_t, int64_t>> removed;
+  for (const auto& [table, key, epoch] : content.tombstones) removed.emplace(table, key);
+  return removed;
 }
 
 inline Content ReadAll(BlockSource* source) {

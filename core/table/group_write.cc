@@ -1,4 +1,4 @@
-// Group's writing calls other than Apply: assign, reinitialize, erase, evict.
+// Group's writing calls other than Apply: assign, reinitialize, erase, touch, evict.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -34,10 +34,11 @@ bool IsAlmostZero(const float* values, int count) {
 // last.
 class RowWriter {
  public:
-  RowWriter(Group& group, int table, std::span<const int64_t> ids)
+  // `each_once`: equal ids are visited once.
+  RowWriter(Group& group, int table, std::span<const int64_t> ids, bool each_once = false)
       : group_(group),
         table_(group.MutableTable(table)),
-        plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, false)) {}
+        plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, each_once)) {}
 
   int64_t Assign(std::span<const float> values, const Times& times, bool add, int64_t step) {
     AssignVisitor visitor{group_, plan_, values, times, add, step};
@@ -49,6 +50,10 @@ class RowWriter {
   }
   int64_t Erase() {
     EraseVisitor visitor{group_};
+    return Walk(visitor);
+  }
+  int64_t Touch() {
+    TouchVisitor visitor{group_};
     return Walk(visitor);
   }
 
@@ -68,7 +73,7 @@ class RowWriter {
         return;
       }
       if (row == kNoRow) {
-        if (group.KeepsOut(id.bucket, id.table, id.id, id.hash, 1, step)) return;
+        if (group.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, 1, step)) return;
         row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash);
       } else {
         id.shard().BeforeChange(id.table.rows, row, group.clock_);
@@ -134,6 +139,16 @@ class RowWriter {
     Group& group;
   };
 
+  struct TouchVisitor {
+    explicit TouchVisitor(Group& the_group) : group(the_group) {}
+    void Visit(const PlannedId& id, Count& there) const {
+      if (id.row == kNoRow) return group.NoteRemoval(id.bucket_number, id.table, id.id);
+      id.shard().BeforeChange(id.table.rows, id.row, group.clock_);
+      ++there.value;
+    }
+    Group& group;
+  };
+
   static int64_t SizeOf(std::span<const int64_t> ids) { return static_cast<int64_t>(ids.size()); }
 
   template <typename AnyVisitor>
@@ -175,6 +190,12 @@ int64_t Group::Erase(int table_number, std::span<const int64_t> ids) {
   table(table_number);
   Gate::Writing call(gate_);
   return RowWriter(*this, table_number, ids).Erase();
+}
+
+int64_t Group::Touch(int table_number, std::span<const int64_t> ids) {
+  table(table_number);
+  Gate::Writing call(gate_);
+  return RowWriter(*this, table_number, ids, true).Touch();
 }
 
 template <typename Dies>

@@ -204,9 +204,81 @@ uint64_t Follow(Group* group, Group* copy, uint64_t since) {
   return mark;
 }
 
+// Closes epochs all the time, so that those of rows start over again and again.
+class Marker {
+ public:
+  explicit Marker(Group* group)
+      : thread_([this, group] {
+          for (; !stop_; ++marks) {
+            group->Mark();
+            std::this_thread::yield();
+          }
+        }) {}
+  ~Marker() {
+    stop_ = true;
+    thread_.join();
+  }
+  void WaitForMarks(int count) const {
+    for (const int until = marks + count; marks < until;) std::this_thread::yield();
+  }
+
+  std::atomic<int> marks{0};
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+TEST(CutStressTest, ACutStaysExactWhileEpochsStartOver) {
+  constexpr uint32_t kFewEpochs = 12;
+  const std::unique_ptr<Group> group = MakeTestGroup({.expire_days = 1, .max_row_epoch = kFewEpochs});
+  group->FollowHistory(true);
+  Writers writers(group.get(), 2);
+  const Marker marker(group.get());
+  for (int round = 0; round < 6; ++round) {
+    writers.WaitForCalls(10);
+    Content at_rest;
+    std::unique_ptr<Cut> cut;
+    {
+      const Gate::Alone paused(writers.pause);
+      at_rest = ReadInParallel(group->OpenCut().get(), 1);
+      ASSERT_EQ(at_rest.rows, RowsOf(*group).rows);
+      cut = group->OpenCut();
+    }
+    writers.WaitForCalls(round * 5);
+    marker.WaitForMarks(static_cast<int>(kFewEpochs) * round);
+    if (round % 2 == 0) group->Forget(cut->epoch());
+    const Content under_fire = ReadInParallel(cut.get(), 2);
+    ASSERT_EQ(under_fire.rows, at_rest.rows);
+    ASSERT_EQ(RemovedIn(under_fire), RemovedIn(at_rest));
+  }
+}
+
+TEST(ChangesStressTest, ACopyEndsUpEqualWhileEpochsStartOver) {
+  constexpr uint32_t kFewEpochs = 12;
+  const std::unique_ptr<Group> group = MakeTestGroup({.expire_days = 1, .max_row_epoch = kFewEpochs});
+  const std::unique_ptr<Group> copy = MakeTestGroup();
+  group->FollowHistory(true);
+  uint64_t since = 0;
+  {
+    Writers writers(group.get(), 2);
+    const Marker marker(group.get());
+    for (int round = 0; round < 12; ++round) {
+      writers.WaitForCalls(3);
+      since = Follow(group.get(), copy.get(), since);
+      if (round % 3 != 2) group->Forget(since);
+      if (round % 4 == 3) ReadInParallel(group->OpenCut().get(), 1);
+    }
+  }
+  Follow(group.get(), copy.get(), since);
+  EXPECT_FALSE(RowsOf(*group).rows.empty());
+  EXPECT_EQ(RowsOf(*copy).rows, RowsOf(*group).rows);
+}
+
 TEST(ChangesStressTest, ACopyThatFollowsTheChangesEndsUpEqual) {
   const std::unique_ptr<Group> group = MakeTestGroup({.sgd_min_count = 2, .expire_days = 1});
   const std::unique_ptr<Group> copy = MakeTestGroup();
+  group->FollowHistory(true);
   Writers writers(group.get(), 3);
   std::atomic<bool> stop{false};
   std::thread reader([&] {
@@ -233,6 +305,7 @@ TEST(ChangesStressTest, EveryRemovalIsATombstoneAfterItsMark) {
   std::vector<int64_t> ids(2000);
   std::iota(ids.begin(), ids.end(), -1000);
   ApplyStep(group.get(), ids, 1.0f, kStartTime, false);
+  group->FollowHistory(true);
   const uint64_t mark = group->Mark();
   const std::vector<int64_t> first_half(ids.begin(), ids.begin() + 1000);
   RunThreads(4, [&](int t) {

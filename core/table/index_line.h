@@ -19,7 +19,7 @@ inline constexpr int kLineEntries = 12;
 
 struct alignas(64) IndexLine {
   uint8_t tags[kLineEntries];  // 0 = empty
-  uint16_t zero;               // whoever takes a line for a row sees one that is not live (table/quiet_lane.h)
+  uint16_t zero;               // whoever takes a line for a row sees one that is not live (table/fast_row_reader.h)
   uint16_t passed;             // entries stored in later lines because this one was full
   uint32_t rows[kLineEntries];
 };

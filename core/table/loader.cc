@@ -260,7 +260,7 @@ void Loader::WriteTombstones(const RowBlockView& block) {
     if (row != kNoRow) {
       group_.EraseRow(number, table, row);
     } else {
-      group_.buckets_[number].tombstones.push_back({block.key(i), table.number, group_.clock_.epoch});
+      group_.NoteRemoval(number, table, block.key(i));
     }
   }
 }

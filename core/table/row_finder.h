@@ -13,7 +13,8 @@
 #include <cstdint>
 
 #include "base/prefetch.h"
-#include "table/group.h"
+#include "table/bucket_lock.h"
+#include "table/table.h"
 
 namespace monolith {
 

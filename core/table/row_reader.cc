@@ -1,6 +1,6 @@
 #include "table/row_reader.h"
 
-#include "table/quiet_lane.h"
+#include "table/fast_row_reader.h"
 
 namespace monolith {
 
@@ -16,7 +16,7 @@ int64_t RowReader::ReadTable(const Table& table, std::span<const int64_t> ids, f
 template <int kDim>
 int64_t RowReader::ReadTableOf(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints) {
   if constexpr (kDim != 0) {
-    const int64_t hits = ReadQuietly<kDim>(table, ids, weights, hints);
+    const int64_t hits = ReadFast<kDim>(table, ids, weights, hints);
     if (hits >= 0) return hits;
   }
   const OneTable one(table, Purpose::kReading);
@@ -38,23 +38,23 @@ int64_t RowReader::ReadTableOf(const Table& table, std::span<const int64_t> ids,
 }
 
 template <int kDim>
-int64_t RowReader::ReadQuietly(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints) {
-  using Lane = QuietLane<kDim>;
+int64_t RowReader::ReadFast(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints) {
+  using Fast = FastRowReader<kDim>;
   constexpr int64_t kMost = 4096;  // ids at a time
   const auto count = static_cast<int64_t>(ids.size());
   const uint64_t writes = gate_.Writes();
-  const Lane lane(table);
-  if (kReadersLock || count < Lane::kBlock || !Gate::IsNobodyWriting(writes) || !lane.Suits(ids[0])) return -1;
+  const Fast fast(table);
+  if (kReadersLock || count < Fast::kBlock || !Gate::IsNobodyWriting(writes) || !fast.Suits(ids[0])) return -1;
   ReadFence();  // that nobody wrote was seen before everything that follows
   int32_t left[kMost];
   int64_t hits = count;
   for (int64_t first = 0; first < count; first += kMost) {
-    const int64_t size = std::min(kMost, count - first), whole = size - size % Lane::kBlock;
+    const int64_t size = std::min(kMost, count - first), whole = size - size % Fast::kBlock;
     const Request some{table, &ids[first], weights + first * kDim, hints == nullptr ? nullptr : hints + first};
     int64_t num_left = 0;
     if (whole > 0) {
-      num_left = hints == nullptr ? lane.template Read<false>(some.ids, whole, some.weights, nullptr, left)
-                                  : lane.template Read<true>(some.ids, whole, some.weights, some.hints, left);
+      num_left = hints == nullptr ? fast.template Read<false>(some.ids, whole, some.weights, nullptr, left)
+                                  : fast.template Read<true>(some.ids, whole, some.weights, some.hints, left);
     }
     for (int64_t i = whole; i < size; ++i) left[num_left++] = static_cast<int32_t>(i);  // what fills no block
     hits -= num_left - ReadLeft<kDim>(some, {left, static_cast<size_t>(num_left)});

@@ -1,9 +1,9 @@
 // Looks rows up without locks.
 //
-// While nobody writes, most rows of a table are found and copied the short way (table/quiet_lane.h). Otherwise, and for
-// the others, blocks of rows are found (table/row_finder.h) and copied; then the reader checks that no writer touched
-// their buckets meanwhile, and repeats under the lock the few ids for which one did. Used by one thread; must not
-// outlive the group it reads.
+// While nobody writes, most rows of a table are found and copied by the fast reader (table/fast_row_reader.h).
+// Otherwise, and for the others, blocks of rows are found (table/row_finder.h) and copied; then the reader checks that
+// no writer touched their buckets meanwhile, and repeats under the lock the few ids for which one did. Used by one
+// thread; must not outlive the group it reads.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 #include <span>
 
 #include "table/gate.h"
-#include "table/group.h"
 #include "table/row_copy.h"
 #include "table/row_finder.h"
+#include "table/table.h"
 
 namespace monolith {
 
@@ -71,9 +71,9 @@ class RowReader {
   template <int kDim>
   int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
 
-  // The short way; -1 when it may not be taken, or a writer came in between.
+  // By the fast reader; -1 when that may not be used, or a writer came in between.
   template <int kDim>
-  int64_t ReadQuietly(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
+  int64_t ReadFast(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
   // What it left over: the ids at `places` of the request. Returns how many were there.
   struct Request {
     const Table& table;

@@ -1,6 +1,7 @@
 #include "table/table_shard.h"
 
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "base/hash.h"
@@ -104,26 +105,41 @@ std::vector<std::byte> TableShard::TakeImages() {
 
 void TableShard::LogChange(uint32_t row, uint32_t epoch) {
   if (epoch <= log_floor_) return;
-  if (changed_.size() >= std::max<size_t>(kSmallestLog, size() / kLogFraction)) return RestartLog(epoch);
+  const size_t limit = std::max<size_t>(kSmallestLog, size() / kLogFraction);
+  if (changed_.size() >= limit) {
+    MakeRoomInLog(epoch, limit);
+    if (epoch <= log_floor_) return;
+  }
   if (logged_.empty() || logged_.back().epoch != epoch) {
     logged_.push_back({epoch, static_cast<uint32_t>(changed_.size())});
   }
   changed_.push_back(row);
 }
 
-void TableShard::RestartLog(uint32_t epoch) {
-  log_floor_ = epoch;
-  logged_ = {};
-  changed_ = {};
+// Drops the oldest epochs, at least a quarter of the log at once: what is left has to move. An epoch that fills the log
+// alone will not be read from it: such a log starts anew after it.
+void TableShard::MakeRoomInLog(uint32_t epoch, size_t limit) {
+  const size_t surplus = changed_.size() - (limit - limit / 4);
+  auto kept = std::partition_point(logged_.begin(), logged_.end(),
+                                   [surplus](const LoggedEpoch& logged) { return logged.begin < surplus; });
+  if (kept == logged_.end() && logged_.back().epoch == epoch) --kept;
+  if (kept != logged_.end() && changed_.size() - kept->begin >= limit) return RestartLog(epoch);
+  ForgetChanges(std::prev(kept)->epoch);
 }
 
-bool TableShard::ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const {
+void TableShard::RestartLog(uint32_t epoch) {
+  log_floor_ = epoch;
+  std::vector<LoggedEpoch>().swap(logged_);
+  std::vector<uint32_t>().swap(changed_);
+}
+
+bool TableShard::ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const {
   rows->clear();
-  if (epoch < log_floor_) return false;
-  const auto first = std::partition_point(logged_.begin(), logged_.end(),
-                                          [epoch](const LoggedEpoch& logged) { return logged.epoch <= epoch; });
-  if (first == logged_.end()) return true;
-  rows->assign(changed_.begin() + first->begin, changed_.end());
+  if (first <= log_floor_) return false;
+  const auto from = std::partition_point(logged_.begin(), logged_.end(),
+                                         [first](const LoggedEpoch& logged) { return logged.epoch < first; });
+  if (from == logged_.end()) return true;
+  rows->assign(changed_.begin() + from->begin, changed_.end());
   std::sort(rows->begin(), rows->end());
   rows->erase(std::unique(rows->begin(), rows->end()), rows->end());
   return true;
@@ -132,11 +148,23 @@ bool TableShard::ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const
 void TableShard::ForgetChanges(uint32_t before) {
   const auto kept = std::partition_point(logged_.begin(), logged_.end(),
                                          [before](const LoggedEpoch& logged) { return logged.epoch <= before; });
+  log_floor_ = std::max(log_floor_, before);
+  if (kept == logged_.begin()) return;
   const uint32_t dropped = kept == logged_.end() ? static_cast<uint32_t>(changed_.size()) : kept->begin;
   logged_.erase(logged_.begin(), kept);
   for (LoggedEpoch& logged : logged_) logged.begin -= dropped;
   changed_.erase(changed_.begin(), changed_.begin() + dropped);
-  log_floor_ = std::max(log_floor_, before);
+}
+
+void TableShard::ShiftEpochs(const RecordPool& rows, const EpochShift& shift) {
+  const auto shift_record = [&shift](std::byte* record) {
+    RowHeader& header = *HeaderOf(record);
+    header.meta = MakeMeta(FrequencyOf(header), shift.Of(EpochOf(header)));
+  };
+  VisitAll(rows, [&](uint32_t row) { shift_record(rows.AtAllocated(row)); });
+  for (size_t at = 0; at < images_.size(); at += rows.record_bytes()) shift_record(images_.data() + at);
+  for (LoggedEpoch& logged : logged_) logged.epoch = shift.Of(logged.epoch);
+  if (log_floor_ != UINT32_MAX) log_floor_ = shift.Of(log_floor_);
 }
 
 size_t TableShard::MemoryBytes() const {

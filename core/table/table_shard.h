@@ -11,6 +11,7 @@
 
 #include "base/prefetch.h"
 #include "memory/record_pool.h"
+#include "table/epoch_shift.h"
 #include "table/record_runs.h"
 #include "table/row.h"
 #include "table/row_index.h"
@@ -21,8 +22,9 @@ namespace monolith {
 struct HistoryClock {
   uint32_t epoch = 1;  // of changes made now
   bool cut_is_open = false;
-  uint32_t cut_epoch = 0;     // the open cut holds every change of this epoch or before
-  bool logs_changes = false;  // false until the first mark: before it nobody can ask for less than everything
+  uint32_t cut_epoch = 0;       // the open cut holds every change of this epoch or before
+  bool keeps_removals = false;  // somebody may ask which rows were removed
+  bool logs_changes = false;    // somebody will ask which rows were changed
 };
 
 class TableShard {
@@ -83,12 +85,16 @@ class TableShard {
   // Ends the cut here and hands over the old images: whole records end to end.
   std::vector<std::byte> TakeImages();
 
-  // Rows changed after `epoch`, each once, ascending; false when the log does not reach back that far and all rows must
-  // be seen.
-  bool ChangedSince(uint32_t epoch, std::vector<uint32_t>* rows) const;
+  // Rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back that far and
+  // all rows must be seen.
+  bool ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const;
   void ForgetChanges(uint32_t before);
-  // Empties the log, which is complete for later epochs from then on.
+  // Empties the log, which is complete for later epochs from then on, or for none after StopLog().
   void RestartLog(uint32_t epoch);
+  void StopLog() { RestartLog(UINT32_MAX); }
+
+  // Renumbers the epochs of rows, images and log.
+  void ShiftEpochs(const RecordPool& rows, const EpochShift& shift);
 
   size_t MemoryBytes() const;
 
@@ -100,6 +106,7 @@ class TableShard {
 
   void KeepImage(const RecordPool& rows, uint32_t row);
   void LogChange(uint32_t row, uint32_t epoch);
+  void MakeRoomInLog(uint32_t epoch, size_t limit);
   uint32_t TakeRecord(RecordPool& rows);
 
   RecordRuns runs_;
@@ -109,8 +116,7 @@ class TableShard {
   uint32_t cut_cursor_ = kNoRow;
   std::vector<std::byte> images_;
 
-  uint32_t log_floor_ =
-      UINT32_MAX;  // the log is complete for epochs above this; nothing is logged before the first mark
+  uint32_t log_floor_ = UINT32_MAX;  // the log is complete for epochs above this
   std::vector<LoggedEpoch> logged_;
   std::vector<uint32_t> changed_;
 };

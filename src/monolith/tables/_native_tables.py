@@ -35,6 +35,7 @@ class NativeTables:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
+        self.core.follow_history(True)  # anyone may ask for `changes` at any time: stores cannot tell yet who will
         self.dims = tuple(config.dim for config in self.configs)
         self.subjects = tuple(f"table {name!r}" for name in self.names)
         self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()

@@ -1,4 +1,4 @@
-#include "format/snapshot_restore.h"
+#include "snapshot/restore.h"
 
 #include <atomic>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "format/entry_dump_group.h"
+#include "snapshot/entry_dump_group.h"
 
 #include <unistd.h>
 

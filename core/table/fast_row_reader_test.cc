@@ -1,6 +1,6 @@
-// The short way of reading gives what the long way gives, alone and beside writers. All rows lie in two buckets, so
+// The fast reader gives what the general one gives, alone and beside writers. All rows lie in two buckets, so
 // that their indexes are large with few rows; ids of other buckets find none.
-#include "table/quiet_lane.h"
+#include "table/fast_row_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -50,17 +50,17 @@ std::vector<float> Lookup(const Group& group, const std::vector<int64_t>& ids) {
   return firsts;
 }
 
-class QuietLaneTest : public ::testing::TestWithParam<int> {};
+class FastRowReaderTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(QuietLaneTest, ReadsWhatIsThereAndZerosElsewhere) {
+TEST_P(FastRowReaderTest, ReadsWhatIsThereAndZerosElsewhere) {
   const int dim = GetParam();
   const std::unique_ptr<Group> group = MakeGroup(dim);
   const std::vector<int64_t> known = IdsInBuckets(kRows, 7, 9), absent = IdsInBuckets(500, 7, 9, 1'000'000'000),
                              elsewhere = IdsInBuckets(100, 500, 600);
   AssignAll(group.get(), known, 1.0f, true);
   AssignAll(group.get(), {elsewhere[0]}, -5.0f, false);
-  ASSERT_TRUE(QuietLane<16>(group->table(0)).Suits(known[0]));
-  ASSERT_FALSE(QuietLane<16>(group->table(0)).Suits(elsewhere[0]));
+  ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(known[0]));
+  ASSERT_FALSE(FastRowReader<16>(group->table(0)).Suits(elsewhere[0]));
   std::mt19937_64 random(5);
   for (const size_t count : {16u, 17u, 1023u, 1024u, 1025u, 1040u, 9000u}) {
     std::vector<int64_t> ids(count);
@@ -86,10 +86,10 @@ TEST_P(QuietLaneTest, ReadsWhatIsThereAndZerosElsewhere) {
   EXPECT_EQ(Lookup(*group, known), std::vector<float>(known.size(), 0.0f));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dims, QuietLaneTest, ::testing::Values(8, 16, 32, 64, 5));
+INSTANTIATE_TEST_SUITE_P(Dims, FastRowReaderTest, ::testing::Values(8, 16, 32, 64, 5));
 
 // Writers come and go, so that readings begin while nobody writes and end beside somebody who does.
-TEST(QuietLaneStressTest, RowsAreReadWholeBesideWritersThatComeAndGo) {
+TEST(FastRowReaderStressTest, RowsAreReadWholeBesideWritersThatComeAndGo) {
   constexpr int kWrites = kReadersLock ? 30 : 600;
   const std::unique_ptr<Group> group = MakeGroup(64);
   const std::vector<int64_t> ids = IdsInBuckets(kRows, 7, 9);

@@ -1,12 +1,13 @@
-// The short way to the rows of one table, for a reader beside whom nobody writes: the usual case of every step, and
-// nothing else.
+// Reads rows of one table fast, while nobody writes: without locks, without looking whether a writer disturbed it, and
+// only the usual case of a lookup.
 //
 // Blocks of ids take three steps, and three blocks are under way: the lines of the index of one are asked for; those of
 // the one before are matched; its rows are asked for, and meanwhile those of the one before that are copied. On a
 // Neoverse N1 a request whose page has to be looked up holds back whatever does not fit the reorder buffer behind it,
 // so what counts is how few instructions lie between one request and the next; hence short loops, without branches that
 // cannot be foreseen. What is not found at the first guess, one id in 20, gets a second one; ids that are not found
-// then are left over for the long way (table/row_reader.h). Used by one thread.
+// then are left over for the general reader (table/row_reader.h), which also sees whether somebody wrote meanwhile.
+// Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +16,19 @@
 #include <utility>
 
 #include "base/prefetch.h"
-#include "table/group.h"
 #include "table/row_copy.h"
+#include "table/table.h"
 
 namespace monolith {
 
 template <int kDim>
-class QuietLane {
+class FastRowReader {
  public:
   static constexpr int64_t kBlock = 32;
   static_assert(offsetof(IndexLine, zero) == offsetof(RowHeader, meta) && !IsLive(RowHeader{}));
   static_assert(sizeof(RowHeader) + sizeof(float) * kDim <= kReadableBehindLine);
 
-  explicit QuietLane(const Table& table) : index_(table.index.view()), rows_(table.rows.view()) {}
+  explicit FastRowReader(const Table& table) : index_(table.index.view()), rows_(table.rows.view()) {}
 
   // False when most ids would be left over, as judged by the bucket of one of them.
   bool Suits(int64_t id) const {
@@ -73,7 +74,7 @@ class QuietLane {
   template <bool kHinted, typename Guess>
   [[gnu::noinline]] int64_t Pass(const int64_t* ids, int64_t count, float* weights, uint32_t* hints,
                                  int32_t* left) const {
-    const QuietLane lane(*this);  // which nothing written here can change, so it stays in registers
+    const FastRowReader reader(*this);  // which nothing written here can change, so it stays in registers
     Block blocks[2];
     Block *now = &blocks[0], *next = &blocks[1];
     int64_t num_left = 0;
@@ -85,15 +86,15 @@ class QuietLane {
       left[num_left] = static_cast<int32_t>(i);
       num_left += !IsRowOf(record, ids[i]);
     };
-    lane.AskForLines<Guess>(ids, left, 0, *now);
-    lane.MatchLines<kHinted, Guess>(*now);
+    reader.AskForLines<Guess>(ids, left, 0, *now);
+    reader.MatchLines<kHinted, Guess>(*now);
     for (int64_t k = 0; k < kBlock; ++k) AskForRow(now->records[k]);
-    if (count > kBlock) lane.AskForLines<Guess>(ids, left, kBlock, *next);
+    if (count > kBlock) reader.AskForLines<Guess>(ids, left, kBlock, *next);
     int64_t first = 0;
     for (; first + kBlock < count; first += kBlock) {
-      lane.MatchLines<kHinted, Guess>(*next);
+      reader.MatchLines<kHinted, Guess>(*next);
       // The lines of the block after next; the present block needs its own no more.
-      if (first + 2 * kBlock < count) lane.AskForLines<Guess>(ids, left, first + 2 * kBlock, *now);
+      if (first + 2 * kBlock < count) reader.AskForLines<Guess>(ids, left, first + 2 * kBlock, *now);
       for (int64_t k = 0; k < kBlock; ++k) {
         AskForRow(next->records[k]);
         copy(*now, k, first);

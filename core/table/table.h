@@ -1,0 +1,39 @@
+// One table: what its rows are, and where they lie, bucket by bucket.
+//
+// Owned by a Group, whose locks and gate guard it: a shard and its records need the lock of their bucket, except for
+// lookups, which check afterwards (table/bucket_lock.h). The first three members never change; the counters may be read
+// and raised from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "memory/block_arena.h"
+#include "memory/record_pool.h"
+#include "table/index_memory.h"
+#include "table/table_shard.h"
+#include "table/table_spec.h"
+
+namespace monolith {
+
+struct Table {
+  // Small indexes take memory from `blocks`, which outlives the table.
+  Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
+
+  const TableSpec spec;
+  const uint32_t number;  // in the group
+  const uint64_t digest;  // of the schema text
+  RecordPool rows;
+  IndexMemory index;
+  std::unique_ptr<TableShard[]> shards;  // one per bucket
+  std::atomic<int64_t> newest_time{0};   // of all updates, in Unix seconds; rows that are gone included
+  std::atomic<uint64_t> evicted{0};      // rows removed by expiry or cap
+  std::mutex cap_mutex;                  // held while rows above the cap are evicted
+
+  int64_t Size() const;
+  void RaiseNewestTime(int64_t time);
+};
+
+}  // namespace monolith

@@ -1,0 +1,47 @@
+"""The rooms of the C++ core include each other in one direction only."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+CORE = Path(__file__).resolve().parent.parent / "core"
+
+LAYERS = (
+    ("base",),
+    ("memory", "compressor", "initializer", "optimizer", "format"),
+    ("filter", "data"),
+    ("table",),
+    ("snapshot",),
+)
+"""From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
+
+_INCLUDE = re.compile(r'^#include "(?P<room>\w+)/', re.MULTILINE)
+_LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
+
+
+def forbidden(room: str, text: str) -> set[str]:
+    """The rooms that a source text of `room` includes and may not."""
+    included = {match["room"] for match in _INCLUDE.finditer(text)} - {room}
+    return {other for other in included if other not in _LEVELS or _LEVELS[other] >= _LEVELS[room]}
+
+
+def test_every_room_has_its_layer() -> None:
+    assert {path.name for path in CORE.iterdir() if path.is_dir()} == set(_LEVELS)
+
+
+def test_includes_go_down_only() -> None:
+    found = {
+        f"{path.relative_to(CORE)} includes {other}/"
+        for path in CORE.rglob("*.*")
+        if path.suffix in {".h", ".cc"}
+        for other in forbidden(path.relative_to(CORE).parts[0], path.read_text())
+    }
+    assert found == set()
+
+
+def test_an_include_that_goes_up_or_sideways_is_found() -> None:
+    assert forbidden("format", '#include <table/x.h>\n#include "base/hash.h"\n#include "format/crc32c.h"\n') == set()
+    assert forbidden("format", '#include "base/hash.h"\n#include "table/group.h"\n') == {"table"}
+    assert forbidden("data", '#include "filter/admission_filter.h"\n') == {"filter"}
+    assert forbidden("base", '#include "nowhere/x.h"\n') == {"nowhere"}
