@@ -156,7 +156,7 @@ def test_gauges_show_the_wait(clock: FakeClock) -> None:
 
     def shown() -> tuple[float, float]:
         left, waiting = (
-            process_recorder().store(f"monolith.containers.{name}", tags) for name in ("num_left_ps", "job_waiting")
+            process_recorder().gauge(f"monolith.containers.{name}", tags) for name in ("num_left_ps", "job_waiting")
         )
         return left, waiting
 

@@ -19,13 +19,13 @@ def test_the_heart_beats_while_the_session_is_open_and_says_when_it_stops() -> N
     clock, recorder = FakeClock(now=1000), MetricRecorder()
     hook = HeartbeatHook(metrics=MetricClient("m", recorder=recorder), clock=clock)
     with StepLoop([hook]):
-        assert recorder.store("m.training_heart_beat", {"type": "running"}) == 1000
+        assert recorder.gauge("m.training_heart_beat", {"type": "running"}) == 1000
         clock.advance(30)
         hook.beat()
         with pytest.raises(NotFoundError):
-            recorder.store("m.training_heart_beat", {"type": "stopped"})
-    assert recorder.store("m.training_heart_beat", {"type": "running"}) == 1030
-    assert recorder.store("m.training_heart_beat", {"type": "stopped"}) == 1030
+            recorder.gauge("m.training_heart_beat", {"type": "stopped"})
+    assert recorder.gauge("m.training_heart_beat", {"type": "running"}) == 1030
+    assert recorder.gauge("m.training_heart_beat", {"type": "stopped"}) == 1030
 
 
 def test_a_thread_beats_and_ends_with_the_session_also_by_an_error() -> None:

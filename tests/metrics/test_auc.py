@@ -14,7 +14,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.metrics import log_loss, mean_squared_error, roc_auc_score
 
 from monolith.metrics import (
-    BucketedAUC,
+    BinnedAUC,
     Calibration,
     CalibrationError,
     ExactAUC,
@@ -107,46 +107,46 @@ def test_exact_auc_adds_up_equal_scores_on_the_way(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_bucketed_auc_is_within_its_bound(weighted: bool) -> None:
+def test_binned_auc_is_within_its_bound(weighted: bool) -> None:
     p, y, w = samples(20_000)
     exact = roc_auc_score(y, p, sample_weight=w if weighted else None)
-    for num_buckets in (2, 10, 1000, 1 << 16):
-        metric = BucketedAUC(num_buckets)
+    for num_bins in (2, 10, 1000, 1 << 16):
+        metric = BinnedAUC(num_bins)
         metric.update(*tensors(p, y, *([w] if weighted else [])))
         assert abs(metric.compute() - exact) <= metric.error_bound() + 1e-12
     assert metric.error_bound() < 2e-4
 
 
-def test_bucketed_auc_is_that_of_scikit_learn_on_bucketed_scores() -> None:
+def test_binned_auc_is_that_of_scikit_learn_on_binned_scores() -> None:
     p, y, w = samples(5000)
-    metric = BucketedAUC(64)
+    metric = BinnedAUC(64)
     metric.update(*tensors(p, y, w))
     assert metric.compute() == pytest.approx(roc_auc_score(y, np.floor(p * 64), sample_weight=w), abs=1e-12)
 
 
-def test_buckets_reach_both_ends() -> None:
-    metric = BucketedAUC(4, low=-1.0, high=1.0)
+def test_bins_reach_both_ends() -> None:
+    metric = BinnedAUC(4, low=-1.0, high=1.0)
     metric.update(torch.tensor([-1.0, 1.0, 1.0, -1.0]), torch.tensor([0, 1, 1, 0]))
     assert metric.compute() == 1.0
     assert metric.state()["counts"].tolist() == [[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]]
-    with pytest.raises(ValueError, match=r"BucketedAUC: predictions must be in \[-1, 1\], got 1.5 and 0 more such"):
+    with pytest.raises(ValueError, match=r"BinnedAUC: predictions must be in \[-1, 1\], got 1.5 and 0 more such"):
         metric.update(torch.tensor([1.5]), torch.tensor([1]))
 
 
-def test_states_of_bucketed_auc_may_be_added_up() -> None:
+def test_states_of_binned_auc_may_be_added_up() -> None:
     p, y, w = samples(4000)
-    whole, halves = BucketedAUC(), [BucketedAUC(), BucketedAUC()]
+    whole, halves = BinnedAUC(), [BinnedAUC(), BinnedAUC()]
     whole.update(*tensors(p, y, w))
     halves[0].update(*tensors(p[:1500], y[:1500], w[:1500]))
     halves[1].update(*tensors(p[1500:], y[1500:], w[1500:]))
-    reduced = BucketedAUC()
+    reduced = BinnedAUC()
     reduced.load_state({"counts": halves[0].state()["counts"] + halves[1].state()["counts"]})
     assert reduced.compute() == pytest.approx(whole.compute(), abs=1e-12)
 
 
-@pytest.mark.parametrize("make", [BucketedAUC, ExactAUC])
+@pytest.mark.parametrize("make", [BinnedAUC, ExactAUC])
 @pytest.mark.parametrize("label", [0, 1])
-def test_one_class_has_no_auc(make: type[BucketedAUC | ExactAUC], label: int) -> None:
+def test_one_class_has_no_auc(make: type[BinnedAUC | ExactAUC], label: int) -> None:
     metric = make()
     metric.update(torch.rand(5), torch.full((5,), label))
     assert math.isnan(metric.compute())
@@ -154,7 +154,7 @@ def test_one_class_has_no_auc(make: type[BucketedAUC | ExactAUC], label: int) ->
     assert 0 <= metric.compute() <= 1
 
 
-@pytest.mark.parametrize("make", [BucketedAUC, ExactAUC, LogLoss, NormalizedEntropy, CalibrationError])
+@pytest.mark.parametrize("make", [BinnedAUC, ExactAUC, LogLoss, NormalizedEntropy, CalibrationError])
 def test_labels_other_than_zero_and_one_are_refused(make: type[ExactAUC]) -> None:
     with pytest.raises(
         ValueError, match=r"labels must be 0 or 1 \(weight 0 leaves a row out\), got -1.0 and 1 more such"
@@ -169,12 +169,12 @@ def test_what_is_no_probability_is_refused(make: type[LogLoss]) -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_buckets must be >= 2, got 1"):
-        BucketedAUC(1)
+    with pytest.raises(ValueError, match="num_bins must be >= 2, got 1"):
+        BinnedAUC(1)
     with pytest.raises(ValueError, match=r"low must be below high, got 1.0 and 1.0"):
-        BucketedAUC(low=1.0)
-    with pytest.raises(ValueError, match="num_buckets must be >= 2 or None, got 0"):
-        GroupedAUC(num_buckets=0)
+        BinnedAUC(low=1.0)
+    with pytest.raises(ValueError, match="num_bins must be >= 2 or None, got 0"):
+        GroupedAUC(num_bins=0)
     with pytest.raises(ValueError, match="group_weight must be one of 'samples', 'clicks', 'equal', got 'users'"):
         GroupedAUC(group_weight="users")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_bins must be >= 1, got 0"):
@@ -217,10 +217,10 @@ def test_one_group_is_plain_auc() -> None:
     assert grouped.compute() == pytest.approx(plain.compute(), abs=1e-12)
 
 
-def test_grouped_auc_in_buckets_keeps_few_rows() -> None:
+def test_grouped_auc_in_bins_keeps_few_rows() -> None:
     p, y, w = samples(5000)
     g = np.arange(5000) % 7
-    metric = GroupedAUC(num_buckets=20)
+    metric = GroupedAUC(num_bins=20)
     metric.update(*tensors(p, y, g, w))
     assert len(metric.state()["scores"]) <= 7 * 20
     assert metric.compute() == pytest.approx(grouped_reference(np.floor(p * 20), y, g, w, "samples"), abs=1e-12)
@@ -309,11 +309,11 @@ def test_calibration_curve_is_that_of_scikit_learn() -> None:
 def test_a_million_samples_are_one_batch_like_any_other() -> None:
     p, y, w = samples(1_000_000)
     g = np.random.default_rng(2).integers(0, 100_000, 1_000_000)
-    exact, bucketed, grouped = ExactAUC(), BucketedAUC(), GroupedAUC()
+    exact, binned, grouped = ExactAUC(), BinnedAUC(), GroupedAUC()
     exact.update(*tensors(p, y, w))
-    bucketed.update(*tensors(p, y, w))
+    binned.update(*tensors(p, y, w))
     grouped.update(*tensors(p, y, g, w))
     assert exact.compute() == pytest.approx(roc_auc_score(y, p, sample_weight=w), abs=1e-10)
-    assert abs(bucketed.compute() - exact.compute()) <= bucketed.error_bound()
+    assert abs(binned.compute() - exact.compute()) <= binned.error_bound()
     assert grouped.per_group().weights.sum() < w.sum()
     assert 0.5 < grouped.compute() < 1.0

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from monolith import metrics
 from monolith.metrics import (
-    BucketedAUC,
+    BinnedAUC,
     Calibration,
     CalibrationError,
     ExactAUC,
@@ -29,12 +29,12 @@ from monolith.metrics import (
 )
 
 MAKERS: dict[str, Callable[[], Any]] = {
-    "BucketedAUC": BucketedAUC,
-    "BucketedAUC of few buckets": lambda: BucketedAUC(7),
+    "BinnedAUC": BinnedAUC,
+    "BinnedAUC of few bins": lambda: BinnedAUC(7),
     "ExactAUC": ExactAUC,
     "GroupedAUC": GroupedAUC,
     "GroupedAUC by clicks": lambda: GroupedAUC(group_weight="clicks"),
-    "GroupedAUC of few buckets": lambda: GroupedAUC(num_buckets=5, group_weight="equal"),
+    "GroupedAUC of few bins": lambda: GroupedAUC(num_bins=5, group_weight="equal"),
     "LogLoss": LogLoss,
     "NormalizedEntropy": NormalizedEntropy,
     "MeanSquaredError": MeanSquaredError,
@@ -268,8 +268,8 @@ def test_other_kinds_and_settings_are_not_merged(make: Callable[[], Any]) -> Non
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (BucketedAUC(8), BucketedAUC(9)),
-        (BucketedAUC(8, high=2.0), BucketedAUC(8)),
+        (BinnedAUC(8), BinnedAUC(9)),
+        (BinnedAUC(8, high=2.0), BinnedAUC(8)),
         (GroupedAUC(), GroupedAUC(group_weight="equal")),
         (CalibrationError(5), CalibrationError(6)),
     ],

@@ -87,7 +87,7 @@ def test_counters_add_stores_replace_timers_collect() -> None:
         client.emit_timer("t", value)
     client.flush()
     assert recorder.counter("m.c") == 3.5
-    assert recorder.store("m.s") == 2.5
+    assert recorder.gauge("m.s") == 2.5
     timer = recorder.timer("m.t")
     assert (timer.count, timer.minimum, timer.maximum) == (5, -3, 11)
     assert timer.sum == pytest.approx(20.0000001)
@@ -119,7 +119,7 @@ def test_names_are_kept_with_their_dots() -> None:
 def test_any_number_is_a_value(value: Any) -> None:
     recorder = MetricRecorder()
     recorder.set("s", value)
-    assert recorder.store("s") == float(value)
+    assert recorder.gauge("s") == float(value)
 
 
 @pytest.mark.parametrize("value", ["2", b"2", None, [2], object(), torch.ones(2)])
@@ -145,13 +145,13 @@ def test_a_timer_refuses_and_a_store_keeps_what_is_not_finite(value: float) -> N
     with pytest.raises(ValueError, match=r"timer 'x': value must be finite"):
         recorder.measure("x", value)
     recorder.set("loss", value)
-    assert repr(recorder.store("loss")) == repr(value)
+    assert repr(recorder.gauge("loss")) == repr(value)
 
 
 def test_one_name_has_one_kind() -> None:
     recorder = MetricRecorder()
     recorder.add("x")
-    with pytest.raises(ValueError, match=r"metric 'x' is a counter; it cannot be a store too"):
+    with pytest.raises(ValueError, match=r"metric 'x' is a counter; it cannot be a gauge too"):
         recorder.set("x", 1)
 
 
@@ -208,8 +208,8 @@ def test_asking_for_what_was_not_emitted_names_what_was() -> None:
     recorder.add("x", 1, {"a": 1})
     with pytest.raises(NotFoundError, match=r"no counter 'x' with tags \{\}; there are: counter 'x' \{'a': '1'\}"):
         recorder.counter("x")
-    with pytest.raises(NotFoundError, match="no store 'x'"):
-        recorder.store("x", {"a": 1})
+    with pytest.raises(NotFoundError, match="no gauge 'x'"):
+        recorder.gauge("x", {"a": 1})
     with pytest.raises(NotFoundError, match="no timer 'x'"):
         recorder.timer("x", {"a": 1})
 

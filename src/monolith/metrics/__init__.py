@@ -7,14 +7,14 @@ use.
 
 from __future__ import annotations
 
-from monolith.metrics.auc import BucketedAUC, ExactAUC
+from monolith.metrics.auc import BinnedAUC, ExactAUC
 from monolith.metrics.calibration_error import CalibrationCurve, CalibrationError
 from monolith.metrics.grouped_auc import GroupAUCs, GroupedAUC
 from monolith.metrics.mean import Calibration, LogLoss, MeanSquaredError, NormalizedEntropy
 from monolith.metrics.metric import Metric
 
 __all__ = [
-    "BucketedAUC",
+    "BinnedAUC",
     "Calibration",
     "CalibrationCurve",
     "CalibrationError",

@@ -27,19 +27,19 @@ def area_under_roc(positive: Tensor, negative: Tensor) -> float:
     return ratio(ratio(float(wins), float(positive.sum())), float(negative.sum()))
 
 
-class BucketedAUC(Metric):
-    """AUC in constant memory: scores are counted in buckets of equal width, and equal buckets count as ties.
+class BinnedAUC(Metric):
+    """AUC in constant memory: scores are counted in bins of equal width, and equal bins count as ties.
 
-    The error against the exact AUC is at most :meth:`error_bound`, half the share of pairs in one bucket; with the
-    default 65,536 buckets it is far below what matters unless all predictions crowd in a few of them.
+    The error against the exact AUC is at most :meth:`error_bound`, half the share of pairs in one bin; with the
+    default 65,536 bins it is far below what matters unless all predictions crowd in a few of them.
 
     Args:
-        num_buckets: Number of buckets.
+        num_bins: Number of bins.
         low: Lower end of the scores.
         high: Upper end of the scores; scores outside are refused.
         device: Where the state lies.
 
-    >>> metric = BucketedAUC()
+    >>> metric = BinnedAUC()
     >>> metric.update(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
     >>> metric.compute()
     0.75
@@ -48,28 +48,28 @@ class BucketedAUC(Metric):
     _counts: Tensor
 
     def __init__(
-        self, num_buckets: int = 1 << 16, *, low: float = 0.0, high: float = 1.0, device: torch.device | str = "cpu"
+        self, num_bins: int = 1 << 16, *, low: float = 0.0, high: float = 1.0, device: torch.device | str = "cpu"
     ) -> None:
-        if num_buckets < 2:
-            raise ValueError(f"BucketedAUC: num_buckets must be >= 2, got {num_buckets}")
+        if num_bins < 2:
+            raise ValueError(f"BinnedAUC: num_bins must be >= 2, got {num_bins}")
         if not low < high:
-            raise ValueError(f"BucketedAUC: low must be below high, got {low!r} and {high!r}")
-        self.num_buckets = num_buckets
+            raise ValueError(f"BinnedAUC: low must be below high, got {low!r} and {high!r}")
+        self.num_bins = num_bins
         self.low = low
         self.high = high
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Add scores in [low, high], labels 0 or 1 (all of one length) and weights >= 0."""
-        samples = check_samples("BucketedAUC", predictions, labels, weights, self.device)
-        require_binary("BucketedAUC", samples)
+        samples = check_samples("BinnedAUC", predictions, labels, weights, self.device)
+        require_binary("BinnedAUC", samples)
         scores = samples.predictions
         outside = (scores < self.low) | (scores > self.high)
-        refuse("BucketedAUC", f"predictions must be in [{self.low:g}, {self.high:g}]", scores, outside)
-        bucket = ((scores - self.low) * (self.num_buckets / (self.high - self.low))).long()
-        bucket = bucket.clamp_max(self.num_buckets - 1) + self.num_buckets * samples.labels.long()
-        counts = torch.bincount(bucket, weights=samples.weights, minlength=2 * self.num_buckets)
-        self._counts = self._counts + counts.reshape(2, self.num_buckets)
+        refuse("BinnedAUC", f"predictions must be in [{self.low:g}, {self.high:g}]", scores, outside)
+        bin_of = ((scores - self.low) * (self.num_bins / (self.high - self.low))).long()
+        bin_of = bin_of.clamp_max(self.num_bins - 1) + self.num_bins * samples.labels.long()
+        counts = torch.bincount(bin_of, weights=samples.weights, minlength=2 * self.num_bins)
+        self._counts = self._counts + counts.reshape(2, self.num_bins)
 
     def compute(self) -> float:
         """The AUC; NaN while one of the classes was not seen."""
@@ -78,15 +78,15 @@ class BucketedAUC(Metric):
     def error_bound(self) -> float:
         """The largest possible distance to the exact AUC of what was seen; NaN where the AUC is."""
         negative, positive = self._counts
-        in_one_bucket = float((positive * negative).sum())
-        return ratio(ratio(0.5 * in_one_bucket, float(positive.sum())), float(negative.sum()))
+        in_one_bin = float((positive * negative).sum())
+        return ratio(ratio(0.5 * in_one_bin, float(positive.sum())), float(negative.sum()))
 
     def reset(self) -> None:
         """Forget everything."""
-        self._counts = torch.zeros(2, self.num_buckets, dtype=torch.float64, device=self.device)
+        self._counts = torch.zeros(2, self.num_bins, dtype=torch.float64, device=self.device)
 
     def state(self) -> dict[str, Tensor]:
-        """Weights by label and bucket; those of several workers may be added up, as by all-reduce."""
+        """Weights by label and bin; those of several workers may be added up, as by all-reduce."""
         return {"counts": self._counts.clone()}
 
     def _set_state(self, state: Mapping[str, Tensor]) -> None:
@@ -96,7 +96,7 @@ class BucketedAUC(Metric):
         self._counts = self._counts + state["counts"]
 
     def _settings(self) -> dict[str, object]:
-        return {"num_buckets": self.num_buckets, "low": self.low, "high": self.high}
+        return {"num_bins": self.num_bins, "low": self.low, "high": self.high}
 
 
 class ExactAUC(Metric):

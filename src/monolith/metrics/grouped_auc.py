@@ -40,8 +40,8 @@ class GroupedAUC(Metric):
     Args:
         group_weight: W_g: "samples" (sum of the weights in g), "clicks" (sum of the weights of label 1), or "equal"
             (1).
-        num_buckets: Round scores, which must then be in [0, 1], into this many buckets of equal width, so that memory
-            is bounded by groups times buckets. None: exact.
+        num_bins: Round scores, which must then be in [0, 1], into this many bins of equal width, so that memory
+            is bounded by groups times bins. None: exact.
         device: Where the state lies.
 
     >>> metric = GroupedAUC()
@@ -55,16 +55,16 @@ class GroupedAUC(Metric):
         self,
         *,
         group_weight: Literal["samples", "clicks", "equal"] = "samples",
-        num_buckets: int | None = None,
+        num_bins: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         if group_weight not in _GROUP_WEIGHTS:
             expected = ", ".join(map(repr, _GROUP_WEIGHTS))
             raise ValueError(f"GroupedAUC: group_weight must be one of {expected}, got {group_weight!r}")
-        if num_buckets is not None and num_buckets < 2:
-            raise ValueError(f"GroupedAUC: num_buckets must be >= 2 or None, got {num_buckets}")
+        if num_bins is not None and num_bins < 2:
+            raise ValueError(f"GroupedAUC: num_bins must be >= 2 or None, got {num_bins}")
         self.group_weight = group_weight
-        self.num_buckets = num_buckets
+        self.num_bins = num_bins
         super().__init__(device=device)
 
     def update(self, predictions: Tensor, labels: Tensor, groups: Tensor, weights: Tensor | None = None) -> None:
@@ -79,9 +79,9 @@ class GroupedAUC(Metric):
             )
         ids = samples.select(groups.detach().reshape(-1).to(device=self.device, dtype=torch.int64, copy=True))
         scores = samples.predictions.clone()
-        if self.num_buckets is not None:
+        if self.num_bins is not None:
             require_probabilities("GroupedAUC", samples)
-            scores = (scores * self.num_buckets).floor().clamp_max(self.num_buckets - 1)
+            scores = (scores * self.num_bins).floor().clamp_max(self.num_bins - 1)
         positive = samples.weights * samples.labels
         self._rows.add(ids, scores, positive, samples.weights - positive)
 
@@ -129,4 +129,4 @@ class GroupedAUC(Metric):
         self._rows.add(state["groups"], state["scores"], state["positive"], state["negative"])
 
     def _settings(self) -> dict[str, object]:
-        return {"group_weight": self.group_weight, "num_buckets": self.num_buckets}
+        return {"group_weight": self.group_weight, "num_bins": self.num_bins}

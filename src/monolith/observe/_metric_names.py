@@ -16,7 +16,7 @@ class MetricKind(StrEnum):
     """Added to what was there; never goes down."""
     TIMER = "timer"
     """One of many measurements: a duration, a size, a rate."""
-    STORE = "store"
+    GAUGE = "gauge"
     """Replaces what was there."""
 
 
@@ -39,7 +39,7 @@ def sample_names(name: str, kind: MetricKind) -> tuple[str, ...]:
     suffixes = {
         MetricKind.COUNTER: ("", "_total"),
         MetricKind.TIMER: ("", "_bucket", "_count", "_sum"),
-        MetricKind.STORE: ("",),
+        MetricKind.GAUGE: ("",),
     }
     return tuple(family + suffix for suffix in suffixes[kind])
 

@@ -4,7 +4,7 @@
 >>> recorder = MetricRecorder()
 >>> client = MetricClient("monolith.containers", recorder=recorder)
 >>> client.emit_store("num_left_ps", 3, {"model_name": "ranker"})
->>> recorder.store("monolith.containers.num_left_ps", {"model_name": "ranker"})
+>>> recorder.gauge("monolith.containers.num_left_ps", {"model_name": "ranker"})
 3.0
 """
 

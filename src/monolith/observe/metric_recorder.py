@@ -86,7 +86,7 @@ class MetricRecorder:
         """Adds to a counter, which starts at 0."""
         number = _number(name, value)
         if not 0 <= number < math.inf:
-            raise ValueError(f"counter {name!r}: value must be finite and >= 0, got {value!r}; use a store")
+            raise ValueError(f"counter {name!r}: value must be finite and >= 0, got {value!r}; use emit_store")
         key = _key(name, tags)
         with self._lock:
             numbers = self._metric(name, MetricKind.COUNTER).numbers
@@ -111,11 +111,11 @@ class MetricRecorder:
             timer.maximum = max(timer.maximum, number)
 
     def set(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
-        """Replaces the value of a store; NaN and infinities are values too."""
+        """Replaces the value of a gauge; NaN and infinities are values too."""
         number = _number(name, value)
         key = _key(name, tags)
         with self._lock:
-            self._metric(name, MetricKind.STORE).numbers[key] = number
+            self._metric(name, MetricKind.GAUGE).numbers[key] = number
 
     def read(self) -> list[Reading]:
         """Everything there is, at one moment, by name and tags."""
@@ -132,10 +132,10 @@ class MetricRecorder:
         with self._lock:
             return self._find(name, MetricKind.COUNTER, tags).numbers[_key(name, tags)]
 
-    def store(self, name: str, tags: Mapping[str, object] | None = None) -> float:
-        """The value of a store with exactly these tags."""
+    def gauge(self, name: str, tags: Mapping[str, object] | None = None) -> float:
+        """The value of a gauge with exactly these tags."""
         with self._lock:
-            return self._find(name, MetricKind.STORE, tags).numbers[_key(name, tags)]
+            return self._find(name, MetricKind.GAUGE, tags).numbers[_key(name, tags)]
 
     def timer(self, name: str, tags: Mapping[str, object] | None = None) -> TimerReading:
         """What a timer with exactly these tags has measured."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.observe.metric_recorder import MetricRecorder, Reading
 
-_TYPES = {MetricKind.COUNTER: "counter", MetricKind.TIMER: "histogram", MetricKind.STORE: "gauge"}
+_TYPES = {MetricKind.COUNTER: "counter", MetricKind.TIMER: "histogram", MetricKind.GAUGE: "gauge"}
 
 
 class PrometheusCollector:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from monolith.metrics import BucketedAUC, MeanSquaredError
+from monolith.metrics import BinnedAUC, MeanSquaredError
 
 if TYPE_CHECKING:
     from monolith.hook import LastStep
@@ -30,7 +30,7 @@ class Evaluation:
         self._has_loss = False
         self._examples = 0
         self._weight = 0
-        self._aucs: dict[str, BucketedAUC] = {}
+        self._aucs: dict[str, BinnedAUC] = {}
         self._not_binary: set[str] = set()
 
     def add(self, result: LastStep | None) -> None:
@@ -57,7 +57,7 @@ class Evaluation:
     def _add_head(self, name: str, predictions: Tensor, label: Tensor) -> None:
         labels, scores = label.flatten().to(torch.float32), predictions.flatten().to(torch.float32)
         if name not in self._not_binary and _are_clicks(scores, labels):
-            self._aucs.setdefault(name, BucketedAUC()).update(scores, labels)
+            self._aucs.setdefault(name, BinnedAUC()).update(scores, labels)
             return
         self._not_binary.add(name)
         if self._with_error and labels.shape == scores.shape:
