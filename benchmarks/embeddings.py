@@ -111,20 +111,23 @@ class Bare:
         self._splits = torch.tensor([0, gradient.shape[0] * FEATURES])
         self._gradient = gradient
         self._rates = torch.tensor([RATE])
-        self._seq = self._store.stats().last_seq
+        self._joined = self._store.join(0)
+        self._seq = self._joined.next_seq - 1
 
     def train(self, batch: Batch) -> None:
         """Plan, read, pool, sum gradients, apply."""
-        store, planned = self._store, self._planned[id(batch)]
+        joined, planned = self._joined, self._planned[id(batch)]
         self._seq += 1
-        plan = store.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
-        values = store.read(plan, after=self._seq - 1, train=True).result().values
+        plan = joined.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
+        values = joined.read(plan, after=self._seq - 1, step=self._seq, train=True).result().values
         pooled = PooledBatch(planned.pooled.layout, plan, planned.shape)
         pooled.pool(values)
         gradient = pooled.sum_gradients(self._gradient, [None] * FEATURES, values.device)
         known = gradient.is_finite
-        rule = Update(seq=self._seq, step=self._seq, learning_rates=self._rates, times=TIME, known_finite=known)
-        store.apply([(plan, gradient.values)], rule).result()
+        rule = Update(
+            previous=self._seq - 1, step=self._seq, learning_rates=self._rates, times=TIME, known_finite=known
+        )
+        joined.apply([(plan, gradient.values)], rule).result()
 
 
 class TorchBags:

@@ -275,6 +275,7 @@ void BindWorkers(nb::class_<Group>& group) {
           [](Group& self, const std::vector<BatchStamp>& stamps) { WithoutGil([&] { self.Resume(stamps); }); },
           "stamps"_a)
       .def("stamps", &Group::Stamps)
+      .def("is_duplicate", &Group::IsDuplicate, "push"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("last_applied", &Group::LastApplied, "worker"_a)
       .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a);
 }
@@ -293,6 +294,7 @@ void BindWhole(nb::class_<Group>& group) {
 void BindHistory(nb::class_<Group>& group) {
   group.def("mark", &Group::Mark, nb::call_guard<nb::gil_scoped_release>())
       .def("last_mark", &Group::LastMark, nb::call_guard<nb::gil_scoped_release>())
+      .def("open_cut_epoch", &Group::OpenCutEpoch, nb::call_guard<nb::gil_scoped_release>())
       .def("history_floor", &Group::HistoryFloor, nb::call_guard<nb::gil_scoped_release>())
       .def("follow_history", &Group::FollowHistory, nb::call_guard<nb::gil_scoped_release>(), "followed"_a)
       .def(

@@ -9,7 +9,8 @@ CORE = Path(__file__).resolve().parent.parent / "core"
 
 LAYERS = (
     ("base",),
-    ("memory", "compressor", "initializer", "optimizer", "format"),
+    ("memory", "compressor", "initializer", "optimizer"),
+    ("format",),
     ("filter", "data"),
     ("table",),
     ("snapshot",),

@@ -251,4 +251,9 @@ Applied Group::Apply(const Plan& plan, const Update& update, const Push* push) {
   return applied;
 }
 
+bool Group::IsDuplicate(const Push& push) {
+  Gate::Shared call(gate_);
+  return WorkerClocks::Turn(workers_, push).is_duplicate();
+}
+
 }  // namespace monolith

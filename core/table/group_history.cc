@@ -26,6 +26,11 @@ uint64_t Group::HistoryFloor() const {
   return Floor();
 }
 
+std::optional<uint64_t> Group::OpenCutEpoch() const {
+  Gate::Shared call(gate_);
+  return clock_.cut_is_open ? std::optional(cut_mark_) : std::nullopt;
+}
+
 void Group::CheckSince(uint64_t since, uint64_t floor) const {
   if (since == 0) return;
   if (since >= Now()) {

@@ -137,6 +137,15 @@ TEST_F(GroupHistoryTest, ACutKeepsRemovalsUntilItCloses) {
   EXPECT_GT(group_->HistoryFloor(), group_->LastMark());
 }
 
+TEST_F(GroupHistoryTest, TellsWhetherACutIsOpen) {
+  EXPECT_EQ(group_->OpenCutEpoch(), std::nullopt);
+  std::unique_ptr<Cut> cut = group_->OpenCut();
+  group_->Mark();
+  EXPECT_EQ(group_->OpenCutEpoch(), cut->epoch());
+  cut.reset();
+  EXPECT_EQ(group_->OpenCutEpoch(), std::nullopt);
+}
+
 TEST_F(GroupHistoryTest, FollowingBesideACutBeginsAtTheCut) {
   Assign({1, 2, 3});
   std::unique_ptr<Cut> cut = group_->OpenCut();

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import monolith as ml
 from monolith.checkpoint import TrainState
-from monolith.tables import LocalStore
+from monolith.tables import BatchStamp, BlockKind
 
 
 class Ranker(nn.Module):
@@ -27,8 +27,9 @@ class Ranker(nn.Module):
         self.seen: Tensor
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        looked_up = self.emb({"user": batch["user"], "item": batch["item"]}, time=int(batch["time"]))
+    def forward(self, batch: dict[str, Tensor], stamp: BatchStamp | None = None) -> Tensor:
+        ids = {"user": batch["user"], "item": batch["item"]}
+        looked_up = self.emb(ids, time=int(batch["time"]), stamp=stamp)
         return self.tower(looked_up.concat()).squeeze(-1)  # type: ignore[no-any-return]
 
 
@@ -45,7 +46,8 @@ class Run:
         self.state = TrainState(model=self.model, optimizers={"adam": self.adam}, schedules={"lr": self.schedule})
 
     def step(self) -> float:
-        number = int(self.state.positions.get("train", b"0"))
+        number = int(self.state.position() or b"0")
+        stamp = self.state.next_stamp(b"%d" % (number + 1))
         generator = torch.Generator().manual_seed(number)
         batch = {
             "user": torch.randint(0, 50, (16,), generator=generator),
@@ -55,15 +57,14 @@ class Run:
         label = (torch.rand(16, generator=generator) < 0.3).float()
         noise = random.random() + float(np.random.rand())  # noqa: NPY002, S311 - part of the state
         self.model.train()
-        loss = nn.functional.binary_cross_entropy_with_logits(self.model(batch), label) * (1 + 0.1 * noise)
+        loss = nn.functional.binary_cross_entropy_with_logits(self.model(batch, stamp), label) * (1 + 0.1 * noise)
         self.adam.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.adam.step()
         self.model.emb.step(global_step=self.state.global_step)
         self.schedule.step()
         self.model.seen += 1
-        self.state.global_step += 1
-        self.state.positions["train"] = str(number + 1).encode()
+        self.state.count_step(stamp)
         return float(loss.detach())
 
     def steps(self, count: int) -> list[float]:
@@ -72,18 +73,21 @@ class Run:
 
 def contents(run: Run) -> dict[str, Any]:
     """Everything of a run in a form that can be compared with ==."""
-    store = run.model.emb.store
-    assert isinstance(store, LocalStore)
-    rows: dict[str, Any] = {}
-    for name in store.tables:
-        ids = store.tables[name].ids().sort().values
-        found = store.tables[name].lookup(ids)
-        rows[name] = dict(zip(ids.tolist(), found.tolist(), strict=True))
+    with run.model.emb.cut() as cut:
+        rows = {
+            (block.table, key): (time, payload.tobytes())
+            for block in cut.blocks(range(1024), state=True)
+            if block.kind is BlockKind.FULL
+            for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True)
+        }
+        stamps = [clock.stamps for clock in cut.applied]
+    assert all(each == stamps[0] for each in stamps)
     return {
         "step": run.state.global_step,
         "positions": dict(run.state.positions),
+        "applied": dict(run.state.applied),
         "rows": rows,
-        "last_seq": store.stats().last_seq,
+        "stamps": stamps[0],
         "weights": {
             name: value.tolist() for name, value in run.model.state_dict().items() if isinstance(value, Tensor)
         },

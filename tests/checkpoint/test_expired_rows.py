@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 import monolith as ml
 from monolith.checkpoint import Saver, TrainState
+
+pytestmark = pytest.mark.usefixtures("on_every_store")
 
 
 def make_model() -> ml.Embeddings:

@@ -438,11 +438,11 @@ def test_saving_the_only_checkpoint_again_never_leaves_none(tmp_path: Path, run:
             saver.save(run.state)
         assert [name for name in names(tmp_path) if not name.endswith(".saving")] == before
         assert resumed_step(tmp_path) == 3
-        run.state.positions["train"] = b"other"
+        run.state.positions["mine"] = b"other"
         saver.save(run.state)
     again = Run(seed=9)
     Saver(tmp_path).restore(again.state)
-    assert again.state.positions == {"train": b"other"}
+    assert again.state.positions == {"mine": b"other"}
     assert len(list(tmp_path.glob("model.ckpt-3*.safetensors"))) == 1
 
 

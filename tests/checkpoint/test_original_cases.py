@@ -73,6 +73,8 @@ CASES = {
     "SecondOrStepTimerWithTideSettingTest.testTideNotAvailable": "hooks/test_tide.py::TestSecondOrStepTimerWithTideSetting.test_tide_not_available",
 }  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("on_every_store")
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_case_of_the_original_has_a_test_here_or_a_reason(case: str) -> None:

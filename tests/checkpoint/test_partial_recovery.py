@@ -20,6 +20,8 @@ from monolith.hooks import (
 )
 from monolith.testing import StepLoop
 
+pytestmark = pytest.mark.usefixtures("on_every_store")
+
 
 class Server(nn.Module):
     """What lives on one parameter server: a variable and a table, both counted up by each step."""

@@ -22,6 +22,8 @@ from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import DataLossError, DeadlineExceededError
 from monolith.testing import FakeClock
 
+pytestmark = pytest.mark.usefixtures("on_every_store")
+
 
 def make(model_dir: Path, *steps: int) -> None:
     with Saver(model_dir) as saver:

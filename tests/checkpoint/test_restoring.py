@@ -20,7 +20,9 @@ from monolith.checkpoint import (
     generate_alias_map,
 )
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.testing import ReferenceStore
+from monolith.tables import BatchStamp
+
+pytestmark = pytest.mark.usefixtures("on_every_store")
 
 
 def saved(tmp_path: Path, state: TrainState) -> Path:
@@ -67,11 +69,13 @@ def test_values_of_all_types_and_int64_extremes(tmp_path: Path) -> None:
 
 def test_a_state_without_model_or_anything(tmp_path: Path) -> None:
     state = TrainState(global_step=4)
-    state.positions["train"] = b"here"
+    state.positions["other"] = b"there"
+    state.applied[2] = BatchStamp(worker=2, seq=7, position=b"here")
     saved(tmp_path, state)
     again = TrainState()
     Saver(tmp_path).restore(again)
-    assert (again.global_step, again.positions) == (4, {"train": b"here"})
+    assert (again.global_step, again.positions, again.position(2)) == (4, {"other": b"there"}, b"here")
+    assert again.applied == state.applied
 
 
 def test_a_path_can_be_named_in_many_ways_and_a_wrong_one_is_refused(tmp_path: Path) -> None:
@@ -170,15 +174,6 @@ def test_other_parts_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     two = torch.optim.Adam([{"params": [each]} for each in other.model.tower.parameters()])
     with pytest.raises(FailedPreconditionError, match=r"Adam: 4 parameter groups, the checkpoint has 1"):
         Saver(tmp_path).restore(TrainState(model=other.model, optimizers={"adam": two}))
-
-
-def test_stores_of_other_engines_are_refused(tmp_path: Path) -> None:
-    model = ml.Embeddings({"user": ml.Slot(2)}, store=ReferenceStore)
-    with (
-        Saver(tmp_path) as saver,
-        pytest.raises(InvalidArgumentError, match=r"'model': .* \(LocalStore\), got Reference"),
-    ):
-        saver.save(TrainState(model=model))
 
 
 def test_several_stores_and_a_renamed_one(tmp_path: Path) -> None:
@@ -337,7 +332,7 @@ def test_the_dense_part_starts_anew_once(tmp_path: Path, *, continues: bool) -> 
         assert after["weights"] == before["weights"]
         assert after["adam"] == {}
         assert after["step"] == (5 if continues else 0)
-        assert after["positions"] == {"train": b"5"}
+        assert fresh.state.position() == b"5"
         assert (tmp_path / "clear_nn").read_text() == "clear_nn"
         fresh.steps(2)
         saver.save(fresh.state)

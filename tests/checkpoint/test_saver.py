@@ -13,6 +13,8 @@ from checkpoint.runs import Run, contents
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver, TrainState
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 
+pytestmark = pytest.mark.usefixtures("on_every_store")
+
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(tmp_path: Path, *, background: bool) -> None:

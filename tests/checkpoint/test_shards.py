@@ -15,7 +15,7 @@ from monolith.checkpoint.table_assets import restore_table_assets, save_table_as
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables import LocalShards, LocalStore, Store
-from monolith.tables.cut import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS
 
 PARTS = [0, 3, 5]
 
@@ -30,13 +30,15 @@ def run_of(num_shards: int, **options: Any) -> Run:
 
 def tables_of(store: Store) -> tuple[Any, ...]:
     """Rows with state and times, counts of admission, stamps: everything that a cut holds."""
-    cut = store.cut(seq=store.flush(timeout_seconds=1))
+    cut = store.cut()
     blocks = [
         (block.kind, block.table, block.bucket, block.digest, *sorted(_rows(block)))
         for block in cut.blocks(ALL_BUCKETS, state=True)
     ]
     cut.release()
-    return cut.seq, dict(cut.applied), sorted(blocks)
+    stamps = [clock.stamps for clock in cut.applied]
+    assert all(each == stamps[0] for each in stamps)
+    return stamps[0], sorted(blocks)
 
 
 def _rows(block: Any) -> list[Any]:
@@ -47,7 +49,7 @@ def _rows(block: Any) -> list[Any]:
 
 def whole(run: Run) -> tuple[Any, ...]:
     weights = {name: value.tolist() for name, value in run.model.state_dict().items() if torch.is_tensor(value)}
-    return tables_of(run.model.emb.store), weights, run.state.global_step, dict(run.state.positions)
+    return tables_of(run.model.emb.store), weights, run.state.global_step, dict(run.state.applied)
 
 
 def save(run: Run, folder: Path) -> None:
@@ -131,4 +133,4 @@ def test_a_save_that_fails_lets_the_cut_of_every_shard_go(tmp_path: Path) -> Non
     run.model.register_buffer("@reserved", torch.zeros(1))
     with Saver(tmp_path) as saver, pytest.raises(InvalidArgumentError, match="@ is reserved"):
         saver.save(run.state)
-    run.model.emb.store.cut(seq=run.model.emb.store.flush(timeout_seconds=1)).release()
+    run.model.emb.store.cut().release()

@@ -188,15 +188,16 @@ def test_manifests_come_back_and_any_change_is_noticed(tmp_path: Path) -> None:
     text = (tmp_path / "model.ckpt-2.manifest").read_bytes()
     manifest = Manifest.from_bytes(text, origin="m")
     assert manifest.to_bytes() == text
-    assert manifest.positions == {"train": b"2", "binary": b"\xff\x00", "empty": b""}
+    assert manifest.positions == {"binary": b"\xff\x00", "empty": b""}
+    assert manifest.applied[0].position == b"2"
     assert (manifest.step, manifest.generation, manifest.kind) == (2, 1, "full")
     assert sum(manifest.tables["emb"].rows.values()) == run.model.emb.num_rows
     for offset in range(0, len(text), 97):
         changed = text[:offset] + bytes([text[offset] ^ 2]) + text[offset + 1 :]
         with pytest.raises(DataLossError, match=r"^m: "):
             Manifest.from_bytes(changed, origin="m")
-    with pytest.raises(DataLossError, match="version 2, this build reads 1"):
-        Manifest.from_bytes(text.replace(b'"version": 1', b'"version": 2'), origin="m")
+    with pytest.raises(DataLossError, match="version 3, this build reads versions up to 2"):
+        Manifest.from_bytes(text.replace(b'"version": 2', b'"version": 3'), origin="m")
     with pytest.raises(DataLossError, match="not in canonical form"):
         Manifest.from_bytes(text + b"\n", origin="m")
 

@@ -1,34 +1,37 @@
-"""The engines that every contract is run on. A new engine is tested by one line here."""
+"""Stores of every engine, for tests that say what all of them do alike."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeAlias
 
 import pytest
 
-from monolith.tables import LocalShards, LocalStore, TableConfig
-from monolith.tables.store import Store
-from monolith.testing.reference_store import ReferenceStore
-
-# The float64 rules of the row optimizers are shared with tests/tables, by the name that mypy knows.
+# What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
-
-STORES: dict[str, StoreFactory] = {
-    "reference": ReferenceStore,
-    "local": LocalStore,
-    "one shard": partial(LocalShards, num_shards=1),
-    "three shards": partial(LocalShards, num_shards=3),
-    "five shards": partial(LocalShards, num_shards=5),
-}
+from contracts.engines import STORES, StoreFactory, engine
+from monolith.tables import TableConfig
+from monolith.tables.store import Store
 
 
 @pytest.fixture(scope="session", params=list(STORES))
-def make_store(request: pytest.FixtureRequest) -> StoreFactory:
+def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""
-    return STORES[request.param]
+    with engine(request.param) as factory:
+        yield factory
+
+
+@pytest.fixture
+def new_store(make_store: StoreFactory) -> Iterator[StoreFactory]:
+    """Builds stores of the engine under test that are closed at the end of the test."""
+    with ExitStack() as closed:
+
+        def make(configs: Mapping[str, TableConfig]) -> Store:
+            store = make_store(configs)
+            closed.callback(store.close)
+            return store
+
+        yield make

@@ -20,12 +20,12 @@ from monolith.tables import (
     LocalStore,
     Segment,
     TableConfig,
+    TableGroup,
     compressors,
     filters,
     initializers,
     row_optimizers,
 )
-from monolith.tables.store import Mark
 from tables.optimizer_reference import Reference, make_reference, reference_class
 
 Floats = NDArray[np.float32]
@@ -266,10 +266,12 @@ def test_serving_rows_are_the_compressed_training_rows(compressor: Any) -> None:
     training = LocalStore({"user": TableConfig(segments)})
     serving = LocalStore({"user": TableConfig(segments, serving=True)})
     ids = np.arange(-20, 20)
-    training.tables["user"].apply_gradients(ids, np.zeros((40, 4), np.float32), time=7)
-    serving.load(training.changes(since=Mark(0, 0), state=False), buckets=range(1024), replace=True)
-    weights = training.tables["user"].lookup_rows(ids).weights
-    served = serving.tables["user"].lookup_rows(ids)
+    trained = TableGroup.of_store(training)["user"]
+    trained.apply_gradients(ids, np.zeros((40, 4), np.float32), time=7)
+    with training.cut() as cut:
+        serving.load(cut.blocks(state=False), buckets=range(1024), replace=True)
+    weights = trained.lookup_rows(ids).weights
+    served = TableGroup.of_store(serving)["user"].lookup_rows(ids)
     np.testing.assert_allclose(served.weights, as_served(compressor, weights), rtol=1e-6, atol=1e-7)
     assert served.found.all()
     assert (served.time == 7).all()
@@ -282,11 +284,13 @@ def test_rows_go_through_blocks_unchanged(optimizer: Any) -> None:
     source, target = LocalStore({"user": config}), LocalStore({"user": config})
     ids = np.arange(50)
     grads = np.random.default_rng(1).standard_normal((50, config.dim)).astype(np.float32)
+    tables = [TableGroup.of_store(store)["user"] for store in (source, target)]
     for step in range(3):
-        source.tables["user"].apply_gradients(ids, grads, step=step, time=step)
-    target.load(source.changes(since=Mark(0, 0), state=True), buckets=range(1024), replace=False)
+        tables[0].apply_gradients(ids, grads, step=step, time=step)
+    with source.cut() as cut:
+        target.load(cut.blocks(), buckets=range(1024), replace=False)
     for step in range(3, 5):
-        for store in (source, target):
-            store.tables["user"].apply_gradients(ids, grads, step=step, time=step)
-    before, after = (store.tables["user"].lookup_rows(ids) for store in (source, target))
+        for table in tables:
+            table.apply_gradients(ids, grads, step=step, time=step)
+    before, after = (table.lookup_rows(ids) for table in tables)
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(before, after, strict=True))

@@ -1,311 +1,316 @@
-"""What a store answers to calls in the wrong order, of the wrong shape or repeated."""
+"""What a store answers to a worker whose batches are misshapen, repeated, lost, or of a former incarnation."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
 
-from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from contracts.engines import StoreFactory
+from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule, stamp
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import Segment, TableConfig
-from monolith.tables.row_block import RowBlock
-from monolith.tables.row_optimizers import Adagrad, Sgd
-from monolith.tables.store import BatchStamp, Mark, Plan, Store, Update
+from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
+from monolith.tables.store import NOTHING_APPLIED, Store, Update
 
-StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
-
-ONE_TABLE = {"user": TableConfig([Segment(2, optimizer=Sgd())])}
 TWO_TABLES = {"item": TableConfig([Segment(1)]), "user": TableConfig([Segment(2), Segment(1)])}
-ALL = range(1024)
 
 
-def stamp(seq: int, worker: int = 0) -> BatchStamp:
-    return BatchStamp(worker=worker, seq=seq)
+def test_it_is_a_store(new_store: StoreFactory) -> None:
+    assert isinstance(new_store(ONE_TABLE), Store)
 
 
-def rule(seq: int, segments: int = 1, scale: float = 1.0) -> Update:
-    return Update(seq=seq, step=seq, learning_rates=torch.ones(segments), times=0, scale=scale)
+def test_schema_lists_tables_by_name(new_store: StoreFactory) -> None:
+    store = new_store(TWO_TABLES)
+    assert store.schema.names == ("item", "user")
+    assert store.schema.dims == (1, 3)
+    assert store.schema.num_segments == 3
+    assert new_store(dict(reversed(TWO_TABLES.items()))).schema.digest == store.schema.digest
 
 
-def plan_of(store: Store, ids: Sequence[int], seq: int, worker: int = 0) -> Plan:
-    return store.plan(torch.tensor(ids, dtype=torch.int64), torch.tensor([0, len(ids)]), stamp=stamp(seq, worker))
-
-
-def train(store: Store, ids: Sequence[int], seq: int, value: float = 1.0) -> None:
-    plan = plan_of(store, ids, seq)
-    values = store.read(plan, after=seq - 1, train=True).result().values
-    store.apply([(plan, torch.full_like(values, value))], rule(seq)).result()
-
-
-def rows_of(store: Store, ids: Sequence[int]) -> list[list[float]]:
-    plan = plan_of(store, ids, 10**6)
-    values = store.read(plan, after=-1, train=False).result().values
-    rows: list[list[float]] = values.reshape(-1, 2)[plan.inverse.long()].tolist()
-    return rows
-
-
-def test_it_is_a_store(make_store: StoreFactory) -> None:
-    assert isinstance(make_store(ONE_TABLE), Store)
-
-
-def test_absent_ids_read_zeros_and_reading_inserts_nothing(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
+def test_absent_ids_read_zeros_and_reading_inserts_nothing(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
     assert rows_of(store, [1, 2]) == [[0.0, 0.0], [0.0, 0.0]]
     assert store.stats().rows == 0
 
 
-def test_plan_lists_each_id_once_with_its_count(make_store: StoreFactory) -> None:
-    store = make_store(TWO_TABLES)
+# Plans
+
+
+def test_plan_lists_each_id_once_with_its_count(new_store: StoreFactory) -> None:
+    store = new_store(TWO_TABLES)
     plan = store.plan(torch.tensor([5, 6, 5, 5, 7]), torch.tensor([0, 3, 5]), stamp=stamp(0))
     assert plan.unique_ids[plan.inverse.long()].tolist() == [5, 6, 5, 5, 7]
-    assert sorted(zip(plan.unique_ids.tolist(), plan.counts.tolist(), strict=True)) == [(5, 1), (5, 2), (6, 1), (7, 1)]
+    found = zip(plan.tables.tolist(), plan.unique_ids.tolist(), plan.counts.tolist(), strict=True)
+    assert sorted(found) == [(0, 5, 2), (0, 6, 1), (1, 5, 1), (1, 7, 1)]
     assert plan.splits.shape == (1024 * 2 + 1,)
     assert (plan.splits[0].item(), plan.splits[-1].item()) == (0, 4)
+    assert plan.num_values == 1 + 1 + 3 + 3
     assert plan.stamp == stamp(0)
 
 
-def test_an_empty_plan_keeps_the_order_of_updates(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    plan = plan_of(store, [], 0)
-    assert store.read(plan, after=-1, train=True).result().values.shape == (0,)
-    assert store.apply([(plan, torch.zeros(0))], rule(0)).result().updated == 0
-    assert store.flush(timeout_seconds=1) == 0
-    cut = store.cut(seq=0)
-    assert cut.applied == {0: stamp(0)}
-    cut.release()
-
-
-def test_the_same_stamp_is_applied_once(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1], 0)
-    retried = plan_of(store, [1], 0)
-    store.read(retried, after=0, train=True).result()
-    result = store.apply([(retried, torch.ones(2))], rule(0)).result()
-    assert result.duplicate
-    assert result.updated == 0
-    assert rows_of(store, [1]) == [[-1.0, -1.0]]
-    assert store.stats().open_plans == 0
-
-
-def test_workers_have_sequences_of_their_own(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    for worker in (0, 1):
-        plan = plan_of(store, [1], 0, worker)
-        assert not store.apply([(plan, torch.ones(2))], rule(worker)).result().duplicate
-    assert rows_of(store, [1]) == [[-2.0, -2.0]]
-
-
-def test_several_plans_are_one_optimizer_step(make_store: StoreFactory) -> None:
-    config = {"user": TableConfig([Segment(2, optimizer=Adagrad(initial_accumulator_value=0.0))])}
-    store = make_store(config)
-    plans = [plan_of(store, [1, 2], 0), plan_of(store, [2, 3], 1)]
-    result = store.apply([(plan, torch.full((4,), 2.0)) for plan in plans], rule(0)).result()
-    assert result.updated == 3
-    # one step of the summed gradient: any size of it gives a step of 1 from an empty accumulator
-    assert rows_of(store, [1, 2, 3]) == [[-1.0, -1.0]] * 3
-
-
-def test_a_partly_repeated_update_is_refused(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1], 0)
-    plans = [plan_of(store, [1], 0), plan_of(store, [1], 1)]
-    with pytest.raises(FailedPreconditionError, match="applied before"):
-        store.apply([(plan, torch.ones(2)) for plan in plans], rule(1)).result()
-    assert rows_of(store, [1]) == [[-1.0, -1.0]]
-
-
-def test_reading_after_a_future_update_is_refused(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    with pytest.raises(FailedPreconditionError, match=r"after update 3, but the last one applied is -1"):
-        store.read(plan_of(store, [1], 0), after=3, train=False).result()
-
-
-def test_rows_say_which_update_they_contain(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1], 0)
-    train(store, [1], 1)
-    assert store.read(plan_of(store, [1], 2), after=1, train=False).result().seen_seq == 1
-
-
-def test_a_discarded_plan_ends_there(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    plan = plan_of(store, [1], 0)
-    store.read(plan, after=-1, train=True).result()
-    assert store.stats().open_plans == 1
-    store.discard(plan)
-    assert store.stats().open_plans == 0
-    with pytest.raises(FailedPreconditionError, match="discarded"):
-        store.apply([(plan, torch.ones(2))], rule(0)).result()
-    with pytest.raises(FailedPreconditionError, match="discarded already"):
-        store.discard(plan)
-    with pytest.raises(FailedPreconditionError, match="discarded already"):
-        store.read(plan, after=-1, train=True).result()
-    assert store.stats().rows == 0
-
-
-def test_an_applied_plan_cannot_be_discarded(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    plan = plan_of(store, [1], 0)
-    store.apply([(plan, torch.ones(2))], rule(0)).result()
-    with pytest.raises(FailedPreconditionError, match="applied already"):
-        store.discard(plan)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_refused_update_leaves_rows_stamps_and_plan_as_they_were(make_store: StoreFactory, bad: float) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1], 0)
-    plan = plan_of(store, [1, 4], 1)
-    gradient = torch.ones(4)
-    gradient[3] = bad
-    with pytest.raises(InvalidArgumentError, match="is not finite"):
-        store.apply([(plan, gradient)], rule(1)).result()
-    assert rows_of(store, [1, 4]) == [[-1.0, -1.0], [0.0, 0.0]]
-    assert store.flush(timeout_seconds=1) == 0
-    assert not store.apply([(plan, torch.ones(4))], rule(1)).result().duplicate
-
-
-def test_an_update_of_the_wrong_shape_is_refused(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    plan = plan_of(store, [1], 0)
-    with pytest.raises(InvalidArgumentError, match=r"gradient must have shape \(2,\), got \(3,\)"):
-        store.apply([(plan, torch.ones(3))], rule(0)).result()
-    with pytest.raises(InvalidArgumentError, match="learning_rates must have"):
-        store.apply([(plan, torch.ones(2))], rule(0, segments=2)).result()
-    with pytest.raises(InvalidArgumentError, match="one or more plans"):
-        store.apply([], rule(0)).result()
-    assert store.stats().rows == 0
-
-
 @pytest.mark.parametrize("splits", [[0, 1], [1, 2, 3], [0, 2, 1], [0, 2, 4], [0, 0, 0, 3]])
-def test_splits_that_do_not_fit_the_ids_are_refused(make_store: StoreFactory, splits: list[int]) -> None:
-    store = make_store(TWO_TABLES)
+def test_splits_that_do_not_fit_the_ids_are_refused(new_store: StoreFactory, splits: list[int]) -> None:
+    store = new_store(TWO_TABLES)
     with pytest.raises(InvalidArgumentError, match="table_splits must"):
         store.plan(torch.tensor([1, 2, 3]), torch.tensor(splits), stamp=stamp(0))
 
 
-def test_a_cut_is_the_state_after_the_update_it_names(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1], 0)
-    with pytest.raises(FailedPreconditionError, match=r"cut: .* after update 1, but the last one applied is 0"):
-        store.cut(seq=1)
-    train(store, [1], 1)
-    with pytest.raises(FailedPreconditionError, match=r"cut: .* update 1 is already in the rows"):
-        store.cut(seq=0)
-    with pytest.raises(FailedPreconditionError, match="evict: "):
-        store.evict(now=0, seq=0)
-    cut = store.cut(seq=1)
-    train(store, [1, 2], 2)
-    (block,) = [block for block in cut.blocks(ALL, state=True) if block.count]
-    assert block.keys.tolist() == [1]
-    assert block.weights(2).tolist() == [[-2.0, -2.0]]
-    assert cut.seq == 1
-    cut.release()
-    cut.release()
-
-
-def test_only_one_cut_is_open_at_a_time(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    cut = store.cut(seq=-1)
-    with pytest.raises(FailedPreconditionError):
-        store.cut(seq=-1)
-    cut.release()
-    store.cut(seq=-1).release()
-
-
-def test_marks_of_another_generation_are_refused(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    mark = store.mark()
-    store.resume(seq=4, applied={0: stamp(4)}, generation=1)
-    with pytest.raises(FailedPreconditionError, match="generation 0"):
-        store.changes(since=mark, state=True)
-    assert store.flush(timeout_seconds=1) == 4
-    assert store.apply([(plan_of(store, [1], 4), torch.ones(2))], rule(5)).result().duplicate
-
-
-def test_changes_are_what_was_written_after_the_mark(make_store: StoreFactory) -> None:
-    store = make_store(ONE_TABLE)
-    train(store, [1, 2], 0)
-    mark = store.mark()
-    train(store, [2, 3], 1)
-    changed = [key for block in store.changes(since=mark, state=True) for key in block.keys.tolist()]
-    assert sorted(changed) == [2, 3]
-    everything = [key for block in store.changes(since=Mark(0, 0), state=True) for key in block.keys.tolist()]
-    assert sorted(everything) == [1, 2, 3]
-
-
-def test_serving_blocks_carry_weights_without_state(make_store: StoreFactory) -> None:
-    store = make_store({"user": TableConfig([Segment(2, optimizer=Adagrad())])})
-    train(store, [1], 0)
-    (block,) = store.changes(since=Mark(0, 0), state=False)
-    assert block.row_bytes == 8
-
-
-def loaded_blocks(store: Store, seq: int) -> list[RowBlock]:
-    cut = store.cut(seq=seq)
-    blocks = list(cut.blocks(ALL, state=True))
-    cut.release()
-    return blocks
-
-
-def test_load_takes_only_the_buckets_asked_for(make_store: StoreFactory) -> None:
-    source, target = make_store(ONE_TABLE), make_store(ONE_TABLE)
-    train(source, list(range(200)), 0)
-    blocks = loaded_blocks(source, 0)
-    report = target.load(blocks, buckets=range(512), replace=False)
-    inside = sum(block.count for block in blocks if block.bucket < 512)
-    assert (report.rows, report.ignored) == (inside, 200 - inside)
-    assert target.stats().rows == inside
-
-
-def test_load_with_replace_empties_the_buckets_first(make_store: StoreFactory) -> None:
-    source, target = make_store(ONE_TABLE), make_store(ONE_TABLE)
-    train(source, [1, 2], 0)
-    train(target, [2, 3], 0, value=5.0)
-    target.load(loaded_blocks(source, 0), buckets=ALL, replace=True)
-    assert rows_of(target, [1, 2, 3]) == [[-1.0, -1.0], [-1.0, -1.0], [0.0, 0.0]]
-    assert target.stats().rows == 2
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_a_damaged_block_changes_nothing(make_store: StoreFactory, *, replace: bool) -> None:
-    source, target = make_store(ONE_TABLE), make_store(ONE_TABLE)
-    train(source, [1, 2], 0)
-    train(target, [2, 3], 0, value=5.0)
-    blocks = loaded_blocks(source, 0)
-    damaged = bytearray(blocks[-1].data)
-    damaged[56] ^= 1
-    with pytest.raises(DataLossError):
-        target.load([*blocks[:-1], RowBlock(bytes(damaged))], buckets=ALL, replace=replace)
-    assert rows_of(target, [1, 2, 3]) == [[0.0, 0.0], [-5.0, -5.0], [-5.0, -5.0]]
-
-
-@pytest.mark.parametrize("replace", [False, True])
-def test_rows_of_another_schema_change_nothing(make_store: StoreFactory, *, replace: bool) -> None:
-    source = make_store({"user": TableConfig([Segment(2, optimizer=Adagrad())])})
-    target = make_store(ONE_TABLE)
-    train(source, [1], 0)
-    train(target, [1], 0, value=5.0)
-    with pytest.raises(FailedPreconditionError, match="schema"):
-        target.load(loaded_blocks(source, 0), buckets=ALL, replace=replace)
-    with pytest.raises(FailedPreconditionError, match="schema"):
-        target.assign(loaded_blocks(source, 0)[0], add=False)
-    assert rows_of(target, [1]) == [[-5.0, -5.0]]
-
-
-def test_a_plan_of_another_store_is_refused(make_store: StoreFactory) -> None:
-    ours, other = make_store(ONE_TABLE), make_store(ONE_TABLE)
-    plan = plan_of(other, [1], 0)
-    if ours.traits.remote or type(ours).__name__ == "ReferenceStore":
-        pytest.skip("plans of this engine are plain values")
+def test_a_plan_of_another_store_is_refused(new_store: StoreFactory) -> None:
+    ours, other = new_store(ONE_TABLE), new_store(ONE_TABLE)
+    plan = Worker(other).plan([1], 0)
     with pytest.raises(InvalidArgumentError, match="this store's plan"):
-        ours.read(plan, after=-1, train=False)
+        ours.read(plan, step=0)
+    with pytest.raises(InvalidArgumentError, match="this store's plan"):
+        Worker(ours).push(plan)
 
 
-def test_schema_lists_tables_by_name(make_store: StoreFactory) -> None:
-    store = make_store(TWO_TABLES)
-    assert store.schema.names == ("item", "user")
-    assert store.schema.dims == (1, 3)
-    assert store.schema.num_segments == 3
-    assert make_store(dict(reversed(TWO_TABLES.items()))).schema.digest == store.schema.digest
+def test_a_plan_of_another_worker_is_refused(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    mine, others = Worker(store, 1), Worker(store, 2)
+    with pytest.raises(InvalidArgumentError, match="another worker"):
+        mine.push(others.plan([1], 0))
+    with pytest.raises(InvalidArgumentError, match="another worker"):
+        mine.joined.read(others.plan([1], 0), after=-1, step=0, train=False)
+    with pytest.raises(InvalidArgumentError, match="another worker"):
+        mine.joined.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=stamp(0, 2))
+
+
+def test_a_discarded_plan_ends_there(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    plan = worker.plan([1], 0)
+    worker.joined.read(plan, after=-1, step=0, train=True).result()
+    assert store.stats().open_plans == 1
+    worker.joined.discard(plan)
+    assert store.stats().open_plans == 0
+    with pytest.raises(FailedPreconditionError, match="discarded"):
+        worker.push(plan)
+    with pytest.raises(FailedPreconditionError, match="discarded already"):
+        worker.joined.discard(plan)
+    with pytest.raises(FailedPreconditionError, match="discarded already"):
+        worker.joined.read(plan, after=-1, step=0, train=True).result()
+    assert store.stats().rows == 0
+
+
+def test_an_applied_plan_cannot_be_discarded(new_store: StoreFactory) -> None:
+    worker = Worker(new_store(ONE_TABLE))
+    plan = worker.plan([1], 0)
+    worker.push(plan)
+    with pytest.raises(FailedPreconditionError, match="applied already"):
+        worker.joined.discard(plan)
+
+
+# Updates
+
+
+def test_an_empty_plan_counts_as_a_batch(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    assert worker.train([]).updated == 0
+    assert worker.joined.flush(timeout_seconds=1) == 0
+    assert store.stats().applied == {0: 0}
+
+
+def test_the_same_batch_is_applied_once(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    worker.train([1])
+    repeated = worker.plan([1], 0)
+    worker.joined.read(repeated, after=0, step=0, train=True).result()
+    result = worker.push(repeated, previous=-1)
+    assert (result.duplicate, result.updated) == (True, 0)
+    assert worker.push(repeated, previous=-1).duplicate
+    assert rows_of(store, [1]) == [[-1.0, -1.0]]
+    assert store.stats().open_plans == 0
+
+
+def test_workers_have_sequences_of_their_own(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    workers = [Worker(store, number) for number in (0, 7)]
+    for _ in range(3):
+        assert not any(worker.train([1]).duplicate for worker in workers)
+    workers[1].train([1])
+    assert rows_of(store, [1]) == [[-7.0, -7.0]]
+    assert store.stats().applied == {0: 2, 7: 3}
+    assert [worker.joined.flush(timeout_seconds=1) for worker in workers] == [2, 3]
+
+
+def test_several_plans_are_one_optimizer_step(new_store: StoreFactory) -> None:
+    config = {"user": TableConfig([Segment(2, optimizer=Adagrad(initial_accumulator_value=0.0))])}
+    store = new_store(config)
+    worker = Worker(store)
+    plans = [worker.plan([1, 2], 0), worker.plan([2, 3], 1)]
+    result = worker.joined.apply([(plan, torch.full((4,), 2.0)) for plan in plans], rule(-1)).result()
+    assert result.updated == 3
+    # one step of the summed gradient: any size of it gives a step of 1 from an empty accumulator
+    assert rows_of(store, [1, 2, 3]) == [[-1.0, -1.0]] * 3
+    assert store.stats().applied == {0: 1}
+
+
+def test_an_update_of_which_a_part_was_applied_is_refused(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    worker.train([1])
+    plans = [worker.plan([1], 0), worker.plan([1], 1)]
+    with pytest.raises(FailedPreconditionError, match="applied before"):
+        worker.joined.apply([(plan, torch.ones(2)) for plan in plans], rule(0)).result()
+    assert rows_of(store, [1]) == [[-1.0, -1.0]]
+
+
+def test_batches_that_were_discarded_leave_no_gap(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    worker.push(worker.plan([1], 3))
+    worker.joined.discard(worker.plan([1], 4))
+    worker.push(worker.plan([1], 9))
+    assert rows_of(store, [1]) == [[-2.0, -2.0]]
+
+
+@pytest.mark.parametrize("previous", [-1, 3, 5, 6])
+def test_a_push_that_got_lost_is_noticed(new_store: StoreFactory, previous: int) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    worker.push(worker.plan([1], 4))
+    plan = worker.plan([1], 7)
+    with pytest.raises(FailedPreconditionError, match=r"worker 0: batch 7 names .* last one applied here is 4"):
+        worker.push(plan, previous=previous)
+    assert rows_of(store, [1]) == [[-1.0, -1.0]]
+    assert store.stats().applied == {0: 4}
+    worker.push(plan, previous=4)
+    assert store.stats().applied == {0: 7}
+
+
+def test_the_rows_as_the_worker_saw_them_correct_its_gradient(new_store: StoreFactory) -> None:
+    delayed = TableConfig([Segment(2, optimizer=DelayCompensated(Sgd(), 0.5))])
+    store = new_store({"plain": ONE_TABLE["user"], "user": delayed})
+    worker = store.join(0)
+    ids, splits = torch.tensor([1, 1]), torch.tensor([0, 1, 2])
+    rates = torch.ones(2)
+    first = worker.plan(ids, splits, stamp=stamp(0))
+    worker.apply(
+        [(first, torch.ones(4))], Update(previous=-1, step=0, learning_rates=rates, times=0, latest=[torch.zeros(2)])
+    ).result()
+    second = worker.plan(ids, splits, stamp=stamp(1))
+    seen = torch.tensor([0.0, -1.0])  # of the table that asks for it alone
+    late = Update(previous=0, step=1, learning_rates=rates, times=0, latest=[seen])
+    worker.apply([(second, torch.ones(4))], late).result()
+    # w = -1; g + lambda * g^2 * (w - seen) is 1 - 0.5 for the first weight, and 1 for the second
+    values = store.read(second, step=2).result().values.reshape(2, 2)
+    assert values[second.tables == 1].tolist() == [[-1.5, -2.0]]
+    assert values[second.tables == 0].tolist() == [[-2.0, -2.0]]
+    with pytest.raises(InvalidArgumentError, match="latest must have"):
+        worker.apply(
+            [(worker.plan(ids, splits, stamp=stamp(2)), torch.ones(4))],
+            Update(previous=1, step=2, learning_rates=rates, times=0, latest=[torch.zeros(4)]),
+        ).result()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_refused_update_leaves_rows_stamps_and_plan_as_they_were(new_store: StoreFactory, bad: float) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    worker.train([1])
+    plan = worker.plan([1, 4], 1)
+    gradient = torch.ones(4)
+    gradient[3] = bad
+    with pytest.raises(InvalidArgumentError, match="is not finite"):
+        worker.joined.apply([(plan, gradient)], rule(0)).result()
+    assert rows_of(store, [1, 4]) == [[-1.0, -1.0], [0.0, 0.0]]
+    assert worker.joined.flush(timeout_seconds=1) == 0
+    worker.push(plan)
+    assert rows_of(store, [1, 4]) == [[-2.0, -2.0], [-1.0, -1.0]]
+
+
+def test_wrong_shapes_are_refused(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    worker = Worker(store)
+    plan = worker.plan([1], 0)
+    with pytest.raises(InvalidArgumentError, match=r"gradient must have shape \(2,\), got \(3,\)"):
+        worker.joined.apply([(plan, torch.ones(3))], rule(-1)).result()
+    with pytest.raises(InvalidArgumentError, match="learning_rates must have"):
+        worker.joined.apply([(plan, torch.ones(2))], rule(-1, segments=2)).result()
+    with pytest.raises(InvalidArgumentError, match="one or more plans"):
+        worker.joined.apply([], rule(-1)).result()
+    with pytest.raises(InvalidArgumentError, match="each once"):
+        worker.joined.apply([(plan, torch.ones(2)), (plan, torch.ones(2))], rule(-1)).result()
+    assert store.stats().rows == 0
+
+
+# Reading
+
+
+def test_reading_after_a_batch_that_was_not_pushed_is_refused(new_store: StoreFactory) -> None:
+    worker = Worker(new_store(ONE_TABLE))
+    with pytest.raises(FailedPreconditionError, match=r"after batch 3 of worker 0, but its last one applied is -1"):
+        worker.joined.read(worker.plan([1], 0), after=3, step=0, train=False).result()
+
+
+def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    ours, others = Worker(store, 0), Worker(store, 1)
+    for _ in range(2):
+        ours.train([1])
+    others.train([1])
+    assert ours.joined.read(ours.plan([1], 2), after=1, step=0, train=False).result().seen == 1
+    assert others.joined.read(others.plan([1], 2), after=-1, step=0, train=False).result().seen == 0
+    assert store.read(ours.plan([1], 2), step=0).result().seen == NOTHING_APPLIED
+
+
+# Incarnations
+
+
+def test_a_worker_that_joins_again_goes_on_behind_what_was_applied(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    first = Worker(store, 3)
+    assert (first.joined.worker, first.joined.applied, first.joined.next_seq) == (3, None, 0)
+    first.push(first.plan([1], 5))
+    again = Worker(store, 3)
+    assert (again.joined.applied, again.joined.next_seq) == (stamp(5, 3), 6)
+    assert (first.joined.applied, first.joined.next_seq) == (None, 0)  # when it joined
+    again.train([1])
+    assert rows_of(store, [1]) == [[-2.0, -2.0]]
+
+
+def test_a_former_incarnation_is_refused_and_others_are_not(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    former, other = Worker(store, 0), Worker(store, 1)
+    former.train([1])
+    plan = former.plan([1], 1)
+    former.joined.read(plan, after=0, step=0, train=True).result()
+    present = Worker(store, 0)
+    for call in (
+        lambda: former.push(plan),
+        lambda: former.joined.flush(timeout_seconds=1),
+        lambda: former.joined.evict(now=0),
+        former.joined.cut,
+        lambda: former.joined.read(former.plan([1], 2), after=0, step=0, train=True).result(),
+    ):
+        with pytest.raises(FailedPreconditionError, match="join again"):
+            call()
+    assert former.joined.read(plan, after=0, step=0, train=False).result().values.tolist() == [-1.0, -1.0]
+    former.joined.discard(plan)
+    assert store.stats().open_plans == 0
+    present.train([1])
+    other.train([1])
+    assert rows_of(store, [1]) == [[-3.0, -3.0]]
+
+
+def test_a_repeated_push_of_a_former_incarnation_is_refused_too(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    former = Worker(store)
+    former.train([1])
+    repeated = former.plan([1], 0)
+    Worker(store)
+    with pytest.raises(FailedPreconditionError, match="join again"):
+        former.push(repeated, previous=-1)
+
+
+def test_workers_have_numbers_from_0(new_store: StoreFactory) -> None:
+    with pytest.raises(InvalidArgumentError, match="worker must be >= 0, got -1"):
+        new_store(ONE_TABLE).join(-1)
+
+
+def test_closing_twice_is_harmless(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    store.close()
+    store.close()

@@ -37,7 +37,9 @@ def test_a_stored_checkpoint_stays_readable(folder: Path, tmp_path: Path) -> Non
     state = stored.state()
     Saver(model_dir).restore(state)
     assert state.global_step == 3
-    assert state.positions == {"train": b'{"offset":12}', "raw": b"\xff"}
+    assert state.position() == b'{"offset":12}'
+    assert state.positions["raw"] == b"\xff"
+    assert state.next_stamp().seq == 3
     torch.testing.assert_close(state.model.tower.weight, torch.tensor([[0.36517006158828735, -0.3129255175590515]]))
     row = [-0.11426211893558502, 0.11426868289709091]
     torch.testing.assert_close(state.model.emb.lookup("user", torch.tensor([1, 7])), torch.tensor([row, row]))

@@ -99,7 +99,8 @@ def test_every_version_so_far_has_a_stored_snapshot() -> None:
 def test_a_stored_snapshot_stays_readable(folder: Path) -> None:
     stored = maker(folder)
     restored = stored.group()
-    report = restore(restored.native.core, folder / "snapshot")
+    restored.mark()  # who follows the tables hears of removals
+    report = restore(restored.store, folder / "snapshot")
     assert report.extra == {"made_by": f"tests/format/{folder.name}/make.py"}
     assert report.generation == 7
     assert report.rows == {"item": 22, "user": 21}
@@ -116,6 +117,6 @@ def test_a_later_version_is_refused_by_number(tmp_path: Path) -> None:
     text = manifest.read_text()
     manifest.write_text(text.replace(f'"version": {FORMAT_VERSION}', f'"version": {FORMAT_VERSION + 1}'))
     with pytest.raises(
-        DataLossError, match=f"snapshot version {FORMAT_VERSION + 1}, this build reads {FORMAT_VERSION}"
+        DataLossError, match=f"snapshot version {FORMAT_VERSION + 1}, this build reads versions up to {FORMAT_VERSION}"
     ):
         read_manifest(tmp_path / "snapshot")

@@ -14,7 +14,7 @@ import monolith as ml
 from monolith.errors import FailedPreconditionError
 from monolith.nn._pooling import PooledBatch
 from monolith.nn.combiners import FirstN
-from monolith.tables import BatchStamp, LocalStore
+from monolith.tables import BatchStamp, LocalStore, TableGroup
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
 ZEROS = ml.initializers.Zeros()
@@ -114,7 +114,7 @@ def test_ids_of_the_v2_layout_are_taken_as_they_are() -> None:
     emb.step()
     assert emb.lookup("user", user).tolist() == [[-1.0, -1.0], [-1.0, -1.0]]
     assert isinstance(emb.store, LocalStore)
-    assert emb.store.tables["2-sgd"].contains(user).all()
+    assert TableGroup.of_store(emb.store)["2-sgd"].contains(user).all()
 
 
 def test_inputs_of_every_form_mean_the_same() -> None:
@@ -427,13 +427,48 @@ def test_a_plan_is_trained_on_once_and_evaluated_as_often_as_wanted() -> None:
 def test_a_stamped_batch_is_applied_once() -> None:
     emb = make()
     for expected in (False, True):
-        stamp = BatchStamp(worker=3, seq=0, position=b"offset 17", event_time=9)
+        stamp = BatchStamp(worker=3, seq=0, position=b"offset 17", event_time_ms=9)
         emb({"user": torch.tensor([1])}, stamp=stamp)["user"].sum().backward()
         assert emb.step().duplicate is expected
     assert weights(emb, 1) == [-1.0]
-    cut = emb.store.cut(seq=emb.store.stats().last_seq)
-    assert cut.applied[3].position == b"offset 17"
+    cut = emb.store.cut()
+    assert cut.applied[0].stamps[3].position == b"offset 17"
     cut.release()
+
+
+def test_a_model_reads_rows_as_their_table_does_at_the_same_step() -> None:
+    """A quantiser of training depends on the step; it was taken from the number of updates once."""
+    emb = ml.Embeddings({"user": ml.Slot(2, compressor=ml.compressors.OneBit(step_size=10))})
+    emb({"user": torch.tensor([7])})["user"].sum().backward()
+    emb.step(global_step=100_000)
+    assert isinstance(emb.store, LocalStore)
+    (table,) = (TableGroup.of_store(emb.store)[name] for name in emb.tables)
+    assert emb.global_step == 100_001
+    at_step, early = (table.lookup(table.ids(), step=step) for step in (100_001, 1))
+    assert not torch.equal(at_step, early)
+    assert torch.equal(emb.lookup("user", torch.tensor([7])), at_step)
+    assert torch.equal(emb({"user": torch.tensor([7])})["user"].detach(), at_step)
+
+
+def test_delay_compensation_knows_the_rows_that_the_pass_saw() -> None:
+    """g + lambda * g^2 * (w - seen): one worker reads, another one learns, then the first one learns."""
+    rule = ml.row_optimizers.DelayCompensated(ml.row_optimizers.Sgd(learning_rate=1.0), 0.5)
+    slots = {"user": ml.Slot(1, initializer=ml.initializers.Zeros()), "item": ml.Slot(1, optimizer=rule)}
+    slow = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=1.0))
+    quick = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=1.0), store=slow.store)
+    quick.join(1)
+    batch = {"user": torch.tensor([1, 2]), "item": torch.tensor([3, 3])}
+    quick(batch).concat().sum().backward()
+    quick.step()  # the rows exist
+    before = {name: slow.lookup(name, batch[name][:1]).item() for name in slots}
+    passed = slow(batch).concat().sum()
+    quick(batch).concat().sum().backward()
+    quick.step()
+    passed.backward()
+    slow.step()
+    # Users learn 1 twice. Items have the gradient 2 of two ids: 2 by the quick one, then 2 + 0.5 * 4 * (-2) = -2.
+    assert slow.lookup("user", torch.tensor([1])).item() == pytest.approx(before["user"] - 2.0)
+    assert slow.lookup("item", torch.tensor([3])).item() == pytest.approx(before["item"] - 2.0 + 2.0)
 
 
 def test_planned_batches_take_no_time_or_stamp_of_their_own() -> None:

@@ -195,7 +195,7 @@ def test_times_are_unix_seconds(emb: ml.Embeddings, time: Any) -> None:
 
 def test_a_negative_global_step_is_refused(emb: ml.Embeddings) -> None:
     emb({"user": torch.tensor([1]), "tags": torch.tensor([1])})["user"].sum().backward()
-    with pytest.raises(InvalidArgumentError, match="seq and step must be >= 0"):
+    with pytest.raises(InvalidArgumentError, match="step must be >= 0"):
         emb.step(global_step=-1)
 
 

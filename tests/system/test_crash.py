@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,20 @@ def test_a_killed_run_ends_like_one_that_was_not(
     assert list(quick_folder.iterdir()) == [], "nothing is left behind"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["shards", "reference", "tests/contracts/pipe_store.py:PipeStore"])
+def test_a_killed_run_ends_like_one_that_was_not_whoever_keeps_the_rows(
+    store: str, project_root: Path, quick_folder: Path
+) -> None:
+    command = [sys.executable, "scripts/crash-test", "--scenario", "steps", "--kills", "1", "--seed", "7", "--json"]
+    command += ["--directory", str(quick_folder), "--store", store]
+    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["scenarios"]
+    assert (row["kills"], row["problems"]) == (1, [])
+    assert row["good"] == row["runs"] >= 1
+
+
 @pytest.fixture
 def quick_folder(tmp_path: Path) -> Iterator[Path]:
     """A folder in memory where there is one: a killed process needs no disk to be slow for it."""
@@ -62,7 +77,7 @@ def test_the_fingerprint_sees_every_part_of_a_state() -> None:
     assert fingerprint(state) == before, "looking changes nothing"
     with torch.no_grad():
         task.deep[0].bias[0] += 1e-6
-    state.positions["train"] = b"elsewhere"
+    state.applied[0] = replace(state.applied[0], position=b"elsewhere")
     state.optimizers["dense"].param_groups[0]["lr"] *= 1.000001
     torch.rand(1)
     after = fingerprint(state)

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables import BlockKind, HashTable, Segment, TableConfig, TableGroup
+from monolith.tables import (
+    BatchStamp,
+    BlockKind,
+    ChangeReader,
+    HashTable,
+    Mark,
+    OwnerClock,
+    Segment,
+    TableConfig,
+    TableGroup,
+)
+from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_optimizers import Adagrad, Sgd
 
 
@@ -16,9 +27,14 @@ def sgd_table() -> HashTable:
     return HashTable(TableConfig([Segment(1, optimizer=Sgd(learning_rate=1.0))], expire_days=1))
 
 
-def changed_ids(table: HashTable | TableGroup, since: int) -> list[int]:
+def changed_ids(table: HashTable | TableGroup, since: Mark | None) -> list[int]:
     kinds = {BlockKind.FULL}
     return sorted(k for block in table.changes(since) if block.kind in kinds for k in block.keys.tolist())
+
+
+def removed_ids(reader: ChangeReader) -> list[int]:
+    blocks = [block for block in reader.changes(state=True) if block.kind is BlockKind.TOMBSTONE]
+    return sorted(key for block in blocks for key in block.keys.tolist())
 
 
 def test_changes_since_a_mark_are_what_was_written_after_it() -> None:
@@ -29,7 +45,7 @@ def test_changes_since_a_mark_are_what_was_written_after_it() -> None:
     table.reinitialize([4], time=2)
     second = table.mark()
     table.assign_add([3], [[1.0]], time=3)
-    assert changed_ids(table, 0) == [1, 2, 3, 4]
+    assert changed_ids(table, None) == [1, 2, 3, 4]
     assert changed_ids(table, first) == [2, 3, 4]
     assert changed_ids(table, second) == [3]
     assert changed_ids(table, table.mark()) == []
@@ -49,7 +65,7 @@ def test_a_change_carries_the_current_row_once() -> None:
     table = HashTable(TableConfig([Segment(2, optimizer=Adagrad(initial_accumulator_value=1.0))]))
     for second in range(3):
         table.apply_gradients([5], [[1.0, 2.0]], time=second)
-    (block,) = table.changes(0)
+    (block,) = table.changes()
     assert block.keys.tolist() == [5]
     assert block.times.tolist() == [2]
     rows = table.lookup_rows(np.array([5]))
@@ -62,8 +78,8 @@ def test_a_change_carries_the_current_row_once() -> None:
 def test_changes_of_some_buckets_are_part_of_all() -> None:
     table = sgd_table()
     table.assign(np.arange(500), np.ones((500, 1), np.float32), time=1)
-    low = [k for block in table.changes(0, buckets=range(300)) for k in block.keys.tolist()]
-    high = [k for block in table.changes(0, buckets=range(300, 1024)) for k in block.keys.tolist()]
+    low = [k for block in table.changes(buckets=range(300)) for k in block.keys.tolist()]
+    high = [k for block in table.changes(buckets=range(300, 1024)) for k in block.keys.tolist()]
     assert sorted(low + high) == list(range(500))
     assert low
     assert high
@@ -72,7 +88,7 @@ def test_changes_of_some_buckets_are_part_of_all() -> None:
 @pytest.mark.parametrize("buckets", [range(0, 10, 2), range(-1, 5), range(1025), range(9, 3)])
 def test_buckets_that_are_no_range_of_the_1024_are_refused(buckets: range) -> None:
     with pytest.raises(InvalidArgumentError, match=r"buckets must be a range inside range\(1024\) of step 1"):
-        sgd_table().changes(0, buckets=buckets)
+        sgd_table().changes(buckets=buckets)
 
 
 def test_removed_ids_can_be_read_back() -> None:
@@ -91,6 +107,7 @@ def test_removed_ids_can_be_read_back() -> None:
 
 def test_ids_removed_by_a_cap_can_be_read_back() -> None:
     table = HashTable(TableConfig([Segment(1)], max_rows=500))
+    table.mark()
     ids = np.arange(1500)
     for second, part in enumerate(np.array_split(ids, 15)):
         table.assign(part, np.ones((len(part), 1), np.float32), time=second)
@@ -106,8 +123,22 @@ def test_forgetting_drops_tombstones_and_the_history_before() -> None:
     table.erase([2])
     table.forget(late)
     assert table.tombstones(late).tolist() == [2]
-    with pytest.raises(FailedPreconditionError):
+    with pytest.raises(FailedPreconditionError, match="forgotten"):
         list(table.changes(early))
+
+
+def test_history_can_be_forgotten_while_a_cut_is_open() -> None:
+    table = sgd_table()
+    table.assign([1, 2], [[1.0]] * 2, time=0)
+    early = table.mark()
+    table.erase([1])
+    with table.cut() as cut:
+        late = table.mark()
+        table.forget(late)
+        with pytest.raises(FailedPreconditionError, match="forgotten"):
+            table.changes(early)
+        assert [key for block in cut.blocks() if block.kind is BlockKind.FULL for key in block.keys.tolist()] == [2]
+    assert table.stats()["tombstones"] == 0
 
 
 def test_a_cut_does_not_move_while_writers_go_on() -> None:
@@ -144,10 +175,104 @@ def test_a_cut_is_a_mark() -> None:
     table = sgd_table()
     table.assign([1], [[1.0]], time=1)
     with table.cut() as cut:
-        epoch = cut.epoch
         assert len(cut) == 1
+        reader = table.store.open_reader("follower", at=cut.mark)
     table.assign([2], [[1.0]], time=1)
-    assert changed_ids(table, epoch) == [2]
+    assert [key for block in reader.changes(state=True) for key in block.keys.tolist()] == [2]
+
+
+def test_what_nobody_follows_is_not_remembered() -> None:
+    table = sgd_table()
+    ids = np.arange(1000)
+    for day in range(5):
+        table.assign(ids + 1000 * day, np.ones((1000, 1), np.float32), time=86400 * (1 + 3 * day))
+        table.evict(86400 * (3 + 3 * day))
+    assert (table.stats()["rows"], table.stats()["tombstones"]) == (0, 0)
+    with table.cut() as cut:
+        mark = cut.mark
+    with pytest.raises(FailedPreconditionError, match="forgotten"):
+        table.store.open_reader("late", at=mark)
+
+
+def test_removals_are_kept_for_the_slowest_reader_alone() -> None:
+    table = sgd_table()
+    table.assign(np.arange(30), np.ones((30, 1), np.float32), time=1)
+    slow, fast = table.store.open_reader("slow"), table.store.open_reader("fast")
+    table.erase(np.arange(10))
+    fast.advance(fast.next_mark())
+    table.erase(np.arange(10, 20))
+    assert table.stats()["tombstones"] == 20
+    assert removed_ids(fast) == list(range(10, 20))
+    assert removed_ids(slow) == list(range(20))
+    slow.advance(slow.next_mark())
+    assert table.stats()["tombstones"] == 10
+    fast.close()
+    assert table.stats()["tombstones"] == 0
+    with pytest.raises(FailedPreconditionError, match="reader 'fast' was closed"):
+        fast.changes(state=True)
+
+
+def test_a_reader_that_is_opened_again_goes_on_where_it_was() -> None:
+    table = sgd_table()
+    table.assign(np.arange(30), np.ones((30, 1), np.float32), time=1)
+    table.store.open_reader("log")
+    table.erase(np.arange(5))
+    again = table.store.open_reader("log")
+    assert removed_ids(again) == list(range(5))
+    again.advance(again.next_mark())
+    assert removed_ids(table.store.open_reader("log")) == []
+    with pytest.raises(FailedPreconditionError, match="cannot go back"):
+        again.advance(Mark(again.mark.generation, again.mark.life, again.mark.epoch - 1))
+
+
+def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
+    table, other = sgd_table(), sgd_table()
+    mark = table.mark()
+    table.assign([7], [[1.0]], time=1)
+    with pytest.raises(FailedPreconditionError, match="another life"):
+        other.changes(mark)
+    with pytest.raises(FailedPreconditionError, match=r"has not happened yet, the last one is"):
+        table.changes(Mark(mark.generation, mark.life, 10**6))
+    marks = [mark]
+    for _ in range(2):  # two restores of one checkpoint give two lives of it
+        table.store.resume(applied=[OwnerClock(ALL_BUCKETS, {0: BatchStamp(worker=0, seq=1)})], generation=3)
+        marks.append(table.mark())
+        for old in marks[:-1]:
+            with pytest.raises(FailedPreconditionError, match="another life"):
+                table.changes(old)
+    assert [each.generation for each in marks] == [0, 4, 5]
+
+
+def test_touched_rows_count_as_changed_and_absent_ones_as_removed() -> None:
+    table = sgd_table()
+    table.assign([1, 2], [[1.0], [2.0]], time=5)
+    before = table.lookup_rows(np.array([1, 2]))
+    mark = table.mark()
+    table.touch([2, 99])
+    assert changed_ids(table, mark) == [2]
+    assert table.tombstones(mark).tolist() == [99]
+    after = table.lookup_rows(np.array([1, 2]))
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def test_a_cut_gives_what_changed_since_a_mark_as_of_the_cut() -> None:
+    table = sgd_table()
+    table.assign(np.arange(10), np.ones((10, 1), np.float32), time=1)
+    mark = table.mark()
+    table.apply_gradients([2, 3], [[1.0], [1.0]], time=2)
+    table.erase([4])
+    with table.cut() as cut:
+        table.apply_gradients([3, 5], [[1.0], [1.0]], time=3)
+        table.erase([6, 2])
+        blocks = list(cut.blocks(since=mark))
+    rows = {
+        k: w
+        for b in blocks
+        if b.kind is BlockKind.FULL
+        for k, w in zip(b.keys.tolist(), b.weights(1)[:, 0], strict=True)
+    }
+    assert rows == {2: 0.0, 3: 0.0}
+    assert [k for b in blocks if b.kind is BlockKind.TOMBSTONE for k in b.keys.tolist()] == [4]
 
 
 def test_a_second_cut_waits_for_the_release_of_the_first() -> None:
@@ -169,7 +294,7 @@ def test_a_dropped_cut_releases_itself() -> None:
 
 def test_a_table_of_a_group_leaves_history_to_the_group() -> None:
     group = TableGroup({"a": TableConfig([Segment(1)]), "b": TableConfig([Segment(1)])})
-    for call in (group["a"].cut, group["a"].changes, lambda: group["a"].forget(1)):
+    for call in (group["a"].cut, group["a"].changes, lambda: group["a"].forget(group.mark())):
         with pytest.raises(FailedPreconditionError, match=r"is of the whole group \(a, b\), not of one table"):
             call()
     group["a"].assign([1], [[1.0]])

@@ -10,8 +10,21 @@ import pytest
 import torch
 
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from monolith.tables import BatchStamp, BlockKind, LocalShards, LocalStore, Plan, RowBlock, Segment, TableConfig, Update
-from monolith.tables.cut import ALL_BUCKETS
+from monolith.tables import (
+    BatchStamp,
+    BlockKind,
+    ChangeReader,
+    Joined,
+    LocalShards,
+    LocalStore,
+    OwnerClock,
+    Plan,
+    RowBlock,
+    Segment,
+    TableConfig,
+    Update,
+)
+from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_optimizers import Adagrad, Sgd
 from monolith.tables.store import Store
 from monolith.testing.reference_format import bucket_of_id, build_block
@@ -43,17 +56,17 @@ def plan_of(store: Store, items: list[int], users: list[int], seq: int) -> Plan:
 
 def rule(seq: int, *, times: Any = 0, scale: float = 1.0, known_finite: bool = False) -> Update:
     rates = torch.tensor([0.5, 0.5])
-    return Update(seq=seq, step=seq, learning_rates=rates, times=times, scale=scale, known_finite=known_finite)
+    return Update(previous=seq - 1, step=seq, learning_rates=rates, times=times, scale=scale, known_finite=known_finite)
 
 
-def train(store: Store, items: list[int], seq: int, *, time: int = 0) -> None:
+def train(joined: Joined, store: Store, items: list[int], seq: int, *, time: int = 0) -> None:
     plan = plan_of(store, items, [], seq)
-    values = store.read(plan, after=seq - 1, train=True).result().values
-    store.apply([(plan, torch.ones_like(values))], rule(seq, times=time)).result()
+    values = joined.read(plan, after=seq - 1, step=seq, train=True).result().values
+    joined.apply([(plan, torch.ones_like(values))], rule(seq, times=time)).result()
 
 
 def contents(store: Store) -> dict[tuple[int, int], tuple[int, bytes]]:
-    cut = store.cut(seq=store.flush(timeout_seconds=1))
+    cut = store.cut()
     blocks = [block for block in cut.blocks(ALL_BUCKETS, state=True) if block.kind is BlockKind.FULL]
     cut.release()
     return {
@@ -65,9 +78,9 @@ def contents(store: Store) -> dict[tuple[int, int], tuple[int, bytes]]:
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 7, 1000, 1024])
 def test_the_buckets_are_divided_as_ids_are(num_shards: int) -> None:
-    owners = shards(num_shards, {"user": TableConfig([Segment(1)])}).owners
-    assert [bucket for owner in owners for bucket in owner.buckets] == list(ALL_BUCKETS)
-    assert all(bucket_of_id(key) in owners[shard_of(key, num_shards)].buckets for key in range(2000))
+    owned = shards(num_shards, {"user": TableConfig([Segment(1)])}).owned
+    assert [bucket for buckets in owned for bucket in buckets] == list(ALL_BUCKETS)
+    assert all(bucket_of_id(key) in owned[shard_of(key, num_shards)] for key in range(2000))
 
 
 @pytest.mark.parametrize("num_shards", [0, -1, 1025])
@@ -81,7 +94,8 @@ def test_a_plan_is_that_of_one_store(num_shards: int) -> None:
     random = np.random.default_rng(3)
     items, users = random.integers(-(2**63), 2**63 - 1, 40).tolist() * 2, random.integers(0, 30, 50).tolist()
     ours, whole = (plan_of(store, items, users, 0) for store in (shards(num_shards), LocalStore(TABLES)))
-    for name in ("unique_ids", "splits", "inverse", "counts"):
+    assert ours.num_values == whole.num_values
+    for name in ("unique_ids", "splits", "inverse", "counts", "tables"):
         assert torch.equal(getattr(ours, name), getattr(whole, name)), name
         assert getattr(ours, name).dtype == getattr(whole, name).dtype
 
@@ -90,21 +104,22 @@ def test_a_plan_is_that_of_one_store(num_shards: int) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_gradient_that_one_shard_refuses_changes_no_shard(number: int, bad: float) -> None:
     store = shards(3)
+    joined = store.join(0)
     items = [key for each in range(3) for key in ids_of_shard(each, 3, 4)]
-    train(store, items[::2], 0)
+    train(joined, store, items[::2], 0)
     before, rows = contents(store), store.stats().rows
     plan = plan_of(store, items, [], 1)
     gradient = torch.ones(len(items), 3)
     wrong = ids_of_shard(number, 3, 4)[3]
     gradient[plan.unique_ids == wrong] = bad
-    store.read(plan, after=0, train=True).result()
+    joined.read(plan, after=0, step=1, train=True).result()
     with pytest.raises(InvalidArgumentError, match=f"table 'item': the gradient of id {wrong} is not finite"):
-        store.apply([(plan, gradient.view(-1))], rule(1))
+        joined.apply([(plan, gradient.view(-1))], rule(1))
     assert contents(store) == before
     assert (store.stats().rows, store.stats().open_plans) == (rows, 1)
-    assert [shard.flush(timeout_seconds=1) for shard in store.shards] == [0, 0, 0]
-    assert not store.apply([(plan, torch.ones(3 * len(items)))], rule(1)).result().duplicate
-    assert [shard.flush(timeout_seconds=1) for shard in store.shards] == [1, 1, 1]
+    assert [shard.stats().applied for shard in store.shards] == [{0: 0}] * 3
+    assert not joined.apply([(plan, torch.ones(3 * len(items)))], rule(1)).result().duplicate
+    assert [shard.stats().applied for shard in store.shards] == [{0: 1}] * 3
 
 
 def test_what_becomes_infinite_by_the_scale_or_the_sum_is_refused_by_all() -> None:
@@ -112,10 +127,11 @@ def test_what_becomes_infinite_by_the_scale_or_the_sum_is_refused_by_all() -> No
     items = [ids_of_shard(each, 3, 1)[0] for each in range(3)]
     huge = torch.full((9,), 3e38)
     huge[:6] = 1.0
+    joined = store.join(0)
     with pytest.raises(InvalidArgumentError, match="is not finite"):
-        store.apply([(plan_of(store, items, [], 0), huge)], rule(0, scale=10.0))
+        joined.apply([(plan_of(store, items, [], 0), huge)], rule(0, scale=10.0))
     with pytest.raises(InvalidArgumentError, match="is not finite"):
-        store.apply([(plan_of(store, items, [], seq), huge) for seq in (0, 1)], rule(0, known_finite=True))
+        joined.apply([(plan_of(store, items, [], seq), huge) for seq in (0, 1)], rule(0, known_finite=True))
     assert store.stats().rows == 0
 
 
@@ -125,15 +141,16 @@ def test_a_table_that_skips_does_so_in_every_shard() -> None:
         plan = plan_of(store, [], users, 0)
         gradient = torch.ones(3, 2)
         gradient[1] = float("nan")
-        applied = store.apply([(plan, gradient.view(-1))], rule(0)).result()
+        applied = store.join(0).apply([(plan, gradient.view(-1))], rule(0)).result()
         assert (applied.updated, applied.skipped, applied.duplicate) == (2, 1, False)
 
 
 def test_a_repeated_batch_is_not_looked_at() -> None:
     store = shards(3)
-    train(store, [1, 2, 3], 0)
+    joined = store.join(0)
+    train(joined, store, [1, 2, 3], 0)
     plan = plan_of(store, [1, 2, 3], [], 0)
-    assert store.apply([(plan, torch.full((9,), float("nan")))], rule(0)).result().duplicate
+    assert joined.apply([(plan, torch.full((9,), float("nan")))], rule(0)).result().duplicate
 
 
 def test_times_go_with_their_ids() -> None:
@@ -142,59 +159,78 @@ def test_times_go_with_their_ids() -> None:
         plans = [plan_of(store, list(range(10)), [3, 3], 0), plan_of(store, [2, 99, 2], list(range(5)), 1)]
         times = torch.arange(20) * 7 + 100
         pairs = [(plan, torch.ones(3 * 10 + 2 if number == 0 else 3 * 2 + 2 * 5)) for number, plan in enumerate(plans)]
-        store.apply(pairs, rule(0, times=times)).result()
+        store.join(0).apply(pairs, rule(0, times=times)).result()
     assert contents(stores[0]) == contents(stores[1])
     plan = plan_of(stores[0], list(range(10)), [3, 3], 2)
     with pytest.raises(InvalidArgumentError, match=r"shape \(12,\) of ids, got \(3,\)"):
-        stores[0].apply([(plan, torch.ones(32))], rule(1, times=torch.zeros(3, dtype=torch.int64)))
+        stores[0].join(0).apply([(plan, torch.ones(32))], rule(1, times=torch.zeros(3, dtype=torch.int64)))
 
 
 def test_the_time_of_a_single_id_is_its_own() -> None:
     for store in (shards(4), LocalStore(TABLES)):
         plan = plan_of(store, [8], [], 0)
-        store.apply([(plan, torch.ones(3))], rule(0, times=torch.tensor([77]))).result()
+        store.join(0).apply([(plan, torch.ones(3))], rule(0, times=torch.tensor([77]))).result()
         assert [time for time, _ in contents(store).values()] == [77]
 
 
 def test_an_update_that_stopped_half_way_is_completed_by_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store, whole = shards(3), LocalStore(TABLES)
-    train(whole, list(range(30)), 0)
+    train(whole.join(0), whole, list(range(30)), 0)
+    joined = store.join(0)
     plan = plan_of(store, list(range(30)), [], 0)
 
     def fail(_: Any) -> Any:
         raise MemoryError
 
     with monkeypatch.context() as broken:
-        broken.setattr(store.shards[1], "commit", fail)
+        broken.setattr(joined._parts[1], "commit", fail)
         with pytest.raises(MemoryError):
-            store.apply([(plan, torch.ones(90))], rule(0))
+            joined.apply([(plan, torch.ones(90))], rule(0))
     assert 0 < store.stats().rows < 30
-    assert not store.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
+    assert store.stats().applied == {}
+    clocks = store.cut()
+    assert [clock.stamps.keys() for clock in clocks.applied] == [{0}, set(), set()]
+    clocks.release()
+    again = store.join(0)
+    assert (again.applied, again.next_seq) == (None, 1)
+    assert not again.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
     assert contents(store) == contents(whole)
-    assert store.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
+    assert again.apply([(plan, torch.ones(90))], rule(0)).result().duplicate
+
+
+def test_clocks_that_differ_are_not_given_to_one_owner() -> None:
+    clocks = [
+        OwnerClock(range(512), {0: BatchStamp(worker=0, seq=6)}),
+        OwnerClock(range(512, 1024), {0: BatchStamp(worker=0, seq=5)}),
+    ]
+    for store in (shards(1), shards(3), LocalStore(TABLES)):
+        with pytest.raises(FailedPreconditionError, match=r"worker 0's batches .* different ones of them, \[6, 5\]"):
+            store.resume(applied=clocks, generation=0)
+    two = shards(2)
+    two.resume(applied=clocks, generation=0)
+    joined = two.join(0)
+    assert (joined.next_seq, joined.applied) == (7, BatchStamp(worker=0, seq=5))
 
 
 def test_expiry_counts_from_the_newest_time_of_all_shards() -> None:
     store = shards(3)
     old, new = ids_of_shard(0, 3, 2), ids_of_shard(2, 3, 1)
-    train(store, old, 0, time=DAY)
-    train(store, new, 1, time=10 * DAY)
-    cut = store.cut(seq=1)
-    assert {tuple(core.newest_times()) for core in cut.cores} == {(10 * DAY, 0)}
-    cut.release()
-    assert store.evict(now=-1, seq=1) == 2
+    joined = store.join(0)
+    train(joined, store, old, 0, time=DAY)
+    train(joined, store, new, 1, time=10 * DAY)
+    assert joined.evict(now=-1) == 2
     assert [key for _, key in contents(store)] == new
 
 
 def test_a_damaged_block_of_the_last_shard_changes_no_shard() -> None:
     source, target = shards(3), shards(3)
-    train(source, list(range(60)), 0)
-    cut = source.cut(seq=0)
+    train(source.join(0), source, list(range(60)), 0)
+    cut = source.cut()
     blocks = list(cut.blocks(ALL_BUCKETS, state=True))
     cut.release()
     damaged = bytearray(blocks[-1].data)
     damaged[-5] ^= 1
-    train(target, [1000], 0)
+    train(target.join(0), target, [1000], 0)
     before = contents(target)
     for replace in (False, True):
         with pytest.raises(DataLossError):
@@ -207,33 +243,38 @@ def test_a_damaged_block_of_the_last_shard_changes_no_shard() -> None:
 
 def test_a_cut_holds_all_shards_and_fails_as_a_whole() -> None:
     store = shards(3)
-    train(store, list(range(30)), 0)
-    cut = store.cut(seq=0)
-    assert (cut.seq, cut.applied[0].seq, len(cut.cores)) == (0, 0, 3)
+    train(store.join(0), store, list(range(30)), 0)
+    cut = store.cut()
+    assert [clock.buckets for clock in cut.applied] == list(store.owned)
+    assert all(clock.stamps == {0: BatchStamp(worker=0, seq=0)} for clock in cut.applied)
     with pytest.raises(FailedPreconditionError):
-        store.cut(seq=0)
+        store.cut()
     cut.release()
 
 
 def test_a_cut_that_one_shard_refuses_leaves_the_history_whole() -> None:
     store = shards(3)
-    train(store, list(range(30)), 0)
-    held = store.cut(seq=0)
-    for core in held.cores[:2]:  # as a saver does when it is done with them
-        core.release()
+    joined = store.join(0)
+    train(joined, store, list(range(30)), 0)
+    held = store.shards[2].cut()
     for _ in range(3):
         with pytest.raises(FailedPreconditionError):
-            store.cut(seq=0)
+            store.cut()
     held.release()
-    mark = store.mark()
-    train(store, list(range(20, 40)), 1)
-    changed = [key for block in store.changes(since=mark, state=True) for key in block.keys.tolist()]
-    assert sorted(changed) == list(range(20, 40))
-    cut = store.cut(seq=1)
-    train(store, [5, 6, 7, 8], 2)
+    reader = store.open_reader("follower")
+    train(joined, store, list(range(20, 40)), 1)
+    reached = reader.next_mark()
+    assert changed_ids(reader) == list(range(20, 40))
+    reader.advance(reached)
+    cut = store.cut()
+    train(joined, store, [5, 6, 7, 8], 2)
+    later = store.open_reader("later", at=cut.mark)
     cut.release()
-    changed = [key for block in store.changes(since=cut.mark, state=True) for key in block.keys.tolist()]
-    assert sorted(changed) == [5, 6, 7, 8]
+    assert changed_ids(later) == changed_ids(reader) == [5, 6, 7, 8]
+
+
+def changed_ids(reader: ChangeReader) -> list[int]:
+    return sorted(key for block in reader.changes(state=True) for key in block.keys.tolist())
 
 
 def test_a_block_of_wrong_ids_is_not_assigned() -> None:
@@ -250,7 +291,8 @@ def test_a_cap_is_divided() -> None:
     store = shards(4, {"user": TableConfig([Segment(1)], max_rows=40)})
     ids = torch.arange(4000)
     plan = store.plan(ids, torch.tensor([0, 4000]), stamp=BatchStamp(worker=0, seq=0))
-    store.apply([(plan, torch.ones(4000))], Update(seq=0, step=0, learning_rates=torch.ones(1), times=0)).result()
+    rule = Update(previous=-1, step=0, learning_rates=torch.ones(1), times=0)
+    store.join(0).apply([(plan, torch.ones(4000))], rule).result()
     assert store.stats().rows <= 40
     assert all(shard.stats().rows <= 10 for shard in store.shards)
 
@@ -258,11 +300,10 @@ def test_a_cap_is_divided() -> None:
 def test_numbers_are_those_of_all_shards() -> None:
     store, whole = shards(3), LocalStore(TABLES)
     for each in (store, whole):
-        train(each, list(range(100)), 0)
+        train(each.join(0), each, list(range(100)), 0)
     ours, theirs = store.stats(), whole.stats()
-    assert (
-        (ours.rows, ours.last_seq, ours.open_plans) == (theirs.rows, theirs.last_seq, theirs.open_plans) == (100, 0, 0)
-    )
+    assert (ours.rows, ours.applied, ours.open_plans) == (theirs.rows, theirs.applied, theirs.open_plans)
+    assert (ours.rows, ours.applied, ours.open_plans) == (100, {0: 0}, 0)
     assert ours.tables.keys() == theirs.tables.keys()
     assert ours.tables["item"].keys() == theirs.tables["item"].keys()
     assert ours.tables["item"]["rows"] == 100
@@ -275,12 +316,12 @@ def test_a_cut_beside_updates_holds_whole_updates() -> None:
     store = LocalShards({"user": TableConfig([Segment(1)])}, num_shards=3)
     ids = torch.arange(50)
     gone_wrong: list[Exception] = []
+    joined = store.join(0)
 
     def step(seq: int) -> None:
-        plan = store.plan(ids, torch.tensor([0, 50]), stamp=BatchStamp(worker=0, seq=seq))
-        store.apply(
-            [(plan, -torch.ones(50))], Update(seq=seq, step=seq, learning_rates=torch.ones(1), times=0)
-        ).result()
+        plan = joined.plan(ids, torch.tensor([0, 50]), stamp=BatchStamp(worker=0, seq=seq))
+        rule = Update(previous=seq - 1, step=seq, learning_rates=torch.ones(1), times=0)
+        joined.apply([(plan, -torch.ones(50))], rule).result()
 
     def go_on() -> None:
         try:
@@ -294,13 +335,10 @@ def test_a_cut_beside_updates_holds_whole_updates() -> None:
     trainer.start()
     cuts = 0
     while trainer.is_alive():
-        try:
-            cut = store.cut(seq=store.flush(timeout_seconds=1))
-        except FailedPreconditionError:  # an update came in between
-            continue
+        cut = store.cut()
         blocks = [block for block in cut.blocks(ALL_BUCKETS, state=True) if block.kind is BlockKind.FULL]
         values = {float(value) for block in blocks for value in block.weights(1)[:, 0]}
-        assert values == {cut.applied[0].seq + 1.0}
+        assert [values] * 3 == [{clock.stamps[0].seq + 1.0} for clock in cut.applied]
         cut.release()
         cuts += 1
     trainer.join()

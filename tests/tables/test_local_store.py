@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from monolith.errors import InvalidArgumentError
-from monolith.tables import BatchStamp, BlockKind, LocalStore, Segment, TableConfig, Traits, Update
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables import (
+    BatchStamp,
+    BlockKind,
+    LocalShards,
+    LocalStore,
+    Segment,
+    TableConfig,
+    TableGroup,
+    Traits,
+    Update,
+)
 from monolith.tables.compressors import OneBit
 from monolith.tables.initializers import Ones
-from monolith.tables.row_optimizers import Sgd
+from monolith.tables.row_optimizers import DelayCompensated, Sgd
 
 SPLITS = torch.tensor([0, 50])
 IDS = torch.arange(50)
 
 
-def unit_update(seq: int) -> Update:
-    return Update(seq=seq, step=0, learning_rates=torch.ones(1), times=0)
+def unit_update(seq: int, **more: Any) -> Update:
+    return Update(previous=seq - 1, step=0, learning_rates=torch.ones(1), times=0, **more)
 
 
 def test_a_cut_under_updates_holds_exactly_the_batches_its_stamps_name() -> None:
@@ -27,19 +38,21 @@ def test_a_cut_under_updates_holds_exactly_the_batches_its_stamps_name() -> None
     batches_per_worker, workers = 40, 3
 
     def train(worker: int) -> None:
+        joined = store.join(worker)
         for seq in range(batches_per_worker):
-            plan = store.plan(IDS, SPLITS, stamp=BatchStamp(worker=worker, seq=seq))
-            store.apply([(plan, -torch.ones(50))], unit_update(0)).result()
+            plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=worker, seq=seq))
+            joined.apply([(plan, -torch.ones(50))], unit_update(seq)).result()
 
     threads = [threading.Thread(target=train, args=(worker,)) for worker in range(workers)]
     for thread in threads:
         thread.start()
     cuts = 0
     while any(thread.is_alive() for thread in threads) and cuts < 20:
-        if store.flush(timeout_seconds=1) < 0:
+        if not store.stats().applied:
             continue
-        cut = store.cut(seq=0)
-        applied = sum(stamp.seq + 1 for stamp in cut.applied.values())
+        cut = store.cut()
+        (clock,) = cut.applied
+        applied = sum(stamp.seq + 1 for stamp in clock.stamps.values())
         blocks = [block for block in cut.blocks(range(1024), state=True) if block.kind is BlockKind.FULL]
         values = {value for block in blocks for value in block.weights(1).flatten().tolist()}
         cut.release()
@@ -48,7 +61,7 @@ def test_a_cut_under_updates_holds_exactly_the_batches_its_stamps_name() -> None
     for thread in threads:
         thread.join()
     assert cuts > 0
-    assert store.tables["user"].lookup([7]).item() == batches_per_worker * workers
+    assert TableGroup.of_store(store)["user"].lookup([7]).item() == batches_per_worker * workers
 
 
 def test_it_is_local_and_exact() -> None:
@@ -59,45 +72,105 @@ def test_it_is_local_and_exact() -> None:
 
 def test_stats_count_all_tables() -> None:
     store = LocalStore({"a": TableConfig([Segment(1)]), "b": TableConfig([Segment(4)])})
-    store.tables["b"].assign([1, 2], np.ones((2, 4), np.float32))
+    TableGroup.of_store(store)["b"].assign([1, 2], np.ones((2, 4), np.float32))
     stats = store.stats()
-    assert (stats.rows, stats.last_seq, stats.open_plans) == (2, -1, 0)
+    assert (stats.rows, stats.applied, stats.open_plans) == (2, {}, 0)
     assert stats.memory_bytes > 0
     assert stats.tables["b"]["rows"] == 2
 
 
-def test_reading_for_training_sees_the_scale_of_the_coming_step() -> None:
+def test_a_read_is_quantised_for_the_step_that_it_is_told() -> None:
     compressor = OneBit(step_size=1, amplitude=1.0)
     store = LocalStore({"user": TableConfig([Segment(1, initializer=Ones(), compressor=compressor)])})
-    store.tables["user"].apply_gradients([3], [[0.0]])
-    store.resume(seq=399, applied={}, generation=0)
-    plan = store.plan(torch.tensor([3]), torch.tensor([0, 1]), stamp=BatchStamp(worker=0, seq=0))
-    early = store.read(plan, after=-1, train=False).result().values.item()
-    late = store.read(plan, after=399, train=False).result().values.item()
-    assert early == pytest.approx(np.tanh(1.0))
-    assert late == pytest.approx(np.tanh(np.sqrt(1 + 0.005 * 400)))
+    table = TableGroup.of_store(store)["user"]
+    table.apply_gradients([3], [[0.0]])
+    joined = store.join(0)
+    plan = joined.plan(torch.tensor([3]), torch.tensor([0, 1]), stamp=BatchStamp(worker=0, seq=0))
+    for step, expected in ((0, np.tanh(1.0)), (400, np.tanh(np.sqrt(1 + 0.005 * 400)))):
+        found = joined.read(plan, after=-1, step=step, train=False).result().values.item()
+        assert found == pytest.approx(expected)
+        assert found == store.read(plan, step=step).result().values.item() == table.lookup([3], step=step).item()
+
+
+def test_rows_that_changed_meanwhile_are_compensated_for() -> None:
+    rule = DelayCompensated(Sgd(learning_rate=1.0), 0.5)
+    configs = {"a": TableConfig([Segment(1)]), "b": TableConfig([Segment(2, optimizer=rule)])}
+    for store in (LocalStore(configs), LocalShards(configs, num_shards=3)):
+        slow, quick = store.join(0), store.join(1)
+        splits = torch.tensor([0, 2, 4])
+        ids = torch.tensor([1, 2, 1, 2])
+        plans = [each.plan(ids, splits, stamp=BatchStamp(worker=each.worker, seq=0)) for each in (slow, quick)]
+        ones = torch.ones(6)
+        rates = torch.ones(2)
+        seen = slow.read(plans[0], after=-1, step=0, train=True).result().values
+        table_of_value = plans[0].tables.repeat_interleave(torch.tensor([1, 2])[plans[0].tables])
+        quick.apply([(plans[1], ones)], Update(previous=-1, step=0, learning_rates=rates, times=0)).result()
+        update = Update(previous=-1, step=0, learning_rates=rates, times=0, latest=[seen[table_of_value == 1]])
+        slow.apply([(plans[0], ones)], update).result()
+        values = store.read(plans[0], step=1).result().values
+        # -1 by the quick one; then 1 + 0.5 * 1 * (-1 - 0) = 0.5
+        assert torch.equal(values, torch.tensor([-2.0, -1.5])[table_of_value])
+
+
+def test_a_worker_that_joins_again_goes_on_and_its_older_self_is_refused() -> None:
+    store = LocalStore({"user": TableConfig([Segment(1, optimizer=Sgd())])})
+    first = store.join(0)
+    for seq in range(3):
+        plan = first.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=seq, position=b"%d" % seq))
+        first.apply([(plan, -torch.ones(50))], unit_update(seq)).result()
+    second = store.join(0)
+    assert (second.applied, second.next_seq) == (BatchStamp(worker=0, seq=2, position=b"2"), 3)
+    plan = second.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=3))
+    for call in (
+        lambda: first.apply([(plan, -torch.ones(50))], unit_update(3)),
+        lambda: first.read(plan, after=2, step=3, train=True),
+        lambda: first.flush(timeout_seconds=1),
+        first.cut,
+        lambda: first.evict(now=0),
+    ):
+        with pytest.raises(
+            FailedPreconditionError, match=r"worker 0: this incarnation \(1\) is over, a later one \(2\)"
+        ):
+            call()
+    second.apply([(plan, -torch.ones(50))], unit_update(3)).result()
+    assert store.read(plan, step=4).result().values.tolist() == [4.0] * 50
+
+
+def test_loading_blocks_does_not_describe_the_schema_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = (LocalStore({"user": TableConfig([Segment(4)])}) for _ in range(2))
+    TableGroup.of_store(source)["user"].assign(np.arange(1000), np.ones((1000, 4), np.float32))
+    with source.cut() as cut:
+        blocks = list(cut.blocks())
+    assert len(blocks) > 500
+    described: list[str] = []
+    monkeypatch.setattr("monolith.tables.schema.fnv1a_64", described.append)
+    assert target.load(blocks, buckets=range(1024), replace=True).rows == 1000
+    assert described == []
 
 
 def test_a_plan_counts_once_in_an_update() -> None:
     store = LocalStore({"user": TableConfig([Segment(1)])})
-    plan = store.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
+    joined = store.join(0)
+    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match="each once"):
-        store.apply([(plan, torch.ones(50)), (plan, torch.ones(50))], unit_update(0))
+        joined.apply([(plan, torch.ones(50)), (plan, torch.ones(50))], unit_update(0))
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])
 def test_a_scale_that_is_not_finite_is_refused(scale: float) -> None:
     store = LocalStore({"user": TableConfig([Segment(1)])})
-    plan = store.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
-    rule = Update(seq=0, step=0, learning_rates=torch.ones(1), times=0, scale=scale)
+    joined = store.join(0)
+    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match="local store: scale must be finite"):
-        store.apply([(plan, torch.ones(50))], rule)
+        joined.apply([(plan, torch.ones(50))], unit_update(0, scale=scale))
     assert store.stats().rows == 0
-    assert store.flush(timeout_seconds=1) == -1
+    assert joined.flush(timeout_seconds=1) == -1
 
 
 def test_stamps_and_updates_are_checked_when_they_are_made() -> None:
     with pytest.raises(InvalidArgumentError, match="worker and seq must be >= 0, got worker -1, seq 0"):
         BatchStamp(worker=-1, seq=0)
-    with pytest.raises(InvalidArgumentError, match="seq and step must be >= 0, got seq 0, step -1"):
-        Update(seq=0, step=-1, learning_rates=torch.ones(1), times=0)
+    with pytest.raises(InvalidArgumentError, match="event_time_ms must be Unix milliseconds >= 0, got -5"):
+        BatchStamp(worker=0, seq=0, event_time_ms=-5)
+    with pytest.raises(InvalidArgumentError, match="step must be >= 0 and previous >= -1, got step -1, previous -2"):
+        Update(previous=-2, step=-1, learning_rates=torch.ones(1), times=0)

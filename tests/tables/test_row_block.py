@@ -7,7 +7,7 @@ import pytest
 
 from monolith import _core
 from monolith.errors import DataLossError
-from monolith.tables import BlockKind, HashTable, LocalStore, RowBlock, Segment, TableConfig
+from monolith.tables import BlockKind, HashTable, LocalStore, RowBlock, Segment, TableConfig, TableGroup
 from monolith.tables.row_optimizers import Adagrad
 from monolith.testing.reference_format import bucket_of_id, build_block, build_filter_block, crc32c
 
@@ -39,7 +39,7 @@ def test_the_core_reads_what_python_writes_and_writes_the_same_bytes() -> None:
     store = LocalStore({"user": CONFIG})
     blocks = python_blocks(store.schema.tables[0].digest)
     assert store.load(blocks, buckets=range(1024), replace=False).rows == 30
-    written = {block.bucket: block for block in store.tables.changes(0)}
+    written = {block.bucket: block for block in TableGroup.of_store(store).changes()}
     for block in blocks:
         ours = written[block.bucket]
         assert ours.data[:40] == block.data[:40]
@@ -50,7 +50,7 @@ def test_the_core_reads_what_python_writes_and_writes_the_same_bytes() -> None:
 def test_a_view_shows_the_parts_of_a_block() -> None:
     table = HashTable(CONFIG)
     table.apply_gradients([5], [[1.0, 2.0, 3.0]], time=77)
-    (block,) = table.changes(0)
+    (block,) = table.changes()
     assert (block.kind, block.table, block.bucket, block.count) == (BlockKind.FULL, 0, bucket_of_id(5), 1)
     assert block.digest == table.native.core.digest(0)
     assert block.keys.tolist() == [5]

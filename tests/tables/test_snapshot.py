@@ -18,7 +18,17 @@ from monolith.errors import (
     NotFoundError,
     UnavailableError,
 )
-from monolith.tables import HashTable, Segment, TableConfig, TableGroup, compressors, row_optimizers
+from monolith.tables import (
+    BatchStamp,
+    HashTable,
+    OwnerClock,
+    Segment,
+    TableConfig,
+    TableGroup,
+    compressors,
+    row_optimizers,
+)
+from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot import read_manifest, restore, save, verify
 from monolith.tables.snapshot.manifest import Json
 from tables.snapshot_cases import (
@@ -39,8 +49,8 @@ from tables.snapshot_cases import (
 @pytest.mark.parametrize("num_files", [1, 2, 3, 7, 1024, None])
 def test_a_group_comes_back_bit_for_bit_from_any_number_of_files(tmp_path: Path, num_files: int | None) -> None:
     group, restored = trained_group(), two_tables()
-    report = save(group.native.core, tmp_path, num_files=num_files)
-    loaded = restore(restored.native.core, tmp_path)
+    report = save(group.store, tmp_path, num_files=num_files)
+    loaded = restore(restored.store, tmp_path)
     assert group_state(restored) == group_state(group)
     assert report.rows == loaded.rows == {name: len(group[name]) for name in group.names}
     assert report.num_files == (num_files or 1)
@@ -50,27 +60,27 @@ def test_a_group_comes_back_bit_for_bit_from_any_number_of_files(tmp_path: Path,
 def test_extreme_ids_are_ids_like_others(tmp_path: Path) -> None:
     table, restored = HashTable(user_config()), HashTable(user_config())
     train(table, EXTREME_IDS)
-    save(table.native.core, tmp_path)
-    restore(restored.native.core, tmp_path)
+    save(table.store, tmp_path)
+    restore(restored.store, tmp_path)
     assert state_of(restored) == state_of(table)
     assert set(state_of(restored)) == set(EXTREME_IDS.tolist())
 
 
 def test_an_empty_group_is_a_snapshot_too(tmp_path: Path) -> None:
-    report = save(two_tables().native.core, tmp_path)
+    report = save(two_tables().store, tmp_path)
     assert report.rows == {"item": 0, "user": 0}
     restored = trained_group()
-    restore(restored.native.core, tmp_path)
+    restore(restored.store, tmp_path)
     assert group_state(restored) == {"item": {}, "user": {}}
 
 
 def test_restore_replaces_what_the_group_held(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path)
+    save(group.store, tmp_path)
     expected = group_state(group)
     train(group["user"], some_ids(300, seed=99), time=9000)
     group["item"].erase(group["item"].ids())
-    restore(group.native.core, tmp_path)
+    restore(group.store, tmp_path)
     assert group_state(group) == expected
 
 
@@ -78,12 +88,12 @@ def test_restore_replaces_what_the_group_held(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_files", [1, 4])
 def test_owners_together_hold_exactly_what_one_saved(tmp_path: Path, owners: int, num_files: int) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path, num_files=num_files)
+    save(group.store, tmp_path, num_files=num_files)
     bounds = np.linspace(0, _core.NUM_BUCKETS, owners + 1).astype(int).tolist()
     together: dict[str, dict[int, tuple[bytes, bytes, int]]] = {name: {} for name in group.names}
     for begin, end in itertools.pairwise(bounds):
         part = two_tables()
-        restore(part.native.core, tmp_path, buckets=range(begin, end))
+        restore(part.store, tmp_path, buckets=range(begin, end))
         for name, rows in group_state(part).items():
             buckets = _core.bucket_of(np.array(list(rows), np.int64))
             assert ((buckets >= begin) & (buckets < end)).all()
@@ -94,11 +104,11 @@ def test_owners_together_hold_exactly_what_one_saved(tmp_path: Path, owners: int
 
 def test_restoring_some_buckets_leaves_the_others_alone(tmp_path: Path) -> None:
     group, other = trained_group(), two_tables()
-    save(group.native.core, tmp_path, num_files=3)
+    save(group.store, tmp_path, num_files=3)
     ids = some_ids(400, seed=5)
     train(other["user"], ids, time=77)
     before = state_of(other["user"])
-    restore(other.native.core, tmp_path, buckets=range(100, 200))
+    restore(other.store, tmp_path, buckets=range(100, 200))
     inside = {key for key in before if 100 <= int(_core.bucket_of(np.array([key]))[0]) < 200}
     after = state_of(other["user"])
     assert {key: row for key, row in before.items() if key not in inside}.items() <= after.items()
@@ -107,12 +117,12 @@ def test_restoring_some_buckets_leaves_the_others_alone(tmp_path: Path) -> None:
 
 def test_only_files_of_wanted_buckets_are_needed(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path, num_files=4)
+    save(group.store, tmp_path, num_files=4)
     last = read_manifest(tmp_path).files[-1]
     (tmp_path / last.name).unlink()
-    restore(two_tables().native.core, tmp_path, buckets=range(last.begin))
+    restore(two_tables().store, tmp_path, buckets=range(last.begin))
     with pytest.raises(NotFoundError, match=last.name):
-        restore(two_tables().native.core, tmp_path)
+        restore(two_tables().store, tmp_path)
 
 
 def test_filter_counts_come_back(tmp_path: Path) -> None:
@@ -122,20 +132,23 @@ def test_filter_counts_come_back(tmp_path: Path) -> None:
     for _ in range(3):
         table.apply_gradients(ids, ones)
     assert len(table) == 0
-    save(table.native.core, tmp_path)
-    restore(restored.native.core, tmp_path)
+    save(table.store, tmp_path)
+    restore(restored.store, tmp_path)
     restored.apply_gradients(ids, ones)
     assert len(restored) == 50, "the fourth occurrence is the first one trained"
 
 
 def test_tombstones_come_back(tmp_path: Path) -> None:
-    group, restored = trained_group(), two_tables()
-    group.mark()
+    group, restored, deaf = trained_group(), two_tables(), two_tables()
+    for followed in (group, restored):
+        followed.mark()  # without anybody who follows it a table remembers no removal
     removed = some_ids(500)[:20]
     group["user"].erase(removed)
-    save(group.native.core, tmp_path)
-    restore(restored.native.core, tmp_path)
+    save(group.store, tmp_path)
+    for each in (restored, deaf):
+        restore(each.store, tmp_path)
     assert np.array_equal(restored["user"].tombstones().numpy(), np.sort(removed))
+    assert len(deaf["user"].tombstones()) == 0
 
 
 def test_newest_time_comes_back_even_when_its_row_is_gone(tmp_path: Path) -> None:
@@ -143,8 +156,8 @@ def test_newest_time_comes_back_even_when_its_row_is_gone(tmp_path: Path) -> Non
     train(table, np.array([1]), time=1000)
     train(table, np.array([2]), time=5000)
     table.erase(np.array([2]))
-    save(table.native.core, tmp_path)
-    restore(restored.native.core, tmp_path)
+    save(table.store, tmp_path)
+    restore(restored.store, tmp_path)
     assert restored.newest_time == 5000
 
 
@@ -159,10 +172,10 @@ def test_expired_rows_are_left_out_of_the_files_and_stay_in_the_table(tmp_path: 
     of_slot_1 = 1 << 48
     for key, time in ((1, 0), (2, DAY), (3, 2 * DAY), (of_slot_1, 0)):
         table.apply_gradients(np.array([key]), one, time=time)
-    save(table.native.core, tmp_path, drop_expired=drop_expired)
+    save(table.store, tmp_path, drop_expired=drop_expired)
     assert len(table) == 4
     restored = expiring_table()
-    restore(restored.native.core, tmp_path)
+    restore(restored.store, tmp_path)
     expected = {2, 3, of_slot_1} if drop_expired else {1, 2, 3, of_slot_1}
     assert set(state_of(restored)) == expected, "id 1 was last updated exactly two days before the newest time"
 
@@ -181,8 +194,8 @@ def test_a_serving_table_takes_the_weights_of_a_training_table(tmp_path: Path, s
     table, serving = HashTable(half_config()), HashTable(serving_twin(half_config()))
     ids = some_ids(200)
     train(table, ids)
-    save(table.native.core, tmp_path, state=state)
-    restore(serving.native.core, tmp_path)
+    save(table.store, tmp_path, state=state)
+    restore(serving.store, tmp_path)
     expected = np.asarray(table.lookup(ids)).astype(np.float16).astype(np.float32)
     assert np.array_equal(np.asarray(serving.lookup(ids)), expected)
     assert np.array_equal(np.asarray(serving.lookup_rows(ids).time), np.asarray(table.lookup_rows(ids).time))
@@ -192,8 +205,8 @@ def test_a_serving_table_comes_back_as_it_was(tmp_path: Path) -> None:
     serving, restored = HashTable(serving_twin(half_config())), HashTable(serving_twin(half_config()))
     ids = some_ids(200)
     serving.assign(ids, np.random.default_rng(3).normal(size=(len(ids), 3)).astype(np.float32), time=9)
-    save(serving.native.core, tmp_path)
-    restore(restored.native.core, tmp_path)
+    save(serving.store, tmp_path)
+    restore(restored.store, tmp_path)
     assert state_of(restored) == state_of(serving)
 
 
@@ -210,7 +223,7 @@ def test_the_state_at_the_call_is_saved_while_writers_go_on(tmp_path: Path) -> N
             group["item"].erase(group["item"].ids()[:10])
 
     writers = [threading.Thread(target=disturb) for _ in range(2)]
-    handle = save(group.native.core, tmp_path, background=True, rate_bytes_per_second=2_000_000)
+    handle = save(group.store, tmp_path, background=True, rate_bytes_per_second=2_000_000)
     for writer in writers:
         writer.start()
     handle.wait(50)
@@ -218,13 +231,13 @@ def test_the_state_at_the_call_is_saved_while_writers_go_on(tmp_path: Path) -> N
     for writer in writers:
         writer.join()
     restored = two_tables()
-    restore(restored.native.core, tmp_path)
+    restore(restored.store, tmp_path)
     assert group_state(restored) == expected
 
 
 def test_a_background_save_reports_its_progress_and_its_end(tmp_path: Path) -> None:
     group = trained_group()
-    handle = save(group.native.core, tmp_path, background=True, rate_bytes_per_second=400_000)
+    handle = save(group.store, tmp_path, background=True, rate_bytes_per_second=400_000)
     with pytest.raises(DeadlineExceededError, match="it goes on"):
         handle.wait(0.01)
     finished_early = handle.done
@@ -240,23 +253,23 @@ def test_a_background_save_reports_its_progress_and_its_end(tmp_path: Path) -> N
 
 def test_a_cancelled_save_leaves_the_snapshot_before_it(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path, extra={"number": 1})
-    handle = save(group.native.core, tmp_path, background=True, rate_bytes_per_second=50_000, extra={"number": 2})
+    save(group.store, tmp_path, extra={"number": 1})
+    handle = save(group.store, tmp_path, background=True, rate_bytes_per_second=50_000, extra={"number": 2})
     handle.cancel()
     with pytest.raises(CancelledError):
         handle.wait(30)
     assert read_manifest(tmp_path).extra == {"number": 1}
     assert len(list(tmp_path.iterdir())) == 2
-    save(group.native.core, tmp_path, extra={"number": 3})
-    assert verify(two_tables().native.core, tmp_path).extra == {"number": 3}
+    save(group.store, tmp_path, extra={"number": 3})
+    assert verify(two_tables().store, tmp_path).extra == {"number": 3}
 
 
 def test_a_save_replaces_the_snapshot_before_it_and_removes_its_files(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path, num_files=5)
+    save(group.store, tmp_path, num_files=5)
     (tmp_path / "notes.txt").write_text("of someone else")
     (tmp_path / "buckets-0000-1024-0123456789abcdef.rows.tmp").write_text("of a killed save")
-    save(group.native.core, tmp_path, num_files=2)
+    save(group.store, tmp_path, num_files=2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert len(names) == 4
     assert "notes.txt" in names
@@ -264,20 +277,30 @@ def test_a_save_replaces_the_snapshot_before_it_and_removes_its_files(tmp_path: 
 
 def test_what_the_caller_gave_comes_back(tmp_path: Path) -> None:
     group = trained_group()
-    applied: Json = {"0": {"seq": 5, "position": "abc"}, "1": None}
     extra: Json = {"step": 10**15, "rate": 0.1, "text": "käse", "list": [1, 2.5, True, None, {}]}
-    save(group.native.core, tmp_path, applied=applied, extra=extra, generation=4)
-    report = restore(two_tables().native.core, tmp_path)
-    assert (report.applied, report.extra, report.generation) == (applied, extra, 4)
+    save(group.store, tmp_path, extra=extra, generation=4)
+    report = restore(two_tables().store, tmp_path)
+    assert (report.extra, report.generation) == (extra, 4)
+
+
+def test_what_was_applied_of_every_worker_comes_back(tmp_path: Path) -> None:
+    group = trained_group()
+    stamps = {
+        worker: BatchStamp(worker=worker, seq=5 + worker, position=b"\xff at %d" % worker, event_time_ms=1234)
+        for worker in (0, 7, 2**62)
+    }
+    group.store.resume(applied=[OwnerClock(ALL_BUCKETS, stamps)], generation=0)
+    save(group.store, tmp_path)
+    assert restore(two_tables().store, tmp_path).applied == (OwnerClock(ALL_BUCKETS, stamps),)
 
 
 def test_a_lower_generation_does_not_replace_a_higher_one(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path, generation=4)
+    save(group.store, tmp_path, generation=4)
     with pytest.raises(FailedPreconditionError, match="generation 4, which a save of generation 3 must not replace"):
-        save(group.native.core, tmp_path, generation=3)
-    save(group.native.core, tmp_path, generation=4)
-    save(group.native.core, tmp_path, generation=5)
+        save(group.store, tmp_path, generation=3)
+    save(group.store, tmp_path, generation=4)
+    save(group.store, tmp_path, generation=5)
     assert read_manifest(tmp_path).generation == 5
 
 
@@ -291,7 +314,6 @@ def test_a_lower_generation_does_not_replace_a_higher_one(tmp_path: Path) -> Non
         ({"generation": -1}, "generation must not be negative"),
         ({"extra": {"x": float("nan")}}, "extra must be made of plain JSON values"),
         ({"extra": {1: 2}}, "extra must be made of plain JSON values"),
-        ({"applied": {"x": object()}}, "applied must be made of plain JSON values"),
         ({"extra": (1, 2)}, "extra must be made of plain JSON values"),
     ],
 )
@@ -299,32 +321,32 @@ def test_wrong_options_are_refused_before_anything_is_written(
     tmp_path: Path, options: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=reason):
-        save(trained_group().native.core, tmp_path / "new", **options)  # type: ignore[call-overload]
+        save(trained_group().store, tmp_path / "new", **options)  # type: ignore[call-overload]
     assert not (tmp_path / "new").exists()
 
 
 def test_an_unknown_option_is_a_type_error(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="num_fils"):
-        save(trained_group().native.core, tmp_path, num_fils=2)  # type: ignore[call-overload]
+        save(trained_group().store, tmp_path, num_fils=2)  # type: ignore[call-overload]
 
 
 def test_a_second_cut_is_refused_and_the_folder_is_free_again(tmp_path: Path) -> None:
     group = trained_group()
     with group.cut(), pytest.raises(FailedPreconditionError, match="cut is open"):
-        save(group.native.core, tmp_path)
-    save(group.native.core, tmp_path)
+        save(group.store, tmp_path)
+    save(group.store, tmp_path)
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     group, other = trained_group(), trained_group()
-    save(group.native.core, tmp_path)
-    handle = save(group.native.core, tmp_path, background=True, rate_bytes_per_second=200_000)
+    save(group.store, tmp_path)
+    handle = save(group.store, tmp_path, background=True, rate_bytes_per_second=200_000)
     with pytest.raises(UnavailableError, match="being read or written by another"):
-        save(other.native.core, tmp_path)
+        save(other.store, tmp_path)
     with pytest.raises(UnavailableError, match="being written by another"):
-        restore(other.native.core, tmp_path)
+        restore(other.store, tmp_path)
     handle.wait(30)
-    restore(other.native.core, tmp_path)
+    restore(other.store, tmp_path)
 
 
 def test_no_snapshot_is_not_found(tmp_path: Path) -> None:
@@ -332,22 +354,22 @@ def test_no_snapshot_is_not_found(tmp_path: Path) -> None:
     before = group_state(group)
     for path in (tmp_path, tmp_path / "nowhere", Path(__file__)):
         with pytest.raises(NotFoundError, match="no snapshot here"):
-            restore(group.native.core, path)
+            restore(group.store, path)
     assert group_state(group) == before
 
 
 def test_wrong_buckets_are_refused(tmp_path: Path) -> None:
-    save(trained_group().native.core, tmp_path)
+    save(trained_group().store, tmp_path)
     for buckets in (range(1025), range(-1, 5), range(0, 10, 2)):
         with pytest.raises(InvalidArgumentError, match="buckets must be a range"):
-            restore(two_tables().native.core, tmp_path, buckets=buckets)
+            restore(two_tables().store, tmp_path, buckets=buckets)
 
 
 def test_no_buckets_are_none(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path)
+    save(group.store, tmp_path)
     before = group_state(group)
-    assert sum(restore(group.native.core, tmp_path, buckets=range(5, 5)).rows.values()) == 0
+    assert sum(restore(group.store, tmp_path, buckets=range(5, 5)).rows.values()) == 0
     assert group_state(group) == before
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,7 @@ import pytest
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup, filters
-from monolith.tables.bucket_owner import BucketOwner
-from monolith.tables.cut import ALL_BUCKETS
-from monolith.tables.snapshot import PreparedRestores, read_manifest, restore, save
+from monolith.tables.snapshot import read_manifest, restore, save
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest
 from tables.snapshot_cases import group_state, item_config, some_ids, state_of, train, trained_group, two_tables
 
@@ -25,7 +24,7 @@ class Victim:
         self.folder = folder
         source = HashTable(item_config())
         train(source, some_ids(40))
-        save(source.native.core, folder, num_files=num_files)
+        save(source.store, folder, num_files=num_files)
         self.saved = state_of(source)
         self.table = HashTable(item_config())
         train(self.table, some_ids(60, seed=21), seed=22, time=4242)
@@ -35,14 +34,14 @@ class Victim:
     def refusal(self) -> str:
         """The message with which a restore refuses; the table is compared row by row."""
         with pytest.raises((DataLossError, NotFoundError)) as caught:
-            restore(self.table.native.core, self.folder)
+            restore(self.table.store, self.folder)
         assert state_of(self.table) == self.before
         return str(caught.value)
 
     def refuses(self) -> None:
         """The same without the comparison: only the number of rows and the newest time are looked at."""
         with pytest.raises((DataLossError, NotFoundError)):
-            restore(self.table.native.core, self.folder)
+            restore(self.table.store, self.folder)
         assert (len(self.table), self.table.newest_time) == (len(self.before), 4242)
 
 
@@ -74,7 +73,7 @@ def test_thousands_of_flipped_bits_in_bucket_files_are_all_refused(victim: Victi
             overwrite(path, flipped(content, bit))
             victim.refuses()
         overwrite(path, content)
-    restore(victim.table.native.core, victim.folder)
+    restore(victim.table.store, victim.folder)
     assert state_of(victim.table) == victim.saved
 
 
@@ -179,7 +178,7 @@ def test_a_message_names_file_offset_and_reason(victim: Victim) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('"version": 1', '"version": 2'),
+        ('"version": 2', '"version": 3'),
         ('"generation": 0', '"generation": 1'),
         ('"state": true', '"state": false'),
         ('"extra": null', '"extra": 1'),
@@ -218,10 +217,10 @@ def test_a_group_with_another_filter_is_refused_and_stays_as_it_was(tmp_path: Pa
     for _ in range(3):
         source.apply_gradients(np.arange(100), ones)
         other.apply_gradients(np.arange(50, 150), ones)
-    save(source.native.core, tmp_path)
+    save(source.store, tmp_path)
     before = state_of(other)
     with pytest.raises(OpError):
-        restore(other.native.core, tmp_path)
+        restore(other.store, tmp_path)
     assert state_of(other) == before
 
 
@@ -230,21 +229,21 @@ def test_a_blank_group_is_blank_again_after_a_refusal(victim: Victim) -> None:
     content = victim.files[2].read_bytes()
     overwrite(victim.files[2], flipped(content, 4 * len(content)))
     with pytest.raises(DataLossError):
-        restore(table.native.core, victim.folder)
+        restore(table.store, victim.folder)
     assert _core.is_blank(table.native.core)
     assert (len(table), table.newest_time) == (0, 0)
     overwrite(victim.files[2], content)
-    restore(table.native.core, victim.folder)
+    restore(table.store, victim.folder)
     assert state_of(table) == victim.saved
 
 
 def test_a_blank_group_is_blank_again_when_a_restore_is_given_up(victim: Victim) -> None:
     table = HashTable(item_config())
-    owners = [BucketOwner(table.native.core, ALL_BUCKETS)]
-    with PreparedRestores(owners, victim.folder):
+    prepare = partial(table.store.prepare_restore, str(victim.folder), read_manifest(victim.folder))
+    with prepare():
         pass
     assert _core.is_blank(table.native.core)
-    with PreparedRestores(owners, victim.folder) as prepared:
+    with prepare() as prepared:
         prepared.load()
     assert state_of(table) == victim.saved
 
@@ -258,11 +257,11 @@ def test_a_group_that_has_only_counted_ids_is_not_blank(tmp_path: Path) -> None:
         table.apply_gradients(np.arange(10), ones)
     assert len(table) == 0
     assert not _core.is_blank(table.native.core)
-    save(table.native.core, tmp_path)
+    save(table.store, tmp_path)
     file = tmp_path / read_manifest(tmp_path).files[0].name
     overwrite(file, flipped(file.read_bytes(), 1000))
     with pytest.raises(DataLossError):
-        restore(table.native.core, tmp_path)
+        restore(table.store, tmp_path)
     table.apply_gradients(np.arange(10), ones)
     assert len(table) == 10
 
@@ -270,23 +269,23 @@ def test_a_group_that_has_only_counted_ids_is_not_blank(tmp_path: Path) -> None:
 def test_an_open_cut_refuses_a_restore_into_a_blank_group(victim: Victim) -> None:
     group = TableGroup({"item": item_config()})
     with group.cut(), pytest.raises(FailedPreconditionError, match="cut is open"):
-        restore(group.native.core, victim.folder)
+        restore(group.store, victim.folder)
     assert _core.is_blank(group.native.core)
 
 
 def test_an_open_cut_refuses_a_restore_and_nothing_changes(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path)
+    save(group.store, tmp_path)
     other = two_tables()
     train(other["user"], some_ids(20, seed=3))
     before = group_state(other)
     with other.cut(), pytest.raises(FailedPreconditionError, match="cut is open"):
-        restore(other.native.core, tmp_path)
+        restore(other.store, tmp_path)
     assert group_state(other) == before
 
 
 def test_damage_in_buckets_that_are_not_wanted_does_not_matter(victim: Victim) -> None:
     overwrite(victim.files[2], b"damaged")
     table = TableGroup({"item": item_config()})
-    restore(table.native.core, victim.folder, buckets=range(100))
+    restore(table.store, victim.folder, buckets=range(100))
     assert state_of(table["item"]).items() <= victim.saved.items()

@@ -23,7 +23,7 @@ def table_of(*segments: Segment, serving: bool = False) -> HashTable:
 def saved_table(path: Path, *segments: Segment, state: bool = True) -> HashTable:
     table = table_of(*segments)
     train(table, some_ids(100))
-    save(table.native.core, path, state=state)
+    save(table.store, path, state=state)
     return table
 
 
@@ -36,7 +36,7 @@ def parts(table: HashTable, key: int) -> tuple[list[float], list[float]]:
 def test_another_optimizer_keeps_the_weights_and_starts_its_state_anew(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD))
     new = table_of(Segment(2, optimizer=ADAM))
-    report = restore(new.native.core, tmp_path)
+    report = restore(new.store, tmp_path)
     assert any("state of adagrad, adam starts anew" in note for note in report.notes)
     for key in some_ids(100)[:10].tolist():
         assert parts(new, key)[0] == parts(old, key)[0]
@@ -46,7 +46,7 @@ def test_another_optimizer_keeps_the_weights_and_starts_its_state_anew(tmp_path:
 def test_other_parameters_of_the_same_optimizer_keep_its_state(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD))
     new = table_of(Segment(2, optimizer=row_optimizers.Adagrad(learning_rate=9.0, initial_accumulator_value=7.0)))
-    report = restore(new.native.core, tmp_path)
+    report = restore(new.store, tmp_path)
     assert report.notes == ()
     assert state_of(new) == state_of(old)
 
@@ -55,7 +55,7 @@ def test_an_added_segment_starts_from_its_initializer(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD))
     added = Segment(2, initializer=initializers.Constant(3.0), optimizer=ADAM)
     new = table_of(Segment(2, optimizer=ADAGRAD), added)
-    report = restore(new.native.core, tmp_path)
+    report = restore(new.store, tmp_path)
     assert report.notes == ("table 't', segment 1: new, starts from its initializer",)
     for key in some_ids(100)[:10].tolist():
         weights, state = parts(old, key)
@@ -65,7 +65,7 @@ def test_an_added_segment_starts_from_its_initializer(tmp_path: Path) -> None:
 def test_one_of_two_segments_may_change_its_optimizer(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(1, optimizer=ADAM), Segment(2, optimizer=ADAGRAD))
     new = table_of(Segment(1, optimizer=row_optimizers.Sgd()), Segment(2, optimizer=ADAGRAD))
-    restore(new.native.core, tmp_path)
+    restore(new.store, tmp_path)
     for key in some_ids(100)[:10].tolist():
         weights, state = parts(old, key)
         assert parts(new, key) == (weights, state[-2:])
@@ -85,24 +85,24 @@ def test_removed_and_resized_segments_are_refused_by_name(tmp_path: Path, segmen
     train(new, some_ids(10, seed=4))
     before = state_of(new)
     with pytest.raises(FailedPreconditionError, match=reason):
-        restore(new.native.core, tmp_path)
+        restore(new.store, tmp_path)
     assert state_of(new) == before
 
 
 def test_unknown_tables_are_refused_unless_they_are_to_be_ignored(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path)
+    save(group.store, tmp_path)
     only_user = TableGroup({"user": user_config()})
     with pytest.raises(FailedPreconditionError, match=r"\['item'\] that this group \(\['user'\]\) does not have"):
-        restore(only_user.native.core, tmp_path)
-    report = restore(only_user.native.core, tmp_path, ignore_unknown_tables=True)
+        restore(only_user.store, tmp_path)
+    report = restore(only_user.store, tmp_path, ignore_unknown_tables=True)
     assert report.ignored_tables == ("item",)
     assert state_of(only_user["user"]) == state_of(group["user"])
 
 
 def test_tables_the_snapshot_does_not_have_are_empty_and_reported(tmp_path: Path) -> None:
     group = trained_group()
-    save(group.native.core, tmp_path)
+    save(group.store, tmp_path)
     # the new tables come before, between and behind the old ones, so that every table number changes
     names = {
         "a": item_config("a"),
@@ -113,7 +113,7 @@ def test_tables_the_snapshot_does_not_have_are_empty_and_reported(tmp_path: Path
     }
     larger = TableGroup(names)
     train(larger["j"], some_ids(20))
-    report = restore(larger.native.core, tmp_path)
+    report = restore(larger.store, tmp_path)
     assert report.missing_tables == ("a", "j", "z")
     assert {name: rows for name, rows in group_state(larger).items() if rows} == group_state(group)
 
@@ -121,7 +121,7 @@ def test_tables_the_snapshot_does_not_have_are_empty_and_reported(tmp_path: Path
 def test_rows_without_state_start_their_state_anew(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD), state=False)
     new = table_of(Segment(2, optimizer=ADAGRAD))
-    report = restore(new.native.core, tmp_path)
+    report = restore(new.store, tmp_path)
     assert any("state not in the snapshot, adagrad starts anew" in note for note in report.notes)
     for key in some_ids(100)[:10].tolist():
         assert parts(new, key) == (parts(old, key)[0], [0.25, 0.25])
@@ -132,17 +132,17 @@ def test_rows_compressed_in_another_way_are_refused(tmp_path: Path) -> None:
     for serving in (True, False):
         other = table_of(Segment(2, compressor=compressors.Bf16()), serving=serving)
         with pytest.raises(FailedPreconditionError, match="rows compressed by fp16, this table uses bf16"):
-            restore(other.native.core, tmp_path)
+            restore(other.store, tmp_path)
 
 
 def test_a_serving_table_cannot_gain_a_segment(tmp_path: Path) -> None:
     saved_table(tmp_path, Segment(2))
     with pytest.raises(FailedPreconditionError, match="only a training table restored from full rows"):
-        restore(table_of(Segment(2), Segment(1), serving=True).native.core, tmp_path)
+        restore(table_of(Segment(2), Segment(1), serving=True).store, tmp_path)
 
 
 def test_a_full_row_may_change_its_compressor(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD, compressor=compressors.Fp16()))
     new = table_of(Segment(2, optimizer=ADAGRAD, compressor=compressors.Bf16()))
-    assert restore(new.native.core, tmp_path).notes == ()
+    assert restore(new.store, tmp_path).notes == ()
     assert state_of(new) == state_of(old)

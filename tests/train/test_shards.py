@@ -10,7 +10,7 @@ import torch
 
 import monolith as ml
 from monolith.tables import BlockKind, LocalShards, LocalStore
-from monolith.tables.cut import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask
 from monolith.train import Estimator, RunConfig, RunnerConfig, Trainer, current_context, local_train, trainer_config_of
 from monolith.train.local_runner import make_trainer
@@ -20,7 +20,7 @@ def bits(trainer: Trainer) -> tuple[Any, ...]:
     """Rows with optimizer state and times, stamps, and the dense part."""
     assert trainer.state is not None
     store = trainer.state.embeddings["emb"].store
-    cut = store.cut(seq=store.flush(timeout_seconds=1))
+    cut = store.cut()
     rows = {
         (block.table, key): (time, payload.tobytes())
         for block in cut.blocks(ALL_BUCKETS, state=True)
@@ -30,7 +30,9 @@ def bits(trainer: Trainer) -> tuple[Any, ...]:
     cut.release()
     assert trainer.state.model is not None
     weights = {n: v.tolist() for n, v in trainer.state.model.state_dict().items() if isinstance(v, torch.Tensor)}
-    return rows, dict(cut.applied), weights, trainer.state.global_step, dict(trainer.state.positions)
+    stamps = [clock.stamps for clock in cut.applied]
+    assert all(each == stamps[0] for each in stamps)
+    return rows, stamps[0], weights, trainer.state.global_step, dict(trainer.state.applied)
 
 
 def store_of(trainer: Trainer) -> Any:

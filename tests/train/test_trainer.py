@@ -57,7 +57,7 @@ class TestTrain:
     def test_to_the_end_of_the_data(self, tmp_path: Path) -> None:
         state = Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path))).train()
         assert state.global_step == 20
-        assert state.positions == {"train": b"20"}
+        assert state.position() == b"20"
         assert steps_of(tmp_path) == [20], "none at the start, one at the end"
 
     def test_a_class_or_parameters_will_do(self) -> None:
@@ -197,7 +197,7 @@ class TestResume:
         Trainer(ExampleTask(), config("pieces")).train(max_steps=10)
         resumed = Trainer(ExampleTask(), config("pieces")).train()
         assert_equal_bits(whole, resumed)
-        assert whole.positions == resumed.positions
+        assert whole.applied == resumed.applied
 
     def test_every_example_is_trained_once(self, tmp_path: Path) -> None:
         seen: list[int] = []
@@ -266,7 +266,7 @@ class TestFailures:
             with pytest.raises(ValueError, match="mine"):
                 Trainer(ExampleTask(), config, hooks=[FailOnce(7, ValueError("mine"))]).train()
             assert steps_of(model_dir) == [7]
-            assert Trainer(ExampleTask(), config).train().positions == {"train": b"20"}
+            assert Trainer(ExampleTask(), config).train().position() == b"20"
 
     def test_an_interrupt_saves_too(self, tmp_path: Path) -> None:
         class Interrupting(Hook):

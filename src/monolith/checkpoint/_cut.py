@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
 from monolith.checkpoint._value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError
-from monolith.tables.local_shards import LocalShards, ShardsCut
-from monolith.tables.local_store import LocalCut, LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,14 +18,19 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint._staging import Staging
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.store import Store
-
-StoreHere: TypeAlias = LocalStore | LocalShards
-"""A store whose rows are in this process, in one piece or in several."""
-StoreCut: TypeAlias = LocalCut | ShardsCut
+    from monolith.tables.batch import BatchStamp
+    from monolith.tables.history import Cut
+    from monolith.tables.schema import Schema
 
 NOT_A_WEIGHT = "@"
 """What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
+
+
+class StoreCut(NamedTuple):
+    """The cut of one store, and what its rows hold."""
+
+    cut: Cut
+    schema: Schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +38,18 @@ class StateCut:
     """Everything that a checkpoint holds, as it was between two steps. Valid until `release`."""
 
     step: int
+    applied: Mapping[int, BatchStamp]
+    """Worker -> its last batch in the dense weights."""
     positions: Mapping[str, bytes]
-    stores: Mapping[str, tuple[StoreHere, StoreCut]]
+    stores: Mapping[str, StoreCut]
     state: Mapping[str, Any]
     """Trees of plain values; tensors are references into `tensors`."""
     tensors: Mapping[str, Tensor]
 
     def release(self) -> None:
         """Lets the stores forget the old images. Calling it again does nothing."""
-        for _, cut in self.stores.values():
-            cut.release()
+        for store in self.stores.values():
+            store.cut.release()
 
 
 def take_cut(
@@ -61,17 +66,21 @@ def take_cut(
     """
     state.settle()
     with ExitStack() as undone:
-        stores: dict[str, tuple[StoreHere, StoreCut]] = {}
+        stores: dict[str, StoreCut] = {}
         for name, store in ({} if dense_only else state.stores).items():
-            here = store_here(name, store)
-            cut = here.cut(seq=here.flush(timeout_seconds=flush_timeout_seconds))
+            cut = state.embeddings[name].cut(timeout_seconds=flush_timeout_seconds)
             undone.callback(cut.release)
-            stores[name] = (here, cut)
+            stores[name] = StoreCut(cut, store.schema)
         trees, tensors = encode_state(state)
         if staging is not None:
             tensors = staging.copy(tensors)
         frozen = StateCut(
-            step=state.global_step, positions=dict(state.positions), stores=stores, state=trees, tensors=tensors
+            step=state.global_step,
+            applied=dict(state.applied),
+            positions=dict(state.positions),
+            stores=stores,
+            state=trees,
+            tensors=tensors,
         )
         undone.pop_all()
         return frozen
@@ -102,16 +111,3 @@ def _model_tree(state: TrainState, encoder: TreeEncoder) -> dict[str, Any] | Non
         if name.startswith(NOT_A_WEIGHT):
             raise InvalidArgumentError(f"checkpoint: a weight must not be called {name!r}: {NOT_A_WEIGHT} is reserved")
     return {name: encoder.encode(value, name) for name, value in saved.items()}
-
-
-def store_here(name: str, store: Store) -> StoreHere:
-    """The store, if this process has its rows.
-
-    Raises:
-        InvalidArgumentError: it lives elsewhere.
-    """
-    if not isinstance(store, LocalStore | LocalShards):
-        raise InvalidArgumentError(
-            f"store {name!r}: a checkpoint is made of the rows of this process (LocalStore), got {type(store).__name__}"
-        )
-    return store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
@@ -11,27 +11,26 @@ from torch import Tensor
 from monolith import _core
 from monolith.checkpoint._adapting import EXTRA_STATE, Keeps, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
-from monolith.checkpoint._cut import store_here
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint._value_tree import decode
-from monolith.checkpoint._writing import stamps
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.tables.snapshot import PreparedRestores
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint._cut import StoreHere
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.manifest import TablesEntry
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
+    from monolith.tables.store import PreparedRestore, Store
 
 
 class LoadedCheckpoint:
@@ -49,18 +48,18 @@ class LoadedCheckpoint:
         FailedPreconditionError: a store cannot take its tables.
     """
 
-    def __init__(self, path: str, stores: Mapping[str, StoreHere], *, keeps: Keeps = keep_nothing) -> None:
+    def __init__(self, path: str, stores: Mapping[str, Store], *, keeps: Keeps = keep_nothing) -> None:
         self.path = path
         self.manifest = read_manifest(path)
         self._folder = open_folder(split_path(path)[0])
         self._stores = stores
-        self._prepared: dict[str, PreparedRestores] = {}
+        self._prepared: dict[str, PreparedRestore] = {}
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
             reading = beside.submit(self._read_tensors)
             if self.manifest.kind == "full":
                 for name, entry in _matching(self.manifest.tables, stores).items():
                     if not keeps(name):
-                        self._prepared[name] = undone.enter_context(self._prepare(stores[name], entry))
+                        self._prepared[name] = self._prepare(stores[name], entry, undone)
             self.state: dict[str, Any] = decode(self.manifest.state, reading.result())
             """The trees with their tensors."""
             self._closing = undone.pop_all()
@@ -74,11 +73,7 @@ class LoadedCheckpoint:
         """Replaces the rows of every store, and how far it has come."""
         for name, prepared in self._prepared.items():
             report = prepared.load()
-            self._stores[name].resume(
-                seq=self.manifest.tables[self._saved_name(name)].seq,
-                applied=stamps(report.applied),
-                generation=self.manifest.generation,
-            )
+            self._stores[name].resume(applied=report.applied, generation=self.manifest.generation)
 
     def __enter__(self) -> Self:
         return self
@@ -86,18 +81,17 @@ class LoadedCheckpoint:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def _saved_name(self, name: str) -> str:
-        return name if name in self.manifest.tables else next(iter(self.manifest.tables))
-
     def _read_tensors(self) -> dict[str, Tensor]:
         entry = self.manifest.tensors
         if entry is None:
             return {}
         return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
-    def _prepare(self, store: StoreHere, entry: TablesEntry) -> PreparedRestores:
+    def _prepare(self, store: Store, entry: TablesEntry, undone: ExitStack) -> PreparedRestore:
         _require_same_snapshot(self._folder, entry)
-        return PreparedRestores(store.owners, self._folder.place(entry.folder))
+        folder = self._folder.place(entry.folder)
+        source = undone.enter_context(closing(open_source(folder)))
+        return undone.enter_context(store.prepare_restore(folder, source.manifest, buckets=ALL_BUCKETS))
 
 
 def restore_all(
@@ -111,11 +105,11 @@ def restore_all(
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
-    with LoadedCheckpoint(path, _stores(state), keeps=keeps) as checkpoint:
+    with LoadedCheckpoint(path, state.stores, keeps=keeps) as checkpoint:
         saved = adapt(checkpoint.state, state, options, keeps)
         optimizers = require_fit(saved, state)
         checkpoint.load_tables()
-    _discard_gradients(state, keeps)
+    _begin_anew(state, keeps)
     if state.model is not None:
         state.model.load_state_dict(saved["model"])
     for name, values in optimizers.items():
@@ -127,34 +121,36 @@ def restore_all(
                     value.load_state_dict(saved[part][name])
         set_random_state(saved["random"])
         state.global_step = checkpoint.manifest.step
-        state.positions = dict(checkpoint.manifest.positions)
+        _take_positions(checkpoint, state)
     return checkpoint.saved
 
 
 def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> SavedCheckpoint:
     """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
-    with LoadedCheckpoint(path, _stores(state)) as checkpoint:
+    with LoadedCheckpoint(path, state.stores) as checkpoint:
         checkpoint.load_tables()
-    _discard_gradients(state, keep_nothing)
+    _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}
     for name, module in state.embeddings.items():
         key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
         if key in saved:
             module.set_extra_state(saved[key])
     state.global_step = checkpoint.manifest.step if keep_step else 0
-    state.positions = dict(checkpoint.manifest.positions)
+    _take_positions(checkpoint, state)
     return checkpoint.saved
 
 
-def _stores(state: TrainState) -> dict[str, StoreHere]:
-    return {name: store_here(name, store) for name, store in state.stores.items()}
+def _take_positions(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
+    state.applied = dict(checkpoint.manifest.applied)
+    state.positions = dict(checkpoint.manifest.positions)
 
 
-def _discard_gradients(state: TrainState, keeps: Keeps) -> None:
-    """What backward passes left belongs to rows that are gone."""
+def _begin_anew(state: TrainState, keeps: Keeps) -> None:
+    """What backward passes left belongs to rows that are gone, and the store waits for its workers to join again."""
     for name, module in state.embeddings.items():
         if not keeps(name):
             module.discard()
+            module.leave()
 
 
 def _any_kept(state: TrainState, keeps: Keeps) -> bool:
@@ -194,7 +190,7 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
             )
 
 
-def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, StoreHere]) -> dict[str, TablesEntry]:
+def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, Store]) -> dict[str, TablesEntry]:
     if not stores:
         return {}
     if set(tables) == set(stores):

@@ -65,7 +65,7 @@ class _Summing:
     def __init__(self) -> None:
         self._sums: list[int] = []
         self._open = 0
-        """Of the bytes behind the last whole piece."""
+        """Checksum of the bytes behind the last whole piece."""
         self.bytes = 0
 
     def add(self, data: memoryview | bytes) -> None:
@@ -89,7 +89,7 @@ def _file_sum(size: int, sums: list[int]) -> FileSum:
 
 
 def sum_of(data: bytes) -> FileSum:
-    """Of bytes in memory."""
+    """Size and checksum of bytes in memory."""
     summing = _Summing()
     summing.add(data)
     return summing.end()

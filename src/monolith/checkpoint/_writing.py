@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.checkpoint._tensor_file import FileSum, sum_of, write_tensors
 from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
 from monolith.errors import OpError
 from monolith.tables.schema import fnv1a_64
-from monolith.tables.snapshot import save_cuts
+from monolith.tables.snapshot import save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
-from monolith.tables.store import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.checkpoint._cut import StateCut, StoreCut, StoreHere
+    from monolith.checkpoint._cut import StateCut, StoreCut
     from monolith.checkpoint._folder import Folder
 
 logger = logging.getLogger(__name__)
@@ -39,7 +37,7 @@ class WriteOrder:
     prefix: str
     generation: int
     number: int
-    """Of the save in its generation."""
+    """Which save of its generation it is."""
     created: float
     dense_only: bool
     meta: bytes | None
@@ -82,7 +80,7 @@ class _Writing:
         cut, order = self._cut, self._order
         self._folder.replace(f"{order.prefix}{SAVING}", b"")
         # As in the original: tables before dense weights before what points to them.
-        tables = {name: self._write_tables(name, *store) for name, store in cut.stores.items()}
+        tables = {name: self._write_tables(name, store) for name, store in cut.stores.items()}
         tensors = None
         if cut.tensors:
             rate = order.rate_bytes_per_second
@@ -100,6 +98,7 @@ class _Writing:
             tensors=tensors,
             meta=meta,
             tables=tables,
+            applied=dict(cut.applied),
             positions=dict(cut.positions),
             state=dict(cut.state),
         )
@@ -118,19 +117,18 @@ class _Writing:
         keep |= {file.name for file in (manifest.tensors, manifest.meta) if file is not None}
         remove_prefix(self._folder, prefix, keep=keep)
 
-    def _write_tables(self, name: str, store: StoreHere, cut: StoreCut) -> TablesEntry:
+    def _write_tables(self, name: str, store: StoreCut) -> TablesEntry:
         order = self._order
         folder = f"{self._assets}/{name}"
         identity = f"{order.prefix} {order.generation} {order.number} {name}"
-        report = save_cuts(
-            list(zip(store.owners, cut.cores, strict=True)),
+        report = save_cut(
+            store.cut,
+            store.schema,
             self._folder.place(folder),
             threads=order.threads,
             rate_bytes_per_second=order.rate_bytes_per_second,
             drop_expired=False,  # a run that resumes must have every row that one which was not killed still has
             generation=order.generation,
-            applied=applied_json(cut),
-            extra={"seq": cut.seq},
             snapshot_id=fnv1a_64(identity),
             created=int(order.created),
         )
@@ -138,7 +136,6 @@ class _Writing:
             folder=folder,
             snapshot_id=report.snapshot_id,
             manifest_crc32c=_core.crc32c(self._folder.read(f"{folder}/{MANIFEST_NAME}")),
-            seq=cut.seq,
             rows=report.rows,
             bytes=report.bytes,
         )
@@ -171,28 +168,3 @@ def remove_torn_saves(folder: Folder) -> None:
 
 def _entry(name: str, total: FileSum) -> FileEntry:
     return FileEntry(name=name, bytes=total.bytes, crc32c=total.crc32c)
-
-
-def applied_json(cut: StoreCut) -> Any:
-    """The stamps of a cut as JSON values."""
-    return {
-        str(worker): {
-            "seq": stamp.seq,
-            "position": base64.b64encode(stamp.position).decode(),
-            "event_time": stamp.event_time,
-        }
-        for worker, stamp in cut.applied.items()
-    }
-
-
-def stamps(applied: Any) -> dict[int, BatchStamp]:
-    """What `applied_json` made, back."""
-    return {
-        int(worker): BatchStamp(
-            worker=int(worker),
-            seq=stamp["seq"],
-            position=base64.b64decode(stamp["position"]),
-            event_time=stamp["event_time"],
-        )
-        for worker, stamp in applied.items()
-    }

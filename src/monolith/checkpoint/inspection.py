@@ -26,8 +26,8 @@ from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentEr
 from monolith.observe.summaries import nas_weight_json
 from monolith.tables.row_block import BlockKind
 from monolith.tables.schema import TableSchema
-from monolith.tables.snapshot._location import open_source
 from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
+from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -172,10 +172,7 @@ def diff(first: str, second: str) -> dict[str, Any]:
     a, b = SavedState(first), SavedState(second)
     return {
         "step": [a.manifest.step, b.manifest.step],
-        "positions": _different(
-            {name: value.decode(errors="replace") for name, value in a.manifest.positions.items()},
-            {name: value.decode(errors="replace") for name, value in b.manifest.positions.items()},
-        ),
+        "positions": _different(a.manifest.all_positions, b.manifest.all_positions),
         "tensors": _tensor_differences(a.tensors(), b.tensors()),
         "tables": _table_differences(a, b),
     }

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith import _core
 from monolith.errors import DataLossError
+from monolith.tables.batch import BatchStamp
+from monolith.tables.snapshot.clocks import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the manifest and of the files it lists.
 
 To change either: raise the number, describe the new form in docs/formats/checkpoint.md under its version, keep reading
@@ -27,6 +29,9 @@ restores it. Table snapshots carry a version of their own.
 
 FORMAT = "monolith-checkpoint"
 SUFFIX = ".manifest"
+
+_TRAINING = "train"
+"""Under which name version 1 had the position of the training batches."""
 
 Kind: TypeAlias = Literal["full", "dense_only"]
 
@@ -51,12 +56,10 @@ class TablesEntry:
     snapshot_id: int
     manifest_crc32c: int
     """CRC-32C of the snapshot's own manifest, which covers its files."""
-    seq: int
-    """The last update in the rows."""
     rows: dict[str, int]
     """Table -> rows."""
     bytes: int
-    """Of its bucket files."""
+    """Size of its bucket files together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +79,24 @@ class Manifest:
     """The JSON description of the model."""
     tables: dict[str, TablesEntry]
     """Store -> its snapshot."""
+    applied: dict[int, BatchStamp]
+    """Worker -> its last batch in the dense weights, and with it where reading goes on. Rows have their own clocks."""
     positions: dict[str, bytes]
-    """Reader -> position behind the last applied batch."""
+    """Further inputs of the user's -> their positions."""
     state: dict[str, Any]
     """model, optimizers, schedules, extra and random: trees of plain values and references to tensors."""
 
     @property
     def num_bytes(self) -> int:
-        """Of all files but the manifest."""
+        """Size of all files but the manifest."""
         files = sum(file.bytes for file in (self.tensors, self.meta) if file is not None)
         return files + sum(tables.bytes for tables in self.tables.values())
+
+    @property
+    def all_positions(self) -> dict[str, str]:
+        """Where reading goes on, to be shown: of each worker, and of the user's further inputs."""
+        workers = {f"worker {worker}": stamp.position for worker, stamp in self.applied.items() if stamp.position}
+        return {name: value.decode(errors="replace") for name, value in {**workers, **self.positions}.items()}
 
     def to_bytes(self) -> bytes:
         """The text of the manifest file."""
@@ -103,14 +114,12 @@ class Manifest:
         body = {key: value for key, value in document.items() if key != "crc32c"}
         if document.get("crc32c") != _core.crc32c(canonical(body)):
             raise DataLossError(f"{origin}: checksum of the manifest does not match (it was changed)")
+        if canonical(document) != text:
+            raise DataLossError(f"{origin}: not in canonical form (it was changed)")
         try:
-            manifest = _built(body)
-            same = manifest.to_bytes() == text
+            return _built(body)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(f"{origin}: not the fields of a manifest: {error!r}") from error
-        if not same:
-            raise DataLossError(f"{origin}: not in canonical form (it was changed)")
-        return manifest
 
 
 def canonical(document: Any) -> bytes:
@@ -123,6 +132,7 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     for name in ("tensors", "meta"):
         document[name] = None if document[name] is None else _plain_entry(document[name])
     document["tables"] = {name: _plain_entry(tables) for name, tables in manifest.tables.items()}
+    document["applied"] = stamps_json(manifest.applied)
     document["positions"] = {name: _position_text(position) for name, position in manifest.positions.items()}
     return document
 
@@ -149,14 +159,16 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
         raise DataLossError(f"{origin}: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataLossError(f"{origin}: not the manifest of a checkpoint (format {FORMAT!r} expected)")
-    if document.get("version") != FORMAT_VERSION:
+    if document.get("version") not in range(1, FORMAT_VERSION + 1):
         found = document.get("version")
-        raise DataLossError(f"{origin}: checkpoint version {found!r}, this build reads {FORMAT_VERSION}")
+        raise DataLossError(f"{origin}: checkpoint version {found!r}, this build reads versions up to {FORMAT_VERSION}")
     return document
 
 
 def _built(document: Mapping[str, Any]) -> Manifest:
     values = {key: value for key, value in document.items() if key not in {"format", "version"}}
+    if document["version"] == 1:
+        values |= _since_version_1(values)
     for key in ("step", "generation"):
         if type(values[key]) is not int:
             raise TypeError(f"{key} is {values[key]!r}")
@@ -165,5 +177,16 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     for name in ("tensors", "meta"):
         values[name] = None if values[name] is None else FileEntry(**values[name])
     values["tables"] = {name: TablesEntry(**tables) for name, tables in values["tables"].items()}
+    values["applied"] = stamps_from_json(values["applied"])
     values["positions"] = {name: _position(position) for name, position in values["positions"].items()}
     return Manifest(**values)
+
+
+def _since_version_1(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Version 1 had the position of the training batches among the others, and numbered updates of a whole store."""
+    tables = {name: dict(entry) for name, entry in values["tables"].items()}
+    last = max([0, *(entry.pop("seq") for entry in tables.values())])
+    applied: dict[int, BatchStamp] = {}
+    if _TRAINING in values["positions"]:
+        applied[0] = BatchStamp(worker=0, seq=last, position=_position(values["positions"][_TRAINING]))
+    return {"tables": tables, "applied": stamps_json(applied)}

@@ -6,11 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint._catalog import Catalog, full_local_path
-from monolith.checkpoint._cut import store_here
 from monolith.checkpoint._folder import open_folder
-from monolith.checkpoint._writing import ASSETS, applied_json, stamps
+from monolith.checkpoint._writing import ASSETS
 from monolith.checkpoint.state_files import split_path
-from monolith.tables.snapshot import PreparedRestores, save_cuts
+from monolith.tables.snapshot import restore, save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -23,14 +22,12 @@ logger = logging.getLogger(__name__)
 def save_table_assets(state: TrainState, prefix: str) -> None:
     """Writes the tables of a run, between two steps, to `<prefix>.assets/`."""
     for name, store in state.stores.items():
-        here = store_here(name, store)
         users = {each: module for each, module in state.embeddings.items() if module.store is store}
-        cut = here.cut(seq=here.flush(timeout_seconds=600.0))
-        save_cuts(
-            list(zip(here.owners, cut.cores, strict=True)),
+        save_cut(
+            state.embeddings[name].cut(),
+            store.schema,
             f"{full_local_path(prefix)}{ASSETS}/{name}",
-            applied=applied_json(cut),
-            extra={"seq": cut.seq, "modules": {each: module.get_extra_state() for each, module in users.items()}},
+            extra={"modules": {each: module.get_extra_state() for each, module in users.items()}},
         )
 
 
@@ -64,14 +61,11 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
     for name, store in state.stores.items():
         if ps_monitor is not None and not ps_monitor.has_lost(state, name):
             continue
-        here = store_here(name, store)
-        with PreparedRestores(here.owners, f"{assets}/{name}") as prepared:
-            report = prepared.load()
+        report = restore(store, f"{assets}/{name}")
         extra: Any = report.extra if isinstance(report.extra, dict) else {}
-        here.resume(seq=extra.get("seq", -1), applied=stamps(report.applied), generation=report.generation)
+        store.resume(applied=report.applied, generation=report.generation)
         for each, module in state.embeddings.items():
             if module.store is store:
-                # How far the module is must agree with the rows, or its next batch would look like a repeated one.
-                module.set_extra_state(extra.get("modules", {}).get(each, module.get_extra_state()))
                 module.discard()
+                module.set_extra_state(extra.get("modules", {}).get(each, module.get_extra_state()))
         logger.info("tables of %r were restored from '%s': %s", name, assets, report.rows)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings
+from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,8 +48,10 @@ class TrainState:
     >>> import torch
     >>> model = torch.nn.Linear(2, 1)
     >>> state = TrainState(model=model, optimizers={"adam": torch.optim.Adam(model.parameters())})
-    >>> state.global_step += 1
-    >>> state.positions["train"] = b'{"file":"part-0","offset":4096}'
+    >>> stamp = state.next_stamp(b'{"file":"part-0","offset":4096}')  # of the batch that is trained on now
+    >>> state.count_step(stamp)
+    >>> state.global_step, state.position()
+    (1, b'{"file":"part-0","offset":4096}')
     """
 
     def __init__(
@@ -65,8 +68,10 @@ class TrainState:
         self.schedules = dict(schedules)
         self.extra = dict(extra)
         self.global_step = global_step
+        self.applied: dict[int, BatchStamp] = {}
+        """Worker -> its last batch in the dense weights; its position is where reading goes on."""
         self.positions: dict[str, bytes] = {}
-        """Name of a reader ("train" by default) -> its position behind the last batch that was applied."""
+        """Positions of further inputs, by names of yours; that of the batches trained on is in `applied`."""
         for name, value in {**self.schedules, **self.extra}.items():
             if not isinstance(value, Stateful):
                 raise InvalidArgumentError(
@@ -88,6 +93,24 @@ class TrainState:
         for name, module in self.embeddings.items():
             found.setdefault(id(module.store), (name, module.store))
         return dict(found.values())
+
+    def position(self, worker: int = 0) -> bytes | None:
+        """Where a worker goes on to read; None: from the beginning."""
+        stamp = self.applied.get(worker)
+        return None if stamp is None or not stamp.position else stamp.position
+
+    def next_stamp(self, position: bytes = b"", *, worker: int = 0, event_time_ms: int = 0) -> BatchStamp:
+        """For the next batch of a worker, which ends at `position`: give it to `Embeddings`, then to `count_step`."""
+        last = self.applied.get(worker)
+        free = [module.next_batch for module in self.embeddings.values()]
+        seq = max([0 if last is None else last.seq + 1, *free])
+        return BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms)
+
+    def count_step(self, stamp: BatchStamp | None = None) -> None:
+        """A step was made, of this batch."""
+        self.global_step += 1
+        if stamp is not None:
+            self.applied[stamp.worker] = stamp
 
     def settle(self) -> None:
         """Called before a cut. Whoever has updates under way overrides it, and brings them into the state first."""

@@ -93,7 +93,7 @@ def _show(args: argparse.Namespace) -> tuple[Any, str, int]:
         "created": manifest.created,
         "kind": manifest.kind,
         "bytes": manifest.num_bytes,
-        "positions": {name: value.decode(errors="replace") for name, value in manifest.positions.items()},
+        "positions": manifest.all_positions,
         "tables": {name: tables.rows for name, tables in manifest.tables.items()},
         "tensors": {
             name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

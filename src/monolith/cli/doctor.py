@@ -32,6 +32,7 @@ EXTRAS = {
     "zstd": ("zstandard",),
     "test": (
         "cityhash",
+        "clang-format",
         "cramjam",
         "crc32c",
         "duckdb",

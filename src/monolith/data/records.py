@@ -30,7 +30,7 @@ class Places:
     origin_of: npt.NDArray[np.int64]
     """Index of the origin of each record."""
     offsets: npt.NDArray[np.int64]
-    """Of each record at its origin."""
+    """Where each record begins at its origin."""
 
     def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Places:
         return Places(self.origins, self.origin_of[rows], self.offsets[rows])

@@ -1,4 +1,4 @@
-"""Batches on their way from a forward pass to the store: read, differentiated, applied or dropped.
+"""Batches on their way from a forward pass to the store: planned, read, differentiated, applied or dropped.
 
 The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
 which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
@@ -21,14 +21,15 @@ from torch.linalg import vector_norm
 from monolith.errors import FailedPreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._pooling import PooledBatch, RowGradients
+    from monolith.nn._worker import StoreWorker
+    from monolith.tables.batch import Applied, BatchStamp, Plan, Update
     from monolith.tables.schema import Schema
-    from monolith.tables.store import BatchStamp, Plan, Store
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +48,7 @@ class PlannedBatch:
 
     @property
     def num_examples(self) -> int:
-        """B."""
+        """Examples of the batch (B)."""
         return self.shape.num_examples
 
 
@@ -58,6 +59,8 @@ class BatchPass:
     batch: PlannedBatch
     device: torch.device
     """Where the store keeps rows and takes gradients."""
+    latest: Tensor | None = None
+    """The rows that the pass saw, of tables whose optimizers want to know them."""
     gradient: Tensor | None = None
     """float32 [V], summed over all backward passes so far."""
     is_finite: bool = True
@@ -67,7 +70,7 @@ class BatchPass:
 
     @property
     def stamp(self) -> BatchStamp:
-        """Of its batch."""
+        """Which batch it is."""
         return self.batch.plan.stamp
 
 
@@ -105,8 +108,8 @@ class GraphEnd:
 class Ledger:
     """The passes that have not ended. Its lock guards all of it; backward runs in threads of torch."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, worker: StoreWorker) -> None:
+        self._worker = worker
         self._lock = threading.Lock()
         self._keys = itertools.count()
         self._passes: dict[int, BatchPass] = {}
@@ -126,11 +129,11 @@ class Ledger:
                     "forward: this planned batch is being trained on already; plan the batch again for a second pass"
                 )
 
-    def open(self, batch: PlannedBatch, device: torch.device) -> GraphEnd:
+    def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> GraphEnd:
         """A pass for a plan that was just read for training."""
         with self._lock:
             key = next(self._keys)
-            self._passes[key] = BatchPass(batch, device)
+            self._passes[key] = BatchPass(batch, device, latest)
         return GraphEnd(self, key)
 
     def find(self, key: int) -> BatchPass | None:
@@ -172,7 +175,7 @@ class Ledger:
             ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
             overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
         for each in overtaken:
-            self._store.discard(each.batch.plan)
+            self._worker.discard(each.batch.plan)
 
     def discard(self) -> int:
         """Drops all gradients of the next step; returns how many passes they came from."""
@@ -180,7 +183,7 @@ class Ledger:
         with self._lock:
             self._passes = {key: each for key, each in self._passes.items() if each not in ready}
         for each in ready:
-            self._store.discard(each.batch.plan)
+            self._worker.discard(each.batch.plan)
         return len(ready)
 
     def _discard_dropped(self) -> None:
@@ -191,7 +194,52 @@ class Ledger:
                 if found is None or found.gradient is not None:
                     continue
                 del self._passes[key]
-            self._store.discard(found.batch.plan)
+            self._worker.discard(found.batch.plan)
+
+
+class GradientStep:
+    """Gradients that `Embeddings.take_step` took, and how they are to be applied: by exactly one call of `apply`.
+
+    Made in one thread, applied in any. Steps of one module are applied in the order in which they were taken, the next
+    one is taken after that.
+    """
+
+    __slots__ = ("_ledger", "_passes", "_rule", "_worker")
+
+    def __init__(
+        self, worker: StoreWorker, ledger: Ledger, passes: Sequence[BatchPass], rule: Callable[[int], Update]
+    ) -> None:
+        """Takes how the update is made once the push before it is known."""
+        self._worker = worker
+        self._ledger = ledger
+        self._passes = passes
+        self._rule = rule
+        ledger.take(passes)
+
+    def apply(self) -> Applied:
+        """One optimizer step for every id; any thread may call it.
+
+        Raises:
+            InvalidArgumentError: a gradient is not finite. No row changed; the gradients are back in the module.
+        """
+        updates = [(each.batch.plan, each.gradient) for each in self._passes if each.gradient is not None]
+        try:
+            applied = self._worker.apply(updates, self._rule(self._worker.last_push))
+        except BaseException:
+            self._ledger.give_back(self._passes)
+            raise
+        self._ledger.close_applied(self._passes)
+        _require_new(applied, self._passes)
+        return applied
+
+
+def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
+    """Refuses to go on with batch numbers that are not the store's: it would take every step for a repeated one."""
+    if applied.duplicate and not all(each.batch.is_replayable for each in passes):
+        raise FailedPreconditionError(
+            f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; the batch was planned"
+            " before the module joined its store: plan it again"
+        )
 
 
 def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
@@ -223,13 +271,20 @@ def _norm(values: Tensor) -> Tensor:
 
 def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
     """[distinct ids of all plans, dim]: the gradients of one table."""
-    num_tables, dim = len(schema.tables), schema.dims[table]
+    dim = schema.dims[table]
     ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dim)]
     for plan, gradient in found:
-        per_cell = plan.splits.diff()
-        owners = torch.arange(num_tables).repeat(len(per_cell) // num_tables)
-        ids.append(plan.unique_ids[owners.repeat_interleave(per_cell) == table])
-        is_own = owners.repeat_interleave(per_cell * torch.tensor(schema.dims)[owners]) == table
-        rows.append(gradient[is_own].view(-1, dim))
+        ids.append(plan.unique_ids[plan.tables == table])
+        rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
+    rows = [each.view(-1, dim) for each in rows]
     distinct, inverse = np.unique(torch.cat(ids).numpy(), return_inverse=True)
     return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse), torch.cat(rows))
+
+
+def values_of(plan: Plan, values: Tensor, dims: Sequence[int], wanted: Sequence[bool]) -> Tensor:
+    """Of flat values in plan order: those of some tables, on their device."""
+    if all(wanted):
+        return values
+    tables = plan.tables
+    is_wanted = torch.tensor(wanted)[tables].repeat_interleave(torch.tensor(dims)[tables])
+    return values[is_wanted.to(values.device)]

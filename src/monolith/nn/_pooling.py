@@ -17,7 +17,6 @@ from monolith import _core
 from monolith.nn import _torch_pooling
 from monolith.nn.combiners import ReduceMean
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.local_plan import LocalPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._merge import PlacedSlot
-    from monolith.tables.store import Plan
+    from monolith.tables.batch import Plan
 
 
 class RowGradients(NamedTuple):
@@ -50,7 +49,7 @@ class PooledLayout:
         """In the order of the model, which is that of the columns."""
         self.widths = [slot.width for slot in self.model_slots]
         self.width = sum(self.widths)
-        """W."""
+        """Floats of the outputs of one example (W)."""
         self.dims = tuple(dims)
         self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
         self._model_places = [self.model_slots.index(slot) for slot in slots]
@@ -79,8 +78,8 @@ class PooledBatch:
         self.layout = layout
         self.plan = plan
         self.shape = shape
-        # Views of a tensor cost more than the kernel's call, so those of our own plans are not made.
-        own = plan.core if isinstance(plan, LocalPlan) else None
+        # Views of a tensor cost more than the kernel's call, so those of the core's plans are not made.
+        own = plan.core
         splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
         self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
 
@@ -103,10 +102,10 @@ class PooledBatch:
         if device.type != "cpu":
             summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
             return RowGradients(summed, is_finite=False)
-        sums = torch.from_numpy(new_rows((self._num_values,)))
-        grouped = self.plan.core if isinstance(self.plan, LocalPlan) else None  # else the kernel groups ids by itself
+        sums = torch.from_numpy(new_rows((self.plan.num_values,)))
         of_slots = self._of_slots(whole, columns)
-        is_finite = self.layout.kernel.sum_gradients(*self._arrays, of_slots, sums.numpy(), grouped)
+        # Without the core's plan the kernel groups the ids by itself.
+        is_finite = self.layout.kernel.sum_gradients(*self._arrays, of_slots, sums.numpy(), self.plan.core)
         return RowGradients(sums, is_finite)
 
     def _of_slots(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> list[NDArray[np.float32] | None]:
@@ -120,14 +119,6 @@ class PooledBatch:
             rows = _side_by_side(whole)
             return [rows[:, slot.column : slot.column + slot.width] for slot in self.layout.slots]
         return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
-
-    @property
-    def _num_values(self) -> int:
-        """V."""
-        if isinstance(self.plan, LocalPlan):
-            return self.plan.num_values
-        per_table = self.plan.splits.diff().view(-1, len(self.layout.dims)).sum(0)
-        return int((per_table * torch.tensor(self.layout.dims)).sum())
 
 
 def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:

@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from monolith.nn._merge import MergedTable, PlacedSlot
-    from monolith.nn._progress import Progress
+    from monolith.nn._worker import StoreWorker
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 
     M = TypeVar("M", bound=nn.Module)
 
-_FORMAT = 1
+_FORMAT = 2
+"""1 had the numbers of batches and updates, which the store knows better."""
 
 
 def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: Sequence[MergedTable]) -> None:
@@ -47,22 +48,21 @@ def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: S
         raise FailedPreconditionError(f"the store has tables {unknown} that no slot uses; make it for these slots only")
 
 
-def save(progress: Progress, placed: Mapping[str, PlacedSlot]) -> dict[str, Any]:
+def save(worker: StoreWorker, placed: Mapping[str, PlacedSlot]) -> dict[str, Any]:
     """Plain values, which `torch.load(weights_only=True)` reads."""
-    return {"format": _FORMAT, **progress.save(), "slots": {name: _whereabouts(slot) for name, slot in placed.items()}}
+    slots = {name: _whereabouts(slot) for name, slot in placed.items()}
+    return {"format": _FORMAT, "global_step": worker.global_step, "slots": slots}
 
 
-def load(state: Mapping[str, Any], progress: Progress, placed: Mapping[str, PlacedSlot], *, last_update: int) -> None:
-    """Takes over the progress, once every slot is where it was. Slots may have been added or removed.
-
-    `last_update` is how far the store has come: rows may be restored before or after this, or belong to a later save.
+def load(state: Mapping[str, Any], worker: StoreWorker, placed: Mapping[str, PlacedSlot]) -> None:
+    """Takes over the step, once every slot is where it was. Slots may have been added or removed.
 
     Raises:
         FailedPreconditionError: a slot whose saved rows would not be found.
     """
-    if state.get("format") != _FORMAT:
+    if state.get("format") not in {1, _FORMAT}:
         raise FailedPreconditionError(
-            f"Embeddings: expected a saved state of format {_FORMAT}, got {state.get('format')!r}"
+            f"Embeddings: expected a saved state of format 1 or {_FORMAT}, got {state.get('format')!r}"
         )
     for name, saved in state["slots"].items():
         if name not in placed:
@@ -77,7 +77,8 @@ def load(state: Mapping[str, Any], progress: Progress, placed: Mapping[str, Plac
                 f"slot {name!r}: was saved with {'; '.join(changes)}: its rows would not be found; define the slot as"
                 " it was, or under another name to start anew"
             )
-    progress.load({key: state[key] for key in progress.save()}, last_update=last_update)
+    worker.leave()
+    worker.global_step = int(state["global_step"])
 
 
 def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:

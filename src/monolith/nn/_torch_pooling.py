@@ -83,7 +83,7 @@ class _TableRows:
         self.counts = self._per_cell.sum(0).tolist()
         """Distinct ids of each table."""
         self.num_values = int((self._per_cell * self._dims).sum())
-        """V."""
+        """Floats of the rows of all distinct ids (V)."""
 
     def of_table(self, values: Tensor, table: int) -> Tensor:
         """[U of the table, dim]."""

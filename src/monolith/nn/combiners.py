@@ -34,7 +34,7 @@ class Combiner(Config, ABC):
     """Places of a sequence; 0 for combiners that reduce it."""
 
     def shape(self, num_examples: int, dim: int) -> tuple[int, ...]:
-        """Of the output of a slot with rows of this dim."""
+        """The shape of the output of a slot with rows of this dim."""
         return (num_examples, dim)
 
     def width(self, dim: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time as clock
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,23 +24,22 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import _saved_state
-from monolith.nn._gradient_step import GradientStep
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
-from monolith.nn._passes import Ledger, PlannedBatch, gradient_norm, times_of
+from monolith.nn._passes import GradientStep, Ledger, PlannedBatch, gradient_norm, times_of, values_of
 from monolith.nn._pooling import PooledBatch, PooledLayout
-from monolith.nn._progress import Progress
 from monolith.nn._uncompiled import uncompiled
+from monolith.nn._worker import StoreWorker
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
 from monolith.nn.table_defaults import current_table_defaults
+from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.local_store import LocalStore
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
-from monolith.tables.store import BatchStamp, Update
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ if TYPE_CHECKING:
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn.slot import LearningRate
     from monolith.nn.table_defaults import StoreFactory
+    from monolith.tables.batch import Applied
     from monolith.tables.filters import AdmissionFilter
-    from monolith.tables.store import Applied, Store
+    from monolith.tables.history import Cut
+    from monolith.tables.store import Joined, Store
 
 __all__ = ["DEFAULT_OPTIMIZER", "Embeddings", "PlannedBatch"]
 
@@ -112,8 +114,9 @@ class Embeddings(nn.Module):
         self._reader = IdBatchReader(flat, names)
         self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
-        self._progress = Progress(last_update=self.store.stats().last_seq)
-        self._ledger = Ledger(self.store)
+        self._uses_latest = [config.uses_latest for config in configs.values()]
+        self._worker = StoreWorker(self.store)
+        self._ledger = Ledger(self._worker)
         self._anchor = torch.empty(0, requires_grad=True)
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
         self._place: Tensor
@@ -141,12 +144,26 @@ class Embeddings(nn.Module):
     @property
     def global_step(self) -> int:
         """Steps made so far: the number of the next one, which schedules are asked for."""
-        return self._progress.global_step
+        return self._worker.global_step
 
     @property
     def next_batch(self) -> int:
         """The number that a stamp must have at least: those of all batches applied so far are below it."""
-        return self._progress.num_batches
+        return self._worker.next_seq
+
+    def join(self, worker: int = 0) -> Joined:
+        """Begins to train as this worker of the store; a module that trains as the same one is refused from now on.
+
+        Without it a module joins by itself with its first batch that learns, as worker 0 or as the batch's stamp says.
+
+        Returns:
+            Says what the store has of this worker: the last batch that was applied, and with it where its input stood.
+        """
+        return self._worker.join(worker)
+
+    def leave(self) -> None:
+        """Has the module join again with its next batch that learns: after its rows were put back to another moment."""
+        self._worker.leave()
 
     # Looking up
 
@@ -184,7 +201,8 @@ class Embeddings(nn.Module):
         self._ledger.require_unused(batch)
         values = self._read(batch, train=True) if batch.rows is None else batch.rows
         batch.rows = None
-        end = self._ledger.open(batch, values.device)  # from here on the batch ends, whatever happens
+        latest = self._latest(batch, values)
+        end = self._ledger.open(batch, values.device, latest)  # from here on the batch ends, whatever happens
         whole, *outputs = look_up(self._anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 
@@ -203,7 +221,7 @@ class Embeddings(nn.Module):
         plan = self.store.plan(
             torch.from_numpy(read.ids),
             torch.from_numpy(read.table_splits),
-            stamp=BatchStamp(worker=0, seq=self._progress.next_batch()) if stamp is None else stamp,
+            stamp=self._worker.new_stamp(train=self.training) if stamp is None else stamp,
         )
         times = _times_per_id(time, read.shape)
         pooled = PooledBatch(self._layout, plan, read.shape)
@@ -220,7 +238,7 @@ class Embeddings(nn.Module):
         """Gives up rows that were read ahead."""
         if batch.rows is not None:
             batch.rows = None
-            self.store.discard(batch.plan)
+            self._worker.discard(batch.plan)
 
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
@@ -231,9 +249,9 @@ class Embeddings(nn.Module):
         read = IdBatchReader([placed], [placed.table]).read({name: ids.reshape(-1)})
         splits = np.zeros(len(self.store.schema.tables) + 1, np.int64)
         splits[self.store.schema.names.index(placed.table) + 1 :] = len(read.ids)
-        stamp = BatchStamp(worker=0, seq=0)  # never applied, so its number does not matter
+        stamp = self._worker.new_stamp(train=False)
         plan = self.store.plan(torch.from_numpy(read.ids), torch.from_numpy(splits), stamp=stamp)
-        rows = self.store.read(plan, after=self._progress.last_update, train=False).result().values.view(-1, placed.dim)
+        rows = self._worker.read(plan, train=False).view(-1, placed.dim)
         return rows.index_select(0, plan.inverse.to(rows.device)).view(*ids.shape, placed.dim)
 
     # Learning
@@ -270,16 +288,18 @@ class Embeddings(nn.Module):
         passes = self._ledger.ready()
         if not passes:
             return None
-        number = self._progress.global_step if global_step is None else global_step
-        rule = Update(
-            seq=self._progress.next_update,
+        number = self._worker.global_step if global_step is None else global_step
+        latest = [each.latest for each in passes if each.latest is not None]
+        rule = partial(
+            Update,
             step=number,
             learning_rates=self._rates.at(number),
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
             known_finite=all(each.is_finite for each in passes),
+            latest=latest if len(latest) == len(passes) else None,
         )
-        return GradientStep(self.store, self._ledger, self._progress, passes, rule)
+        return GradientStep(self._worker, self._ledger, passes, lambda previous: rule(previous=previous))
 
     def grad_norm(self) -> Tensor:
         """L2 norm of the gradients that the next `step` would apply, over all rows; 0 without a backward pass.
@@ -300,13 +320,17 @@ class Embeddings(nn.Module):
 
     def evict(self, now: int | None = None) -> int:
         """Removes rows whose slot's `expire_days` have passed at `now` (None: the newest time trained on)."""
-        return self.store.evict(now=-1 if now is None else now, seq=self._progress.last_update)
+        return self._worker.joined.evict(now=-1 if now is None else now)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """One exact moment of its store, with every step made so far; release it when it was read."""
+        return self._worker.cut(timeout_seconds=timeout_seconds)
 
     # Saving and copying: rows are saved with the store
 
     def get_extra_state(self) -> dict[str, Any]:
         """For `state_dict`: how far training is, and where the rows of each slot are. Rows are saved with the store."""
-        return _saved_state.save(self._progress, self._placed)
+        return _saved_state.save(self._worker, self._placed)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """For `load_state_dict`.
@@ -314,11 +338,11 @@ class Embeddings(nn.Module):
         Raises:
             FailedPreconditionError: a slot is not what it was when the state was saved; names it.
         """
-        _saved_state.load(state, self._progress, self._placed, last_update=self.store.stats().last_seq)
+        _saved_state.load(state, self._worker, self._placed)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Embeddings:
         # Gradients stay with the original.
-        return _saved_state.copy_module(self, memo, _ledger=Ledger(self.store))
+        return _saved_state.copy_module(self, memo, _ledger=Ledger(self._worker))
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(
@@ -345,7 +369,13 @@ class Embeddings(nn.Module):
         return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)
 
     def _read(self, batch: PlannedBatch, *, train: bool) -> Tensor:
-        return self.store.read(batch.plan, after=self._progress.last_update, train=train).result().values
+        return self._worker.read(batch.plan, train=train)
+
+    def _latest(self, batch: PlannedBatch, values: Tensor) -> Tensor | None:
+        """The rows that a pass saw, as far as an update wants to know them."""
+        if not any(self._uses_latest):
+            return None
+        return values_of(batch.plan, values, self._layout.dims, self._uses_latest)
 
     def _pool(self, batch: PlannedBatch, values: Tensor) -> Tensor:
         """The outputs [B, W] on this module's device."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,8 +40,13 @@ _DEFAULTS: ContextVar[TableDefaults] = ContextVar("monolith_table_defaults", def
 
 @contextmanager
 def use_table_defaults(defaults: TableDefaults) -> Iterator[None]:
-    """Inside, new `Embeddings` take these; it nests."""
-    token = _DEFAULTS.set(defaults)
+    """Inside, new `Embeddings` take these, and what they leave open as it is outside."""
+    outer = _DEFAULTS.get()
+    chosen = {
+        each.name: getattr(outer if getattr(defaults, each.name) is None else defaults, each.name)
+        for each in fields(TableDefaults)
+    }
+    token = _DEFAULTS.set(TableDefaults(**chosen))
     try:
         yield
     finally:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from monolith.tables import compressors, filters, initializers, row_optimizers
 from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables.cut import TableCut
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local_shards import LocalShards
 from monolith.tables.local_store import LocalStore
 from monolith.tables.row_block import BlockKind, RowBlock
-from monolith.tables.rows import FoundRows, TablePlan
+from monolith.tables.rows import FoundRows
 from monolith.tables.schema import Schema, SegmentSchema, TableSchema
 from monolith.tables.store import (
     Applied,
     BatchStamp,
+    ChangeReader,
     Cut,
+    Joined,
     LoadReport,
     Mark,
+    OwnerClock,
     Pending,
     Plan,
     Rows,
@@ -38,13 +40,16 @@ __all__ = [
     "BackgroundEviction",
     "BatchStamp",
     "BlockKind",
+    "ChangeReader",
     "Cut",
     "FoundRows",
     "HashTable",
+    "Joined",
     "LoadReport",
     "LocalShards",
     "LocalStore",
     "Mark",
+    "OwnerClock",
     "Pending",
     "Plan",
     "RowBlock",
@@ -55,9 +60,7 @@ __all__ = [
     "Store",
     "StoreStats",
     "TableConfig",
-    "TableCut",
     "TableGroup",
-    "TablePlan",
     "TableSchema",
     "TouchedKeySet",
     "Traits",

@@ -38,7 +38,7 @@ class BackgroundEviction:
 
     @property
     def name(self) -> str:
-        """Of the thread."""
+        """What the thread is called."""
         return self._thread.name
 
     def is_running(self) -> bool:

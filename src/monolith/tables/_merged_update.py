@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 
 from monolith.errors import InvalidArgumentError
+from monolith.tables.local_plan import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,8 @@ class MergedUpdate(NamedTuple):
     plan: _core.Plan
     gradient: NDArray[np.float32]
     times: NDArray[np.int64]
+    latest: NDArray[np.float32] | None
+    """The rows as the worker saw them, laid out as the gradient; those of tables that do not use them are zeros."""
 
 
 class _Layout(NamedTuple):
@@ -48,8 +51,15 @@ def merge_updates(
     plans: Sequence[Contribution],
     gradients: Sequence[NDArray[np.float32]],
     times: NDArray[np.int64],
+    latest: Sequence[NDArray[np.float32]] | None,
 ) -> MergedUpdate:
-    """One plan and one flat gradient for all; ``times`` has one entry, or one per input of all plans end to end."""
+    """One plan and one flat gradient for all.
+
+    ``times`` has one entry, or one per input of all plans end to end. Of the latest rows of an id that several plans
+    have, the first ones count: its gradient was computed from rows at least as new.
+    """
+    if len(plans) == 1:
+        return MergedUpdate(plans[0].core, gradients[0], times, None if latest is None else latest[0])
     sizes = np.array([np.diff(plan.table_splits) for plan in plans])
     splits = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
     starts = splits[:-1] + np.cumsum(sizes, axis=0) - sizes  # [plan, table]: where its ids go
@@ -61,12 +71,13 @@ def merge_updates(
         flat[places[-1]] = plan.core.unique_ids[plan.core.inverse]
     merged = native.core.plan(flat, splits, True)
     with np.errstate(over="ignore", invalid="ignore"):  # who applies the sum decides about what is not finite
-        gradient = _sum(native, merged, plans, gradients, places)
+        gradient = _combine(native, merged, plans, gradients, places, add=True)
+    first = None if latest is None else _combine(native, merged, plans, latest, places, add=False)
     if len(times) != 1:
         reordered = np.empty(len(flat), np.int64)
         reordered[np.concatenate(places)] = times
         times = reordered
-    return MergedUpdate(merged, gradient, times)
+    return MergedUpdate(merged, gradient, times, first)
 
 
 def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> None:
@@ -89,13 +100,33 @@ def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> 
             )
 
 
-def _sum(
+def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The rows of tables that use them, laid out as the gradient of all tables."""
+    if all(native.uses_latest):
+        return latest
+    tables = tables_of(plan.splits, len(native))
+    used = np.repeat(np.array(native.uses_latest)[tables], np.array(native.dims)[tables])
+    spread = np.zeros(len(used), np.float32)
+    spread[used] = latest
+    return spread
+
+
+def num_latest(native: NativeTables, plan: _core.Plan) -> int:
+    """How many floats the rows of tables that use them have."""
+    sizes = np.diff(plan.splits).reshape(-1, len(native)).sum(axis=0)
+    return int((sizes * np.array(native.dims) * np.array(native.uses_latest)).sum())
+
+
+def _combine(
     native: NativeTables,
     merged: _core.Plan,
     plans: Sequence[Contribution],
     gradients: Sequence[NDArray[np.float32]],
     places: Sequence[NDArray[np.int64]],
+    *,
+    add: bool,
 ) -> NDArray[np.float32]:
+    """Values of several plans in the layout of the merged one: their sum, or those of the first plan with the id."""
     total = np.zeros(native.core.num_values(merged), np.float32)
     is_first = np.ones(merged.num_unique, np.bool_)
     target = _layout(native, merged)
@@ -109,13 +140,13 @@ def _sum(
             to = target.offsets[unique[mine]][:, None] + within
             values = gradient[source.offsets[mine][:, None] + within]
             # The first gradient is copied: adding it to 0 would turn -0 into 0.
-            total[to] = np.where(is_first[unique[mine]][:, None], values, total[to] + values)
+            later = total[to] + values if add else total[to]
+            total[to] = np.where(is_first[unique[mine]][:, None], values, later)
         is_first[unique] = False
     return total
 
 
 def _layout(native: NativeTables, plan: _core.Plan) -> _Layout:
-    per_cell = np.diff(plan.splits)
-    tables = np.repeat(np.tile(np.arange(len(native)), len(per_cell) // len(native)), per_cell)
+    tables = tables_of(plan.splits, len(native))
     dims = np.array(native.dims)[tables]
     return _Layout(tables, np.cumsum(dims) - dims)

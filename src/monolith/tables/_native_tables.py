@@ -35,8 +35,10 @@ class NativeTables:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
-        self.core.follow_history(True)  # anyone may ask for `changes` at any time: stores cannot tell yet who will
+        self.identity = object()
+        """What plans of these tables are known by."""
         self.dims = tuple(config.dim for config in self.configs)
+        self.uses_latest = tuple(config.uses_latest for config in self.configs)
         self.subjects = tuple(f"table {name!r}" for name in self.names)
         self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()
         self._last_splits = 0, np.zeros(2, np.int64)
@@ -110,8 +112,3 @@ def _checked_rates(values: LearningRates, num_segments: int, subject: str) -> ND
     if not np.isfinite(rates).all():
         raise InvalidArgumentError(f"{subject}: learning_rates must be finite, got {rates.tolist()}")
     return rates
-
-
-def single(config: TableConfig) -> NativeTables:
-    """A group of one."""
-    return NativeTables({config.name: config})

@@ -35,7 +35,7 @@ class Pooling(NamedTuple):
     first_n: int
 
     def shape(self, batch: int, dim: int) -> tuple[int, ...]:
-        """Of the result and of its gradient."""
+        """The shape of the result and of its gradient."""
         return (batch, self.first_n, dim) if self.mode == FIRST_N else (batch, dim)
 
 

@@ -1,4 +1,4 @@
-"""What belongs to a group as a whole: its history, its cut, its snapshots. Shared by `HashTable` and `TableGroup`."""
+"""What belongs to all tables of a store: history, cut, snapshots. Shared by its faces `HashTable` and `TableGroup`."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 from monolith.errors import FailedPreconditionError
 from monolith.tables import snapshot
-from monolith.tables.cut import ALL_BUCKETS, TableCut, bucket_bounds, row_blocks
+from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.tables._native_tables import NativeTables
+    from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.local_cut import LocalCut
+    from monolith.tables.local_store import LocalStore
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveOptions, SaveReport
-    from monolith.tables.snapshot._location import SnapshotPath
+    from monolith.tables.snapshot.location import SnapshotPath
+
+_READER = "mark()"
+"""The reader of those who ask for marks instead of opening one."""
 
 
 class WholeGroup:
     """Calls about all tables of a group at once. A table of a larger group refuses them and names the group's."""
 
+    store: LocalStore
+    """Where the rows are: what a model trains through."""
     native: NativeTables
-    """The native group; for engine code."""
+    """The tables as the core keeps them; for engine code."""
     _owns_group: bool
 
     @property
@@ -30,24 +38,30 @@ class WholeGroup:
         """What the rows hold; two groups can exchange rows iff their schemas agree."""
         return self.native.schema
 
-    def cut(self) -> TableCut:
+    def cut(self) -> LocalCut:
         """Freezes the state of all tables while writers go on; release it when it was read."""
         self._require_owner("cut")
-        return TableCut(self.native.core.cut())
+        return self.store.cut()
 
-    def mark(self) -> int:
-        """Closes the current epoch and returns its number: later writes are in `changes(since=mark)`."""
-        return self.native.core.mark()
+    def mark(self) -> Mark:
+        """Ends the present epoch: later writes are in `changes(since=mark)`.
 
-    def changes(self, since: int = 0, *, buckets: range = ALL_BUCKETS, state: bool = True) -> Iterator[RowBlock]:
-        """Current rows and tombstones of everything touched after a mark; 0: since the beginning."""
+        From the first mark on the tables remember what is removed, until `forget`. A follower that lives on is better
+        served by a reader of its own, `store.open_reader(name)`.
+        """
+        return self._reader().next_mark()
+
+    def changes(
+        self, since: Mark | None = None, *, buckets: range = ALL_BUCKETS, state: bool = True
+    ) -> Iterator[RowBlock]:
+        """Current rows and tombstones of everything touched after a mark; None: since the beginning."""
         self._require_owner("changes")
-        return row_blocks(self.native.core.changes(since, bucket_bounds(buckets), state))
+        return self.store.history.changes(self._epoch(since), buckets=buckets, state=state)
 
-    def forget(self, before: int) -> None:
-        """Promises that nobody will ask for changes before this mark, so that tombstones can be dropped."""
+    def forget(self, before: Mark) -> None:
+        """Promises that nobody will ask for changes before this mark, so that removals can be forgotten."""
         self._require_owner("forget")
-        self.native.core.forget(before)
+        self._reader().advance(before)
 
     @overload
     def save(
@@ -60,18 +74,25 @@ class WholeGroup:
     ) -> SaveReport | SaveHandle:
         """Writes one frozen state to a folder while writers go on; options are those of `snapshot.save`."""
         self._require_owner("save")
-        return snapshot.save(self.native.core, path, background=background, **options)
+        return snapshot.save(self.store, path, background=background, **options)
 
     def restore(
         self, path: SnapshotPath, *, buckets: range | None = None, ignore_unknown_tables: bool = False
     ) -> RestoreReport:
         """Replaces what is here by what `save` wrote; a damaged or foreign folder leaves everything as it was."""
         self._require_owner("restore")
-        return snapshot.restore(self.native.core, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables)
+        return snapshot.restore(self.store, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables)
 
     def close(self) -> None:
         """Stops the eviction threads that `evict_every_seconds` asked for. The tables stay usable."""
-        self.native.close()
+        self.store.close()
+
+    def _reader(self) -> ChangeReader:
+        """Holds what came after the marks that were given out."""
+        return self.store.open_reader(_READER)
+
+    def _epoch(self, since: Mark | None) -> int:
+        return 0 if since is None else self.store.history.epoch_of(since)
 
     def _require_owner(self, call: str) -> None:
         if not self._owns_group:

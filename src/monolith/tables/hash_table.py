@@ -10,12 +10,14 @@ import torch
 
 from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, step_number, time_array
 from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables._native_tables import NativeTables, single
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables._whole_group import WholeGroup
+from monolith.tables.batch import Applied
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.rows import Applied, FoundRows, TablePlan, applied_from_core
+from monolith.tables.local_plan import LocalPlan
+from monolith.tables.local_store import LocalStore
+from monolith.tables.rows import FoundRows, applied_from_core
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from monolith.tables._arrays import Floats, Ids, Times
     from monolith.tables._native_tables import LearningRates
     from monolith.tables._pooling import Combiner
+    from monolith.tables.history import Mark
     from monolith.tables.table_config import TableConfig
 
 _PER_ID, _PER_UNIQUE_ID = 0, 1
@@ -59,21 +62,22 @@ class HashTable(WholeGroup):
     """
 
     def __init__(self, config: TableConfig) -> None:
-        self._bind(single(config), 0, owns_group=True)
+        self._bind(LocalStore({config.name: config}), 0)
 
     @classmethod
-    def of_group(cls, native: NativeTables, number: int) -> HashTable:
-        """The table of this number in a group: the same rows, not a copy."""
+    def of_store(cls, store: LocalStore, number: int) -> HashTable:
+        """The table of this number in a store: the same rows, not a copy."""
         table = cls.__new__(cls)
-        table._bind(native, number, owns_group=len(native) == 1)  # noqa: SLF001 - of its own class
+        table._bind(store, number)  # noqa: SLF001 - of its own class
         return table
 
-    def _bind(self, native: NativeTables, number: int, *, owns_group: bool) -> None:
-        self.native = native
+    def _bind(self, store: LocalStore, number: int) -> None:
+        self.store = store
+        self.native = native = store.native
         self.config = native.configs[number]
         self.dim = native.dims[number]
         self._number = number
-        self._owns_group = owns_group
+        self._owns_group = len(native) == 1
         self._core = native.core
         self._subject = native.subjects[number]
         self._recent = RecentBatch()
@@ -81,7 +85,7 @@ class HashTable(WholeGroup):
 
     @property
     def name(self) -> str:
-        """Of the table."""
+        """What the table is called."""
         return self.config.name
 
     # Reading
@@ -252,12 +256,13 @@ class HashTable(WholeGroup):
 
     # Plans: look at a batch once, use it for reading and for learning
 
-    def plan(self, ids: Ids, *, dedup: bool = True) -> TablePlan:
+    def plan(self, ids: Ids, *, dedup: bool = True) -> LocalPlan:
         """The distinct ids of a batch, for `read` and `apply`. Touches no row."""
         array = id_array(ids, self._subject).reshape(-1)
-        return TablePlan(self._core.plan(array, self.native.splits_for(self._number, array.size), dedup), ids)
+        splits = self.native.splits_for(self._number, array.size)
+        return LocalPlan(self.native, self._core.plan(array, splits, dedup), splits, like=ids)
 
-    def read(self, plan: TablePlan, *, per: Per = "unique", step: int = 0) -> Any:
+    def read(self, plan: LocalPlan, *, per: Per = "unique", step: int = 0) -> Any:
         """Rows of the plan: float32 [U, dim] of its distinct ids, or [n, dim] of its input with ``per="id"``."""
         layout = _layout(per, self._subject)
         values = new_rows((len(plan), self.dim))
@@ -270,7 +275,7 @@ class HashTable(WholeGroup):
 
     def apply(
         self,
-        plan: TablePlan,
+        plan: LocalPlan,
         grads: Floats,
         *,
         per: Per = "unique",
@@ -325,9 +330,16 @@ class HashTable(WholeGroup):
         """int64 [len]: every id with a row, in no particular order."""
         return torch.from_numpy(self._core.ids(self._number))
 
-    def tombstones(self, since: int = 0) -> Tensor:
-        """int64: ids removed after a mark (0: as far as remembered) that have not come back, each once."""
-        removed = np.unique(self._core.tombstones(self._number, since))
+    def touch(self, ids: Ids) -> None:
+        """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
+        self._core.touch(self._number, id_array(ids, self._subject).reshape(-1))
+
+    def tombstones(self, since: Mark | None = None) -> Tensor:
+        """int64: ids removed after a mark (None: as far as remembered) that have not come back, each once.
+
+        Removals are remembered while somebody follows the table: from the first `mark`, `cut` or reader on.
+        """
+        removed = np.unique(self._core.tombstones(self._number, self._epoch(since)))
         return torch.from_numpy(removed[~self.contains(removed)])
 
     @property

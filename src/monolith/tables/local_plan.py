@@ -1,66 +1,141 @@
-"""What a batch is to a `LocalStore`: its plan, the rows that were read for it, and the update made of it."""
+"""What a batch is to rows in this process: its plan, the rows that were read for it, and the update made of it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from monolith.errors import FailedPreconditionError
 from monolith.tables._arrays import tensor_view
+from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith import _core
     from monolith.tables._merged_update import MergedUpdate
     from monolith.tables._native_tables import NativeTables
-    from monolith.tables.store import BatchStamp, Update
+    from monolith.tables.batch import Update
+
+NO_BATCH = BatchStamp(worker=0, seq=0)
+"""The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""
 
 
 class LocalPlan:
-    """A batch's distinct ids, and how far the batch has come. Tensors are views of the core's arrays."""
+    """The distinct ids of a batch, and how far the batch has come.
 
-    __slots__ = ("core", "native", "num_values", "stamp", "status", "table_splits")
+    A pure function of the ids: it holds no rows, stays valid whatever happens to the tables, and may be made in another
+    thread. Its tensors are views of the core's arrays; they are NumPy arrays where it was made of some.
+    """
+
+    __slots__ = ("_num_tables", "core", "like", "num_values", "owner", "stamp", "status", "table_splits")
 
     def __init__(
-        self, native: NativeTables, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp
+        self,
+        native: NativeTables,
+        core: _core.Plan,
+        table_splits: NDArray[np.int64],
+        stamp: BatchStamp = NO_BATCH,
+        like: object = None,
     ) -> None:
-        self.native = native
+        self.owner = native.identity
+        """Of the tables that it was made for; it keeps none of them alive."""
         self.core = core
         self.num_values = native.core.num_values(core)
         """Length of the flat rows and gradients."""
+        self._num_tables = len(native)
         self.table_splits = table_splits
         self.stamp = stamp
+        self.like = like
+        """What the ids came in as; results are of that kind."""
         self.status = "new"
-        """new, open (read for training), applied or discarded; changed under the store's lock."""
+        """new, open (read for training), applied or discarded; changed by `OpenPlans` alone."""
 
     @property
-    def unique_ids(self) -> Tensor:
-        """int64 [U]."""
-        return tensor_view(self.core.unique_ids)
+    def unique_ids(self) -> Any:
+        """int64 [U]: by bucket, then table, then first seen."""
+        return self._hand_back(self.core.unique_ids)
 
     @property
-    def splits(self) -> Tensor:
-        """int64 [buckets * T + 1]."""
-        return tensor_view(self.core.splits)
+    def splits(self) -> Any:
+        """int64 [buckets * T + 1]: where each (bucket, table) starts in `unique_ids`."""
+        return self._hand_back(self.core.splits)
 
     @property
-    def inverse(self) -> Tensor:
-        """int32 [n]."""
-        return tensor_view(self.core.inverse)
+    def inverse(self) -> Any:
+        """int32 [n]: input position -> position in `unique_ids`."""
+        return self._hand_back(self.core.inverse)
 
     @property
-    def counts(self) -> Tensor:
-        """int32 [U]."""
-        return tensor_view(self.core.counts)
+    def counts(self) -> Any:
+        """int32 [U]: occurrences in the batch."""
+        return self._hand_back(self.core.counts)
+
+    @property
+    def tables(self) -> Any:
+        """int64 [U]: the table of each unique id."""
+        return self._hand_back(tables_of(self.core.splits, self._num_tables))
+
+    def __len__(self) -> int:
+        return self.core.num_unique
+
+    def _hand_back(self, array: NDArray[Any]) -> Any:
+        return array if isinstance(self.like, np.ndarray) else tensor_view(array)
+
+
+def tables_of(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.int64]:
+    """int64 [U]: the table of each unique id of a plan with these splits."""
+    sizes = np.diff(splits)
+    return np.repeat(np.tile(np.arange(num_tables), len(sizes) // num_tables), sizes)
+
+
+class OpenPlans:
+    """How far the plans of a store have come: each training plan ends in exactly one update or is discarded."""
+
+    def __init__(self, subject: str) -> None:
+        self._subject = subject
+        self._lock = threading.Lock()
+        self.count = 0
+        """Plans that were read for training and have not ended."""
+
+    def open(self, plan: LocalPlan) -> None:
+        """It was read for training."""
+        with self._lock:
+            if plan.status in {"applied", "discarded"}:
+                raise FailedPreconditionError(
+                    f"{self._subject}: plan of {plan.stamp} was {plan.status} already; make a new one"
+                )
+            self.count += plan.status == "new"
+            plan.status = "open"
+
+    def close_applied(self, plans: Sequence[LocalPlan]) -> None:
+        """The store has their update."""
+        with self._lock:
+            for plan in plans:
+                self._close(plan, "applied")
+
+    def discard(self, plan: LocalPlan) -> None:
+        """It ends without an update."""
+        with self._lock:
+            if plan.status in {"applied", "discarded"}:
+                raise FailedPreconditionError(f"{self._subject}: plan of {plan.stamp} was {plan.status} already")
+            self._close(plan, "discarded")
+
+    def _close(self, plan: LocalPlan, status: str) -> None:
+        self.count -= plan.status == "open"
+        plan.status = status
 
 
 class PreparedUpdate(NamedTuple):
     """An update that was checked and made into one call of the core."""
 
     plans: Sequence[LocalPlan]
+    push: _core.Push
     merged: MergedUpdate
     rates: NDArray[np.float32]
     scale: float
@@ -73,10 +148,10 @@ class PreparedUpdate(NamedTuple):
 
 
 class LocalRows:
-    """Rows that were read, and the last update they contain."""
+    """Rows that were read, and the last batch of their worker in them."""
 
-    __slots__ = ("seen_seq", "values")
+    __slots__ = ("seen", "values")
 
-    def __init__(self, values: Tensor, seen_seq: int) -> None:
+    def __init__(self, values: Tensor, seen: int) -> None:
         self.values = values
-        self.seen_seq = seen_seq
+        self.seen = seen

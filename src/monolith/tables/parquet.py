@@ -12,7 +12,6 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import NotFoundError, ResourceExhaustedError, UnavailableError
-from monolith.tables.cut import TableCut
 from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.tables.hash_table import HashTable
+    from monolith.tables.local_cut import LocalCut
     from monolith.tables.row_block import RowBlock
 
 _ROW_GROUP_BYTES = 64 << 20
@@ -49,7 +49,7 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
     state_bytes = table.native.core.state_bytes(number) if state and not table.config.serving else 0
     columns = _Columns(arrow, table, number, state_bytes)
     try:
-        with TableCut(table.native.core.cut()) as cut, parquet.ParquetWriter(temporary, columns.schema) as writer:
+        with table.store.cut() as cut, parquet.ParquetWriter(temporary, columns.schema) as writer:
             rows = sum(_write(writer, columns.table(blocks)) for blocks in _row_groups(cut, number))
         temporary.replace(target)
     except OSError as error:
@@ -67,7 +67,7 @@ def _import_pyarrow() -> tuple[Any, Any]:
         raise ModuleNotFoundError(message, name=error.name) from error
 
 
-def _row_groups(cut: TableCut, number: int) -> Iterator[list[RowBlock]]:
+def _row_groups(cut: LocalCut, number: int) -> Iterator[list[RowBlock]]:
     group: list[RowBlock] = []
     size = 0
     for block in cut.blocks():

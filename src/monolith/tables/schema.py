@@ -8,8 +8,12 @@ change between two runs without making old rows unreadable.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError, FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _TABLE_PREFIX = "monolith-table/1"
 _SCHEMA_PREFIX = "monolith-schema/1"
@@ -97,6 +101,12 @@ class TableSchema:
         """Optimizer state of a row."""
         return sum(segment.state_bytes for segment in self.segments)
 
+    def payload_bytes(self, *, state: bool) -> int:
+        """Bytes of a row in a block: weights and optimizer state, or with `state=False` the compressed weights."""
+        if state and not self.serving:
+            return 4 * self.dim + self.state_bytes
+        return sum(segment.compressed_bytes for segment in self.segments)
+
     @property
     def text(self) -> str:
         """The canonical form that `parse` reads."""
@@ -134,6 +144,10 @@ class Schema:
     def dims(self) -> tuple[int, ...]:
         """Weights of a row, per table."""
         return tuple(table.dim for table in self.tables)
+
+    def num_bytes(self, rows: Mapping[str, int], *, state: bool) -> int:
+        """Bytes of so many rows in a file, nearly: filters and the heads of blocks come on top."""
+        return sum(rows[table.name] * (12 + table.payload_bytes(state=state)) for table in self.tables)
 
     @property
     def num_segments(self) -> int:

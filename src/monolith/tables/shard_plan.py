@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith.tables.batch import BatchStamp
     from monolith.tables.local_plan import LocalPlan
-    from monolith.tables.store import BatchStamp
 
 
 class PartOfBatch(NamedTuple):
@@ -39,6 +39,9 @@ def split_batch(ids: NDArray[np.int64], table_splits: NDArray[np.int64], num_par
 class ShardPlan:
     """One plan for each shard, end to end: shards have consecutive buckets, so the whole is bucket-major, too."""
 
+    core = None
+    """The parts have one each, the whole has none."""
+
     def __init__(
         self, store: object, parts: Sequence[LocalPlan], positions: Sequence[NDArray[np.int64]], stamp: BatchStamp
     ) -> None:
@@ -54,6 +57,11 @@ class ShardPlan:
     def num_values(self) -> int:
         """Length of the flat rows and gradients."""
         return sum(self.part_values)
+
+    @cached_property
+    def tables(self) -> Tensor:
+        """int64 [U]: the table of each unique id."""
+        return torch.cat([part.tables for part in self.parts])
 
     @cached_property
     def unique_ids(self) -> Tensor:

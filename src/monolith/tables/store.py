@@ -6,205 +6,67 @@ plain dictionary of `monolith.testing.ReferenceStore`.
 
 The life of a batch::
 
-    plan = store.plan(ids, table_splits, stamp=stamp)         # pure function of the ids: may run in the data thread
-    rows = store.read(plan, after=seq - 1, train=True).result()
+    joined = store.join(worker)                               # begins an incarnation of this worker
+    plan = joined.plan(ids, table_splits, stamp=stamp)        # pure function of the ids: may run in the data thread
+    rows = joined.read(plan, after=last, step=step, train=True).result()
     ...                                                       # forward and backward over rows.values
-    store.apply([(plan, gradient)], Update(seq=seq, ...)).result()      # or store.discard(plan), never both
+    joined.apply([(plan, gradient)], Update(previous=last, ...)).result()     # or joined.discard(plan), never both
 
-Dims: n ids of the batch, U unique (table, id) pairs of it, T tables, D dim of a table, S segments of all tables.
+The clock is the stamp: (worker, number of that worker's batch). There is no number of updates of a whole store: many
+workers push to many owners without an order among them. An owner of rows keeps the last stamp of every worker beside
+them, changed under one gate; that pair is all that is atomic. Owners may differ by the pushes under way.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables.batch import (
+    NOTHING_APPLIED,
+    Applied,
+    BatchStamp,
+    Finished,
+    Pending,
+    Plan,
+    Rows,
+    Update,
+)
+from monolith.tables.history import ChangeReader, Cut, Mark, OwnerClock, WriteRules, WrittenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.snapshot.restore import RestoreReport
 
-T_co = TypeVar("T_co", covariant=True)
-
-NOTHING_APPLIED = -1
-"""The `seq` of a store before its first update; updates count from 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchStamp:
-    """Who read a batch, and how far its input had been read after it.
-
-    Stores keep the last applied stamp of every worker: it makes a repeated push harmless and is the input position that
-    a checkpoint commits.
-    """
-
-    worker: int
-    """Number of the reader, >= 0."""
-    seq: int
-    """Number of the batch of this worker, >= 0, growing; gaps are allowed (batches that were discarded)."""
-    position: bytes = b""
-    """Where reading resumes after this batch; opaque to the store."""
-    event_time: int = 0
-    """Newest event of the batch, Unix seconds."""
-
-    def __post_init__(self) -> None:
-        if self.worker < 0 or self.seq < 0:
-            raise InvalidArgumentError(
-                f"batch stamp: worker and seq must be >= 0, got worker {self.worker}, seq {self.seq}"
-            )
-
-
-class Plan(Protocol):
-    """The distinct ids of a batch, grouped for the engine. A pure function of the ids: making one touches no table."""
-
-    @property
-    def stamp(self) -> BatchStamp:
-        """The batch this plan belongs to."""
-        ...
-
-    @property
-    def unique_ids(self) -> Tensor:
-        """int64 [U], bucket-major, then table; first-seen order inside a (bucket, table)."""
-        ...
-
-    @property
-    def splits(self) -> Tensor:
-        """int64 [buckets * T + 1]: where each (bucket, table) starts in `unique_ids`."""
-        ...
-
-    @property
-    def inverse(self) -> Tensor:
-        """int32 [n]: input position -> position in `unique_ids`."""
-        ...
-
-    @property
-    def counts(self) -> Tensor:
-        """int32 [U]: occurrences in the batch, which admission counts."""
-        ...
-
-
-class Rows(Protocol):
-    """What a read returns."""
-
-    @property
-    def values(self) -> Tensor:
-        """float32, flat: the D values of each unique id, in plan order."""
-        ...
-
-    @property
-    def seen_seq(self) -> int:
-        """Every update up to this one is contained in `values`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """How gradients are applied: one optimizer step for every id of the plans handed over together."""
-
-    seq: int
-    """Number of this update, >= 0."""
-    step: int
-    """Global step, >= 0; schedules and batch softmax read it."""
-    learning_rates: Tensor
-    """float32 [S]: one per segment, tables in sorted-name order."""
-    times: int | Tensor
-    """Unix seconds: one number, or int64 [n] for the ids of all plans end to end."""
-    scale: float = 1.0
-    """Multiplies every gradient: the clip factor."""
-    known_finite: bool = False
-    """True: the caller saw that no gradient is NaN or infinite, and the store need not look for one."""
-
-    def __post_init__(self) -> None:
-        if self.seq < 0 or self.step < 0:
-            raise InvalidArgumentError(f"update: seq and step must be >= 0, got seq {self.seq}, step {self.step}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What an update did to how many (table, id) pairs."""
-
-    updated: int = 0
-    """Rows that learned, new ones included."""
-    inserted: int = 0
-    """Rows that came into being."""
-    filtered: int = 0
-    """Ids kept out by admission."""
-    skipped: int = 0
-    """Ids passed over because their gradient was not finite (policy `skip`)."""
-    duplicate: bool = False
-    """True iff this batch had been applied before; nothing was done."""
-
-
-class Pending(Protocol[T_co]):
-    """A result that may still be on its way."""
-
-    def done(self) -> bool:
-        """True iff `result` returns without waiting."""
-        ...
-
-    def result(self, timeout_seconds: float | None = None) -> T_co:
-        """The result, or the error of the call.
-
-        Raises:
-            DeadlineExceededError: it did not come within `timeout_seconds`.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Finished(Pending[T_co]):
-    """A `Pending` whose result is there already: what an engine without waiting returns."""
-
-    value: T_co
-
-    def done(self) -> bool:
-        """Always true."""
-        return True
-
-    def result(self, timeout_seconds: float | None = None) -> T_co:  # noqa: ARG002 - the signature of Pending
-        """The value."""
-        return self.value
-
-
-class Mark(NamedTuple):
-    """A moment in the history of a store, from which `changes` can be asked."""
-
-    generation: int
-    """Grows with every rollback; marks of another generation are refused."""
-    epoch: int
-    """Closed by `Store.mark`; 0 is before everything."""
-
-
-class Cut(Protocol):
-    """The exact state of a store after one update, valid until `release` while training continues."""
-
-    @property
-    def seq(self) -> int:
-        """The last update it contains."""
-        ...
-
-    @property
-    def mark(self) -> Mark:
-        """Its place in the history: `changes(since=cut.mark)` is what came after it."""
-        ...
-
-    @property
-    def applied(self) -> Mapping[int, BatchStamp]:
-        """Worker -> its last applied batch: input positions and exactly-once in one."""
-        ...
-
-    def blocks(self, buckets: range, *, state: bool) -> Iterator[RowBlock]:
-        """Filters, tombstones and rows of `buckets`; each bucket once per cut. `state=False`: serving rows."""
-        ...
-
-    def release(self) -> None:
-        """Lets the store forget the old images it kept for this cut. Calling it again does nothing."""
-        ...
+__all__ = [
+    "NOTHING_APPLIED",
+    "Applied",
+    "BatchStamp",
+    "ChangeReader",
+    "Cut",
+    "Finished",
+    "Joined",
+    "LoadReport",
+    "Mark",
+    "OwnerClock",
+    "Pending",
+    "Plan",
+    "PreparedRestore",
+    "Rows",
+    "Store",
+    "StoreStats",
+    "Traits",
+    "Update",
+    "WriteRules",
+    "WrittenRows",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,20 +105,98 @@ class StoreStats:
     """Rows of all tables."""
     memory_bytes: int
     """Memory of rows, indexes and filters."""
-    last_seq: int
-    """The last update applied; -1 before the first."""
+    applied: Mapping[int, int]
+    """Worker -> number of its last batch that every owner has."""
     open_plans: int
     """Training plans that were read and neither applied nor discarded yet."""
     tables: Mapping[str, Mapping[str, float]]
     """Name -> the numbers of one table, as `HashTable.stats` returns them."""
 
 
+class PreparedRestore(AbstractContextManager["PreparedRestore"], Protocol):
+    """A restore whose files were read and checked, and that can still be given up by leaving the context."""
+
+    def load(self) -> RestoreReport:
+        """Replaces what the store holds by what the files hold, as `Store.load` does. `Store.resume` comes after it."""
+        ...
+
+
+class Joined(Protocol):
+    """One incarnation of a worker at a store: the handle through which it trains. Any thread may call it.
+
+    It ends when the same worker joins again, or the store is resumed from a saved state; from then on every call but
+    `plan`, `discard` and a `read` with ``train=False`` is refused. Calls of one worker take effect in their order.
+    """
+
+    @property
+    def worker(self) -> int:
+        """Number of the worker."""
+        ...
+
+    @property
+    def applied(self) -> BatchStamp | None:
+        """When it joined: its last batch that every owner had; reading resumes at its position."""
+        ...
+
+    @property
+    def next_seq(self) -> int:
+        """When it joined: no owner had a batch of this number or above."""
+        ...
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> Plan:
+        """As `Store.plan`; the stamp is of this worker."""
+        ...
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Rows that contain every update of this worker up to its batch `after` (-1: none needed).
+
+        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`.
+
+        Args:
+            plan: Of this worker.
+            after: Number of a batch that was applied, or is on its way.
+            step: Global step of the pass that the rows are for; quantisers of training depend on it.
+            train: Whether an update will follow.
+        """
+        ...
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """One optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
+
+        A batch that was applied before is not applied again; a call that failed half way is completed by repeating it.
+
+        Raises:
+            FailedPreconditionError: `rule.previous` is not the last batch applied; says which one is.
+        """
+        ...
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step."""
+        ...
+
+    def flush(self, *, timeout_seconds: float) -> int:
+        """Waits until every update handed over is in the rows; returns this worker's last batch in them.
+
+        Raises:
+            OpError: the first error of an update that was on its way.
+            DeadlineExceededError: they did not arrive in time.
+        """
+        ...
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """As `Store.cut`, with every update that this worker has handed over."""
+        ...
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows, after the updates of this worker; `now` -1 means each table's newest time."""
+        ...
+
+
 @runtime_checkable
 class Store(Protocol):
     """Tables behind plans: see the module for the life of a batch.
 
-    Every call may come from any thread. Updates take effect in the order of the `apply` calls; a failed call leaves the
-    tables as they were.
+    Every call may come from any thread. A failed call leaves the tables as they were, or is completed by repeating it.
     """
 
     @property
@@ -269,82 +209,92 @@ class Store(Protocol):
         """What kind of engine this is."""
         ...
 
+    # Batches
+
+    def join(self, worker: int) -> Joined:
+        """Begins an incarnation of a worker; an older one of the same worker is refused from then on."""
+        ...
+
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> Plan:
         """Groups the ids (int64 [n], tables end to end, `table_splits` int64 [T + 1]) of one batch."""
         ...
 
-    def read(self, plan: Plan, *, after: int, train: bool) -> Pending[Rows]:
-        """Rows that contain every update up to `after` (-1: none needed); absent ids read zeros.
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Rows as they are now, for whoever only looks; absent ids read zeros, and nothing is left behind."""
+        ...
 
-        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`.
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """Freezes the state of every owner. One cut can be open at a time."""
+        ...
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> ChangeReader:
+        """A follower of changes from `at` on; None: where the reader of this name was, or from now on.
+
+        The store forgets behind its slowest reader, and everything when it has none; while a cut is open nothing that
+        came after it, so that a reader can be opened at its mark.
+
+        Raises:
+            FailedPreconditionError: a mark of another life, of the future, or whose history was forgotten.
         """
         ...
 
-    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
-        """One optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
-
-        A batch whose stamp was applied before is not applied again.
-        """
+    def touch(self, table: str, ids: Tensor) -> None:
+        """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
         ...
 
-    def discard(self, plan: Plan) -> None:
-        """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step."""
-        ...
-
-    def flush(self, *, timeout_seconds: float) -> int:
-        """Waits until every update handed over is in the rows; returns the last `seq`, or raises the first error."""
-        ...
-
-    def cut(self, *, seq: int) -> Cut:
-        """Freezes the state after update `seq`, which must be the last one applied."""
-        ...
-
-    def mark(self) -> Mark:
-        """Closes the current epoch: what is written from now on is in `changes(since=mark)`."""
-        ...
-
-    def changes(self, *, since: Mark, state: bool) -> Iterator[RowBlock]:
-        """Current rows and tombstones of everything touched after `since`. Many readers, each with its own mark."""
-        ...
-
-    def forget(self, *, before: Mark) -> None:
-        """Promises that no reader will ask for changes before this mark, so that tombstones can be dropped."""
-        ...
+    # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
-        """Writes rows, tombstones and filters of `buckets`; `replace=True` empties these buckets first."""
+        """Writes rows, tombstones and filters of `buckets`; nothing changes unless all blocks are good.
+
+        `replace=True` empties these buckets first, which an open cut forbids. No history reaches across that: readers
+        advance to a mark after it and read the whole anew. Newest times begin anew with all buckets.
+        """
         ...
 
-    def resume(self, *, seq: int, applied: Mapping[int, BatchStamp], generation: int) -> None:
-        """Takes over, after `load`, how far the saved run had come."""
+    def prepare_restore(
+        self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
+    ) -> PreparedRestore:
+        """Reads and checks the files of `buckets` that a manifest lists; each owner reads those of its own.
+
+        Nothing that a user can see changes before `PreparedRestore.load`.
+
+        Args:
+            folder: Where the files are, local or any fsspec path.
+            manifest: What they hold.
+            buckets: Consecutive buckets to replace; others stay as they are.
+            ignore_unknown_tables: Leave out tables that only the files have, instead of refusing.
+
+        Raises:
+            NotFoundError: a file is missing.
+            DataLossError: a file is not what was written.
+            FailedPreconditionError: the store cannot take a table.
+        """
         ...
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Takes over, after `load` or a restore, how far the saved run had come.
+
+        The store's generation becomes higher than `generation` and than its own; marks of another life, readers and
+        incarnations of workers end. Clocks may come from any number of owners.
+
+        Raises:
+            FailedPreconditionError: an owner would get buckets whose clocks differ; names the worker and the batches.
+        """
+        ...
+
+    # The whole
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites (or adds to) the weights of the block's ids; optimizer state stays."""
-        ...
-
-    def evict(self, *, now: int, seq: int) -> int:
-        """Removes expired rows at the boundary after update `seq`; `now` -1 means each table's newest time."""
         ...
 
     def stats(self) -> StoreStats:
         """Numbers for logs."""
         ...
 
-
-def require_boundary(subject: str, *, asked: int, last: int) -> None:
-    """Refuses to act "after update `asked`" unless that is the last update applied.
-
-    Raises:
-        FailedPreconditionError: updates are missing, or later ones are already in the rows.
-    """
-    if asked > last:
-        raise FailedPreconditionError(
-            f"{subject}: asked for the state after update {asked}, but the last one applied is {last};"
-            " apply or flush first"
-        )
-    if asked < last:
-        raise FailedPreconditionError(
-            f"{subject}: asked for the state after update {asked}, but update {last} is already in the rows;"
-            f" ask at the boundary with seq={last}"
-        )
+    def close(self) -> None:
+        """Ends its threads, connections and readers. Calling it again does nothing."""
+        ...

@@ -112,6 +112,12 @@ class TableConfig(Config):
             return False
         return any(count > 0 for count in (self.min_count, *self.slot_min_counts.values()))
 
+    @property
+    def uses_latest(self) -> bool:
+        """True iff an update of its rows wants to know the rows as the worker saw them (`DelayCompensated`)."""
+        parameters = [segment.optimizer.kernel()[1] for segment in self.segments]
+        return any(each.get("delay_compensation_lambda", 0.0) != 0.0 for each in parameters)
+
     def learning_rates_at(self, step: int) -> list[float]:
         """One learning rate per segment, as its optimizer gives it for this global step."""
         return [segment.optimizer.learning_rate_at(step) for segment in self.segments]

@@ -19,11 +19,12 @@ from monolith.tables._arrays import (
     time_array,
 )
 from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables._native_tables import NativeTables
 from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
-from monolith.tables.rows import TablePlan, applied_from_core
+from monolith.tables.local_plan import LocalPlan
+from monolith.tables.local_store import LocalStore
+from monolith.tables.rows import applied_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from monolith.tables._arrays import Floats, Ids, Times
     from monolith.tables._native_tables import LearningRates
     from monolith.tables._pooling import Combiner
-    from monolith.tables.store import Applied
+    from monolith.tables.batch import Applied
     from monolith.tables.table_config import TableConfig
 
 _PER_ID, _PER_UNIQUE_ID = 0, 1
@@ -65,24 +66,25 @@ class TableGroup(WholeGroup):
     """
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
-        self._bind(NativeTables(configs))
+        self._bind(LocalStore(configs))
 
     @classmethod
-    def of_native(cls, native: NativeTables) -> TableGroup:
-        """The tables of a native group: the same rows, not a copy."""
+    def of_store(cls, store: LocalStore) -> TableGroup:
+        """The tables of a store, such as that of an `Embeddings`: the same rows, not a copy."""
         group = cls.__new__(cls)
-        group._bind(native)  # noqa: SLF001 - of its own class
+        group._bind(store)  # noqa: SLF001 - of its own class
         return group
 
-    def _bind(self, native: NativeTables) -> None:
-        self.native = native
+    def _bind(self, store: LocalStore) -> None:
+        self.store = store
+        self.native = native = store.native
         self._core = native.core
         self._owns_group = True
-        self._tables = {name: HashTable.of_group(native, n) for n, name in enumerate(native.names)}
+        self._tables = {name: HashTable.of_store(store, n) for n, name in enumerate(native.names)}
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the tables, sorted."""
+        """What the tables are called, sorted."""
         return self.native.names
 
     def __getitem__(self, name: str) -> HashTable:
@@ -117,15 +119,15 @@ class TableGroup(WholeGroup):
             for name in sorted(ids)
         }
 
-    def plan(self, ids: Mapping[str, Ids], *, dedup: bool = True) -> TablePlan:
+    def plan(self, ids: Mapping[str, Ids], *, dedup: bool = True) -> LocalPlan:
         """The distinct (table, id) pairs of a batch, for `read` and `apply`. Touches no row."""
         batch = self._batch(ids)
         like = next((ids[name] for name in batch.names), None)
-        return TablePlan(self._core.plan(batch.flat, batch.splits, dedup), like)
+        return LocalPlan(self.native, self._core.plan(batch.flat, batch.splits, dedup), batch.splits, like=like)
 
-    def read(self, plan: TablePlan, *, step: int = 0) -> Any:
+    def read(self, plan: LocalPlan, *, step: int = 0) -> Any:
         """float32, flat: the rows of the plan's pairs end to end in plan order, each of its table's dim."""
-        values = new_rows((self._core.num_values(plan.core),))
+        values = new_rows((plan.num_values,))
         self._core.read(plan.core, values, step_number(step, "group"))
         return hand_back(values, plan.like)
 
@@ -172,7 +174,7 @@ class TableGroup(WholeGroup):
 
     def apply(
         self,
-        plan: TablePlan,
+        plan: LocalPlan,
         grads: Floats,
         *,
         step: int = 0,
@@ -182,7 +184,7 @@ class TableGroup(WholeGroup):
     ) -> Applied:
         """One optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
         number = step_number(step, "group")
-        gradients = float_array(grads, (self._core.num_values(plan.core),), "group", "grads")
+        gradients = float_array(grads, (plan.num_values,), "group", "grads")
         times = time_array(time, (plan.core.num_ids,), "group")
         given = self._named_rates(learning_rates)
         rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number)

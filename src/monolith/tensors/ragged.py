@@ -169,12 +169,12 @@ class Ragged:
 
     @property
     def num_rows(self) -> int:
-        """B."""
+        """Number of rows (B)."""
         return self._row_splits.shape[0] - 1
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
+        """Type of the values."""
         return self._values.dtype
 
     @property

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.tables.history import NUM_BUCKETS
 from monolith.tables.row_block import TRAILER, BlockKind, RowBlock
 from monolith.testing.reference_format import bucket_of_id, build_block, build_filter_block, crc32c
 
@@ -15,20 +16,18 @@ if TYPE_CHECKING:
     from monolith.testing.reference_rows import DictionaryTable
 
 
-def write_blocks(tables: Sequence[DictionaryTable], *, since_epoch: int, epoch: int, state: bool) -> Iterator[RowBlock]:
-    """Filters first, then bucket by bucket and table by table the tombstones before the rows."""
+def changed_blocks(tables: Sequence[DictionaryTable], *, since: int, epoch: int, state: bool) -> Iterator[RowBlock]:
+    """By bucket and table, tombstones before rows: everything changed after an epoch; 0 is before everything."""
     kind = BlockKind.FULL if state else BlockKind.SERVING
     parts: dict[tuple[int, int, bool], list[tuple[int, int, bytes]]] = {}  # by bucket, table, then tombstones first
     for number, table in enumerate(tables):
-        for key, removed in table.tombstones.items():
-            if removed > since_epoch:
+        for key, removed in table.contents.tombstones.items():
+            if removed > since:
                 parts.setdefault((bucket_of_id(key), number, False), []).append((key, removed, b""))
         for key, row in table.rows.items():
-            if row.epoch > since_epoch:
-                item = (key, row.time, row.payload(state=state))
+            if row.epoch > since:
+                item = (key, row.time, table.payload(row, state=state))
                 parts.setdefault((bucket_of_id(key), number, True), []).append(item)
-    for bucket in sorted({bucket_of_id(key) for table in tables for key in table.counts}):
-        yield build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
     for bucket, number, is_rows in sorted(parts):
         yield build_block(
             kind if is_rows else BlockKind.TOMBSTONE,
@@ -40,42 +39,62 @@ def write_blocks(tables: Sequence[DictionaryTable], *, since_epoch: int, epoch: 
         )
 
 
-def check_block(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
-    """Refuses damaged blocks and those of other tables."""
+def all_blocks(tables: Sequence[DictionaryTable], *, epoch: int, state: bool) -> list[RowBlock]:
+    """By bucket: admission counts, then by table tombstones and rows."""
+    filters = [
+        build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
+        for bucket in {bucket_of_id(key) for table in tables for key in table.contents.counts}
+    ]
+    blocks = [*filters, *changed_blocks(tables, since=0, epoch=epoch, state=state)]
+    return sorted(blocks, key=lambda block: block.bucket)  # stable: the order inside a bucket stays
+
+
+def check_block(tables: Sequence[DictionaryTable], block: RowBlock, *, table: int | None = None) -> None:
+    """Refuses damaged blocks and those of other tables; `table` is where its rows go, if not to the table it names."""
     body, trailer = block.data[: -TRAILER.size], block.data[-TRAILER.size :]
     if TRAILER.unpack(trailer) != (crc32c(body), 0):
         raise DataLossError(f"{block!r}: checksum does not match")
     if block.kind is BlockKind.FILTER:
         return
-    if block.table >= len(tables) or tables[block.table].schema.digest != block.digest:
+    number = block.table if table is None else table
+    if number >= len(tables) or tables[number].schema.digest != block.digest:
         raise FailedPreconditionError(f"{block!r}: schema does not match this store")
+    if block.kind is BlockKind.SERVING:
+        raise FailedPreconditionError(f"{block!r}: ReferenceStore takes full rows, got serving rows")
 
 
-def load_block(tables: Sequence[DictionaryTable], block: RowBlock, epoch: int) -> None:
-    """Takes over what the block holds."""
-    if block.kind is BlockKind.FILTER:
-        for number, counts in enumerate(json.loads(block.payload.tobytes())):
-            table = tables[number]
-            table.counts = {key: seen for key, seen in table.counts.items() if bucket_of_id(key) != block.bucket}
-            table.counts |= {int(key): seen for key, seen in counts.items()}
-        return
-    table = tables[block.table]
+def load_block(table: DictionaryTable, block: RowBlock, *, epoch: int, keeps_removals: bool) -> None:
+    """Takes over rows or tombstones."""
     for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True):
-        if block.kind is BlockKind.TOMBSTONE:
-            table.rows.pop(key, None)
-            table.tombstones[key] = epoch
-        else:
+        if block.kind is BlockKind.FULL:
             table.take_payload(key, time, payload.tobytes(), epoch)
+            continue
+        table.rows.pop(key, None)
+        if keeps_removals:
+            table.contents.tombstones[key] = epoch
+
+
+def load_filter(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
+    """Takes over the admission counts of a bucket."""
+    given = json.loads(block.payload.tobytes())
+    for table, counts in zip(tables, given, strict=True):
+        kept = {key: seen for key, seen in table.contents.counts.items() if bucket_of_id(key) != block.bucket}
+        table.contents.counts = kept | {int(key): seen for key, seen in counts.items()}
 
 
 def clear_buckets(tables: Sequence[DictionaryTable], buckets: range) -> None:
-    """Forgets rows, tombstones and counts of some buckets."""
+    """Forgets rows, tombstones and counts of some buckets, and of all buckets the newest time, too."""
     for table in tables:
-        table.rows = {key: row for key, row in table.rows.items() if bucket_of_id(key) not in buckets}
-        table.tombstones = {key: at for key, at in table.tombstones.items() if bucket_of_id(key) not in buckets}
-        table.counts = {key: seen for key, seen in table.counts.items() if bucket_of_id(key) not in buckets}
+        contents = table.contents
+        for values in (contents.rows, contents.tombstones, contents.counts):
+            for key in [key for key in values if bucket_of_id(key) in buckets]:
+                del values[key]
+        if len(buckets) == NUM_BUCKETS:
+            contents.newest_time = 0
 
 
 def _filter_bytes(tables: Sequence[DictionaryTable], bucket: int) -> bytes:
-    counts = [{key: seen for key, seen in table.counts.items() if bucket_of_id(key) == bucket} for table in tables]
+    counts = [
+        {key: seen for key, seen in table.contents.counts.items() if bucket_of_id(key) == bucket} for table in tables
+    ]
     return json.dumps(counts).encode()

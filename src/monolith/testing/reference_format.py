@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,8 @@ from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION, BlockKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+WORD_MASK = (1 << 64) - 1
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _POLYNOMIAL = 0x82F63B78
 """CRC-32C (Castagnoli), reflected."""
 
@@ -40,13 +43,17 @@ def crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
+def mix64(word: int) -> int:
+    """A word of 64 bits mixed to another one, no two words to the same."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD_MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD_MASK
+    return word ^ (word >> 31)
+
+
+@lru_cache(maxsize=1 << 16)
 def bucket_of_id(key: int) -> int:
     """The virtual bucket of an id: the top 10 bits of its mixed hash."""
-    mask = (1 << 64) - 1
-    x = (key + 0x9E3779B97F4A7C15) & mask
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & mask
-    return (x ^ (x >> 31)) >> 54
+    return mix64((key + GOLDEN_GAMMA) & WORD_MASK) >> 54
 
 
 def build_block(

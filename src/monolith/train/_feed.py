@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.prefetch import BoundedQueue
@@ -16,20 +16,12 @@ if TYPE_CHECKING:
 
     from monolith.nn import BatchTurn
 
-__all__ = ["BatchFeed", "FedBatch"]
+__all__ = ["BatchFeed"]
 
 _log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 10.0
 """How long a thread may take to come back from its source; a live stream without traffic may not come back at all."""
-
-
-class FedBatch(NamedTuple):
-    """One batch whose turn comes."""
-
-    turn: BatchTurn
-    position: bytes | None
-    """Where reading goes on behind it; None if the input has no positions."""
 
 
 class BatchFeed:
@@ -57,14 +49,14 @@ class BatchFeed:
             self._batches: Iterator[Any] = self._reading
         else:
             self._batches = iter(source)
-        self._next: FedBatch | None = None
+        self._next: BatchTurn | None = None
         """Waited for, and not taken yet."""
-        self._queue: BoundedQueue[FedBatch] | None = None
+        self._queue: BoundedQueue[BatchTurn] | None = None
         self._thread: threading.Thread | None = None
         if ahead > 0:
             self._start(ahead)
 
-    def take(self) -> FedBatch:
+    def take(self) -> BatchTurn:
         """The next batch.
 
         Raises:
@@ -81,7 +73,7 @@ class BatchFeed:
         if self._next is None:
             self._next = self._read()
 
-    def take_if_there(self) -> FedBatch | None:
+    def take_if_there(self) -> BatchTurn | None:
         """The next batch if it was made already, else None. Raises as `take` does."""
         if self._next is not None:
             return self.take()
@@ -108,25 +100,25 @@ class BatchFeed:
         if reading is not None:
             reading.close()
 
-    def _read(self) -> FedBatch:
+    def _read(self) -> BatchTurn:
         return self._make() if self._queue is None else self._queue.get()
 
-    def _make(self) -> FedBatch:
+    def _make(self) -> BatchTurn:
         try:
             batch = next(self._batches)
         except StopIteration:
             raise OutOfRangeError("the input has no more batches") from None
         position = None if self._reading is None else self._reading.position
-        return FedBatch(self._make_turn(batch, position), position)
+        return self._make_turn(batch, position)
 
     def _start(self, ahead: int) -> None:
-        queue: BoundedQueue[FedBatch] = BoundedQueue(ahead, name="session/input")
+        queue: BoundedQueue[BatchTurn] = BoundedQueue(ahead, name="session/input")
         run = contextvars.copy_context().run
         self._queue = queue
         self._thread = threading.Thread(target=lambda: run(self._fill, queue), name="session/input", daemon=True)
         self._thread.start()
 
-    def _fill(self, queue: BoundedQueue[FedBatch]) -> None:
+    def _fill(self, queue: BoundedQueue[BatchTurn]) -> None:
         try:
             while not queue.closed:
                 queue.put(self._make())

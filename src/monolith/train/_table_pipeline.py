@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from monolith.nn._gradient_step import GradientStep
-    from monolith.train._feed import BatchFeed, FedBatch
+    from monolith.nn._passes import GradientStep
+    from monolith.nn.batch_turn import BatchTurn
+    from monolith.train._feed import BatchFeed
 
 __all__ = ["PipelineConfig", "TablePipeline"]
 
@@ -47,10 +48,10 @@ class PipelineConfig(Config):
 class _Waiting:
     """A batch before its turn, and its read if one is under way."""
 
-    __slots__ = ("batch", "read")
+    __slots__ = ("read", "turn")
 
-    def __init__(self, batch: FedBatch) -> None:
-        self.batch = batch
+    def __init__(self, turn: BatchTurn) -> None:
+        self.turn = turn
         self.read: Future[None] | None = None
 
 
@@ -75,7 +76,7 @@ class TablePipeline:
         """Whether no batch is read ahead, so that the next one has to be waited for."""
         return not self._window
 
-    def next_batch(self, feed: BatchFeed) -> FedBatch:
+    def next_batch(self, feed: BatchFeed) -> BatchTurn:
         """The batch whose turn it is, its rows read where that was to be done ahead.
 
         Raises:
@@ -90,9 +91,9 @@ class TablePipeline:
             try:
                 first.read.result()
             except BaseException:
-                first.batch.turn.drop()
+                first.turn.drop()
                 raise
-        return first.batch
+        return first.turn
 
     def begin_step(self) -> None:
         """For a batch that did not come through `next_batch`: starts what the step before has postponed."""
@@ -128,25 +129,25 @@ class TablePipeline:
         if executor is not None:
             executor.shutdown(wait=True)
         while self._window:
-            self._window.popleft().batch.turn.drop()
+            self._window.popleft().turn.drop()
         self._postponed, self._push = (), None
 
     def _fill(self, feed: BatchFeed, executor: ThreadPoolExecutor) -> None:
         for waiting in self._window:
             if waiting.read is None:
-                waiting.read = executor.submit(waiting.batch.turn.read_ahead)
+                waiting.read = executor.submit(waiting.turn.read_ahead)
         while len(self._window) <= self._settings.prefetch:
             must_wait = not self._window or self._settings.wait_for_batches
             try:
-                batch = feed.take() if must_wait else feed.take_if_there()
+                turn = feed.take() if must_wait else feed.take_if_there()
             except BaseException:
                 if not self._window:
                     raise
                 return  # it is raised again when the batches before it are trained
-            if batch is None:
+            if turn is None:
                 return
-            waiting = _Waiting(batch)
-            waiting.read = executor.submit(batch.turn.read_ahead)
+            waiting = _Waiting(turn)
+            waiting.read = executor.submit(turn.read_ahead)
             self._window.append(waiting)
 
     def _start_push(self) -> None:

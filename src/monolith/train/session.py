@@ -37,9 +37,6 @@ __all__ = ["Session", "SessionState"]
 
 _log = logging.getLogger(__name__)
 
-READER = "train"
-"""Under which name the position of the input is saved."""
-
 
 class SessionState(TrainState):
     """The state of a session: a cut of it first waits for what is under way."""
@@ -157,7 +154,7 @@ class Session:
             turn = self._make_turn(batch, position)
             if self.mode == "train":
                 self._pipeline.begin_step()
-            return self._calls.around(lambda: self._run(turn, position), self)
+            return self._calls.around(lambda: self._run(turn), self)
 
     def run_next(self, feed: BatchFeed) -> StepResult:
         """One step on the next batch of a feed that `feed` made.
@@ -168,15 +165,15 @@ class Session:
         if self._pipeline.is_empty:
             feed.wait()  # a silent input keeps nobody from saving
         with self.step_lock:
-            batch = self._pipeline.next_batch(feed)
-            return self._calls.around(lambda: self._run(*batch), self)
+            turn = self._pipeline.next_batch(feed)
+            return self._calls.around(lambda: self._run(turn), self)
 
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
         """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
         made = BatchFeed(
             source,
-            position=self.state.positions.get(READER) if self.mode == "train" else None,
+            position=self.state.position(self._worker_index) if self.mode == "train" else None,
             make_turn=self._make_planned_turn if self._is_ahead else self._make_turn,
             ahead=self._settings.prefetch,
         )
@@ -265,11 +262,11 @@ class Session:
             optimizers = dict(made)
         return SessionState(model=model, optimizers=optimizers, schedules=self.task.schedules(optimizers))
 
-    def _run(self, turn: BatchTurn, position: bytes | None) -> StepResult:
+    def _run(self, turn: BatchTurn) -> StepResult:
         if self.mode == "train":
             self.last = self._step.train(turn)
-            if position is not None:
-                self.state.positions[READER] = position
+            if turn.stamp is not None:
+                self.state.applied[turn.stamp.worker] = turn.stamp
         else:
             self.last = self._step.look(turn, self.mode)
         return self.last
@@ -278,13 +275,23 @@ class Session:
         time = time_of(batch)
         if time is None and self._deterministic:
             time = 0
+        last = self.state.applied.get(self._worker_index)
         if self._next_batch is None:
-            self._next_batch = max((each.next_batch for each in self._embeddings), default=0)
+            self._next_batch = self._join(last)
+        if position is None:  # an input that does not say where it is: what is known stays
+            position = b"" if last is None else last.position
         stamp = BatchStamp(
-            worker=self._worker_index, seq=self._next_batch, position=position or b"", event_time=time or 0
+            worker=self._worker_index, seq=self._next_batch, position=position, event_time_ms=1000 * (time or 0)
         )
         self._next_batch += self.mode == "train"
         return BatchTurn(batch, time=time, stamp=stamp)
+
+    def _join(self, last: BatchStamp | None) -> int:
+        """Makes this session the one that trains the rows as its worker; returns the number of its first batch."""
+        free = 0 if last is None else last.seq + 1
+        if self.mode == "train":
+            free = max([free, *(each.join(self._worker_index).next_seq for each in self._embeddings)])
+        return free
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
         turn = self._make_turn(batch, position)

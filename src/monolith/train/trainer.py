@@ -28,7 +28,7 @@ from monolith.train._evaluation import Evaluation
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
 from monolith.train.refused_parameters import require_effective_parameters
-from monolith.train.session import READER, Session, SessionState
+from monolith.train.session import Session, SessionState
 from monolith.train.signatures import describe_signatures, write_signatures
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
@@ -301,7 +301,7 @@ class Trainer:
         if restored is None:
             return
         _log.info("session: goes on from %s", restored.path)
-        if READER not in state.positions:
+        if state.position(self.config.worker_index) is None:
             _log.warning(
                 "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
                 " where it was",

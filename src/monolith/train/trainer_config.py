@@ -6,8 +6,8 @@ from monolith.checkpoint import RestoreOptions
 from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
-from monolith.tables.cut import NUM_BUCKETS
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
+from monolith.tables.history import NUM_BUCKETS
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.input_options import InputOptions
 

@@ -60,5 +60,5 @@ if __name__ == "__main__":
     fill(made)
     folder = Path(__file__).parent
     extra: Json = {"made_by": f"tests/format/{folder.name}/make.py"}
-    save(made.native.core, folder / "snapshot", num_files=2, extra=extra, generation=7)
+    save(made.store, folder / "snapshot", num_files=2, extra=extra, generation=7)
     (folder / "contents.json").write_text(json.dumps(contents(made), indent=1) + "\n")

@@ -53,7 +53,7 @@ _MOST_SLOTS = 8
 
 @dataclass(slots=True)
 class FeatureStatistics:
-    """Of one feature."""
+    """What was counted of one feature."""
 
     kind: str
     unique: UniqueCounter

@@ -55,9 +55,7 @@ class Online:
 
     def expire(self) -> None:
         """Drops what was not seen for long, by the time of the traffic."""
-        store = self.model.embeddings.store
         self.expired += self.model.embeddings.evict()
-        store.forget(before=store.mark())  # nobody follows this table, so nobody needs to hear of the dropped rows
 
 
 class Frozen:

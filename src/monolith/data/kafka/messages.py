@@ -58,7 +58,7 @@ class Chunk:
 
     @property
     def num_bytes(self) -> int:
-        """Of all values."""
+        """Size of all values together."""
         return int(self.lengths.sum()) + int((self.lengths < 0).sum())
 
     def stretch(self) -> tuple[int, int]:

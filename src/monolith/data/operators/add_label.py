@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["POSITIVE_LABEL", "AddLabel", "TaskLabel", "parse_task_labels"]
 
 POSITIVE_LABEL = 1.0
-"""Of a row that has a positive action."""
+"""The label of a row that has a positive action."""
 
 
 @config

@@ -85,9 +85,9 @@ class NegativeWeights(Config):
     """The column ``instance_weight`` of what comes out; positives weigh 1."""
 
     real: float = 1.0
-    """Of negatives that were read."""
+    """Weight of negatives that were read."""
     sampled: float = 0.0
-    """Of negatives that were made; up to 1e-5 it counts as not given."""
+    """Weight of negatives that were made; up to 1e-5 it counts as not given."""
     unbias: bool = False
     """Where `sampled` is not given: 1 + number of negatives * age ** decay / times drawn, instead of 1. The age is
     1 for the newest item of the pool and near 0 for the oldest."""
@@ -136,7 +136,7 @@ class NegativeSampling(Config):
     items: tuple[str, ...] = field(kw_only=False)
     """The columns that belong to an item and are replaced by those of the item that is drawn."""
     num_negatives: int = 1
-    """Of each positive."""
+    """Negatives that are made for each positive."""
     item_id: str = "item_id"
     """Column of the item's id: one number for each row, or a list of which the first counts."""
     channel: str | None = None

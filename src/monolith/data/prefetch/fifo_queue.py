@@ -65,7 +65,7 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
 
     @property
     def dtypes(self) -> list[torch.dtype]:
-        """Of the tensors of an element."""
+        """Types of the tensors of an element."""
         return list(self._dtypes)
 
     @property

@@ -27,7 +27,7 @@ class FileFeed(ABC):
     """Files by number, from 0 on. Asking for a number again gives the same file, in this run and after a restart."""
 
     kind: str
-    """Of positions."""
+    """What positions of this feed are called."""
     fields: Mapping[str, Any]
     """What positions are checked by: only an equal feed can go on from them."""
 

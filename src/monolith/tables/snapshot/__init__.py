@@ -1,22 +1,20 @@
-"""Durable copies of whole groups: a folder of bucket files with a manifest that is written last.
+"""Durable copies of whole stores: a folder of bucket files with a manifest that is written last.
 
-May import: `monolith.tables.schema`, `monolith.tables.cut`, `monolith.tables.bucket_owner`, `errors` and the C++ core.
-Read `manifest.py` first: what it lists is the snapshot, everything else in the folder is left over from a save that did
-not end. Byte grammar: docs/formats/snapshot.md.
+May import: `monolith.tables.schema`, `monolith.tables.history`, `errors` and the C++ core. Read `manifest.py` first:
+what it lists is the snapshot, everything else in the folder is left over from a save that did not end. Byte grammar:
+docs/formats/snapshot.md.
 """
 
 from __future__ import annotations
 
 from monolith.tables.snapshot.manifest import FORMAT_VERSION, FileEntry, Manifest, TableEntry, read_manifest
-from monolith.tables.snapshot.restore import PreparedRestore, PreparedRestores, RestoreReport, restore, verify
-from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save, save_cuts
+from monolith.tables.snapshot.restore import RestoreReport, restore, verify
+from monolith.tables.snapshot.save import SaveHandle, SaveOptions, SaveProgress, SaveReport, save, save_cut
 
 __all__ = [
     "FORMAT_VERSION",
     "FileEntry",
     "Manifest",
-    "PreparedRestore",
-    "PreparedRestores",
     "RestoreReport",
     "SaveHandle",
     "SaveOptions",
@@ -26,6 +24,6 @@ __all__ = [
     "read_manifest",
     "restore",
     "save",
-    "save_cuts",
+    "save_cut",
     "verify",
 ]

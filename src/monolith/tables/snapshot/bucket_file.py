@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from monolith import _core
-from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock
-from monolith.tables.snapshot._location import SnapshotPath, open_destination, open_source
 from monolith.tables.snapshot.files import bucket_ranges, file_name
+from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_destination, open_source, writing_folder
 from monolith.tables.snapshot.manifest import FileEntry, Manifest
 
 if TYPE_CHECKING:
@@ -40,16 +41,23 @@ def read_blocks(path: SnapshotPath) -> Iterator[RowBlock]:
         DataLossError: a file is not what was written.
     """
     with closing(open_source(path)) as source:
-        for entry, local in zip(source.manifest.files, source.fetch(source.manifest.files), strict=True):
-            yield from _file_blocks(local, entry, source.manifest.snapshot_id)
+        yield from blocks_of(path, source.manifest)
+
+
+def blocks_of(path: SnapshotPath, manifest: Manifest, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
+    """Every block of the files of some buckets that a manifest lists; such a file may have other buckets, too."""
+    files = [file for file in manifest.files if file.end > buckets.start and file.begin < buckets.stop]
+    with fetched_files(path, files) as paths:
+        for entry, local in zip(files, paths, strict=True):
+            yield from _file_blocks(local, entry, manifest.snapshot_id)
 
 
 def read_keys(path: SnapshotPath) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Table and ids of every block of rows; nothing else is read, and only the index is checked."""
-    with closing(open_source(path)) as source:
-        names = [table.name for table in source.manifest.tables]
-        for entry, local in zip(source.manifest.files, source.fetch(source.manifest.files), strict=True):
-            with local.open("rb") as file:
+    with closing(open_source(path)) as source, ExitStack() as closed:
+        names, files = [table.name for table in source.manifest.tables], source.manifest.files
+        for entry, local in zip(files, closed.enter_context(fetched_files(path, files)), strict=True):
+            with _opened(local) as file:
                 for offset, _, _, table, rows, kind, _, _ in _index(file, local, entry, source.manifest.snapshot_id):
                     if kind in {BlockKind.FULL, BlockKind.SERVING}:
                         file.seek(offset + HEADER.size)
@@ -68,10 +76,11 @@ def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> Ma
         manifest = opened.manifest
     blocks = _Rewound(read_blocks(source))
     with closing(open_destination(target, manifest.generation)) as destination:
-        files = tuple(
-            _write_file(destination.folder, blocks.until(end), (begin, end), manifest.snapshot_id)
-            for begin, end in bucket_ranges(num_files)
-        )
+        with writing_folder(target) as folder:
+            files = tuple(
+                write_file(folder, blocks.until(end), (begin, end), manifest.snapshot_id)
+                for begin, end in bucket_ranges(num_files)
+            )
         written = replace(manifest, files=files)
         destination.publish(written)
     return written
@@ -90,8 +99,17 @@ class _Rewound:
             self._next = next(self._blocks, None)
 
 
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"file '{path}': is missing") from error
+    except OSError as error:
+        raise UnavailableError(f"file '{path}': cannot be read: {error}") from error
+
+
 def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int) -> Iterator[RowBlock]:
-    with path.open("rb") as file:
+    with _opened(path) as file:
         for offset, length, _, _, _, _, crc, _ in _index(file, path, entry, snapshot_id):
             file.seek(offset)
             data = file.read(length)
@@ -122,7 +140,8 @@ def _index(file: BinaryIO, path: Path, entry: FileEntry, snapshot_id: int) -> It
     return _INDEX.iter_unpack(index)
 
 
-def _write_file(folder: Path, blocks: Iterable[RowBlock], buckets: tuple[int, int], snapshot_id: int) -> FileEntry:
+def write_file(folder: Path, blocks: Iterable[RowBlock], buckets: tuple[int, int], snapshot_id: int) -> FileEntry:
+    """One bucket file of these blocks, which ascend by bucket; synced."""
     name = file_name(*buckets, snapshot_id)
     head = _header(snapshot_id, buckets)
     index, rows, offset = bytearray(), 0, len(head)

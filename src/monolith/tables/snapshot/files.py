@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError, UnavailableError
-from monolith.tables.cut import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from monolith.tables.snapshot.manifest import FileEntry
 
 _OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.json\.tmp")
 """Every name a save may leave behind when its process is killed."""
@@ -111,14 +113,14 @@ def commit(folder: Path, manifest: Manifest) -> None:
         _core.sync_directory(str(folder))
         _core.commit_file(str(folder / MANIFEST_NAME), manifest.to_bytes())
     except OpError:
-        remove_files(folder, manifest)
+        remove_files(folder, manifest.files)
         raise
     _core.sync_directory(str(folder))
 
 
-def remove_files(folder: Path, manifest: Manifest) -> None:
-    """Removes the bucket files of a snapshot that will not be committed."""
-    for file in manifest.files:
+def remove_files(folder: Path, files: Iterable[FileEntry]) -> None:
+    """Removes bucket files that will not be committed."""
+    for file in files:
         with suppress(OSError):  # the error that led here matters more
             (folder / file.name).unlink()
 

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.tables.schema import TableSchema, fnv1a_64
+from monolith.tables.snapshot.clocks import clocks_from_json, clocks_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-FORMAT_VERSION = 1
+    from monolith.tables.history import OwnerClock
+
+FORMAT_VERSION = 2
 """Version of the manifest and of the folder's layout.
 
 To change either: raise the number, describe the new form in docs/formats/snapshot.md under its version, keep reading
@@ -81,8 +84,8 @@ class Manifest:
     """Whether rows are full (weights and optimizer state) or compressed serving rows."""
     tables: tuple[TableEntry, ...]
     files: tuple[FileEntry, ...]
-    applied: Json
-    """Stamps of the last applied batches, as the caller gave them."""
+    applied: tuple[OwnerClock, ...]
+    """What the rows hold of every worker, by ascending buckets."""
     extra: Json
     """Whatever else the caller gave."""
 
@@ -112,13 +115,13 @@ class Manifest:
         body = {key: value for key, value in document.items() if key != "crc32c"}
         if document.get("crc32c") != _core.crc32c(_canonical(body)):
             raise DataLossError(f"{origin}: offset 0: checksum of the manifest does not match (it was changed)")
+        if _canonical(document) != text:
+            offset = _first_difference(_canonical(document), text)
+            raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
         try:
             manifest = _built(body)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(f"{origin}: offset 0: not the fields of a manifest: {error!r}") from error
-        if manifest.to_bytes() != text:
-            offset = _first_difference(manifest.to_bytes(), text)
-            raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
         _check(manifest, origin)
         return manifest
 
@@ -163,6 +166,7 @@ def _plain(manifest: Manifest) -> dict[str, Any]:
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
     document["tables"] = [_plain_entry(table) for table in manifest.tables]
     document["files"] = [_plain_entry(file) for file in manifest.files]
+    document["applied"] = clocks_json(manifest.applied)
     return document
 
 
@@ -181,9 +185,11 @@ def _parse(text: bytes, origin: str) -> dict[str, Any]:
         raise DataLossError(f"{origin}: offset 0: not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (format {FORMAT!r} expected)")
-    if document.get("version") != FORMAT_VERSION:
+    if document.get("version") not in range(1, FORMAT_VERSION + 1):
         found = document.get("version")
-        raise DataLossError(f"{origin}: offset 0: snapshot version {found!r}, this build reads {FORMAT_VERSION}")
+        raise DataLossError(
+            f"{origin}: offset 0: snapshot version {found!r}, this build reads versions up to {FORMAT_VERSION}"
+        )
     return document
 
 
@@ -191,6 +197,7 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     values = {key: value for key, value in document.items() if key not in {"format", "version"}}
     values["tables"] = tuple(_entry(TableEntry, each) for each in values["tables"])
     values["files"] = tuple(_entry(FileEntry, each) for each in values["files"])
+    values["applied"] = clocks_from_json(values["applied"])
     for key, expected in (("snapshot_id", int), ("generation", int), ("epoch", int), ("created", int), ("state", bool)):
         if type(values[key]) is not expected:
             raise TypeError(f"{key} is {values[key]!r}")

@@ -24,7 +24,7 @@ def fingerprint(state: TrainState) -> dict[str, str]:
     state.settle()
     parts = {
         "step": repr(state.global_step).encode(),
-        "positions": repr(sorted(state.positions.items())).encode(),
+        "positions": repr((sorted(state.applied.items()), sorted(state.positions.items()))).encode(),
         "dense": _bytes_of({} if state.model is None else state.model.state_dict()),
         "optimizers": _bytes_of({name: each.state_dict() for name, each in state.optimizers.items()}),
         "schedules": _bytes_of({name: each.state_dict() for name, each in state.schedules.items()}),
@@ -38,7 +38,7 @@ def fingerprint(state: TrainState) -> dict[str, str]:
 def _bytes_of_store(store: Store) -> tuple[bytes, bytes]:
     rows: list[tuple[int, int, int, bytes]] = []
     filters: list[tuple[int, int, bytes]] = []
-    cut = store.cut(seq=store.stats().last_seq)
+    cut = store.cut()
     try:
         for block in cut.blocks(_ALL_BUCKETS, state=True):
             if block.kind is BlockKind.FILTER:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.hook import Hook
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.testing.crash.fingerprint import fingerprint
 from monolith.testing.crash.tasks import CountingTask, EverythingTask
 from monolith.train import PipelineConfig, SavingConfig, TablesConfig, Trainer, TrainerConfig
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.hook import HookedSession
+    from monolith.nn.table_defaults import StoreFactory
     from monolith.testing.crash.tasks import CrashTask
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -33,6 +35,8 @@ class Scenario:
     """Steps between removals of expired rows; None: they stay."""
     must: str
     """What holds for a run that was killed."""
+    store: StoreFactory | None = None
+    """Makes the store that keeps the rows; None: a `LocalStore`."""
 
     def train(self, model_dir: str, seed: int, started: Callable[[int], None]) -> dict[str, Any]:
         """Runs or resumes to the end; calls `started` with the step that it goes on from. Returns what to judge."""
@@ -48,7 +52,8 @@ class Scenario:
             tables=TablesConfig(evict_every_steps=self.evict_every_steps),
             deterministic=self.task is EverythingTask,
         )
-        state = Trainer(task, config, hooks=[_TellStart(started)]).train()
+        with use_table_defaults(TableDefaults(store=self.store)):
+            state = Trainer(task, config, hooks=[_TellStart(started)]).train()
         if isinstance(task, CountingTask):
             return {"step": state.global_step, "wrong": task.miscounts()[:5]}
         return {"step": state.global_step, "fingerprint": fingerprint(state)}

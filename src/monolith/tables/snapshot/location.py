@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,7 @@ from monolith.tables.snapshot.files import (
     commit,
     make_folder,
     refuse_newer_generation,
+    remove_files,
     remove_unlisted,
     require_generation,
     unlisted,
@@ -35,28 +36,25 @@ SnapshotPath = str | os.PathLike[str]
 
 
 class Destination(Protocol):
-    """Where the files of one save are written and then published."""
-
-    folder: Path
-    """Local folder for the bucket files."""
+    """The folder of one save: kept from other savers until `close`."""
 
     def publish(self, manifest: Manifest) -> None:
-        """Makes the files in `folder` and the manifest the snapshot of the path; removes what it replaces."""
+        """Makes the files that the manifest lists, which are there already, the snapshot of the path.
+
+        What they replace is removed. On an error they are removed themselves, unless the manifest is in place.
+        """
 
     def close(self) -> None:
-        """Gives up the lock and temporary files. Calling it again does nothing."""
+        """Lets others save. Calling it again does nothing."""
 
 
 class Source(Protocol):
-    """A snapshot to read."""
+    """A snapshot to read: kept from being replaced until `close`."""
 
     manifest: Manifest
 
-    def fetch(self, files: Iterable[FileEntry]) -> list[Path]:
-        """Local paths of these files."""
-
     def close(self) -> None:
-        """Gives up the lock and temporary files. Calling it again does nothing."""
+        """Lets others replace it. Calling it again does nothing."""
 
 
 def open_destination(path: SnapshotPath, generation: int) -> Destination:
@@ -81,6 +79,50 @@ def open_source(path: SnapshotPath) -> Source:
     return _RemoteSource(str(path)) if local is None else _LocalSource(local)
 
 
+@contextmanager
+def writing_folder(path: SnapshotPath) -> Iterator[Path]:
+    """A local folder to write files into: the path itself, or a temporary one whose files are copied there later."""
+    local = local_path(path)
+    if local is not None:
+        yield local
+        return
+    remote = _Remote(str(path))
+    with tempfile.TemporaryDirectory(prefix="monolith-snapshot-") as temporary:
+        yield Path(temporary)
+        with remote.errors(f"folder '{path}': cannot be written"):
+            remote.filesystem.makedirs(remote.root, exist_ok=True)
+            for file in sorted(Path(temporary).iterdir()):
+                remote.filesystem.put_file(str(file), remote.place(file.name))
+
+
+def remove_written(path: SnapshotPath, files: Iterable[FileEntry]) -> None:
+    """Removes files that will not be listed by a manifest, as far as that goes: unlisted ones do no harm."""
+    local = local_path(path)
+    if local is not None:
+        return remove_files(local, files)
+    remote = _Remote(str(path))
+    for file in files:
+        with suppress(OSError):
+            remote.filesystem.rm_file(remote.place(file.name))
+    return None
+
+
+@contextmanager
+def fetched_files(path: SnapshotPath, files: Iterable[FileEntry]) -> Iterator[list[Path]]:
+    """Local paths of some files of a snapshot; those of a remote one are copied, and the copies removed at the end.
+
+    Raises:
+        NotFoundError: a remote file is missing; a local one shows when it is read.
+    """
+    local = local_path(path)
+    if local is not None:
+        yield [local / file.name for file in files]
+        return
+    remote = _Remote(str(path))
+    with tempfile.TemporaryDirectory(prefix="monolith-snapshot-") as temporary:
+        yield [remote.fetch(file.name, Path(temporary)) for file in files]
+
+
 def local_path(path: SnapshotPath) -> Path | None:
     """The path in the local file system; None for any other fsspec path."""
     text = os.fspath(path)
@@ -93,7 +135,7 @@ def local_path(path: SnapshotPath) -> Path | None:
 
 class _LocalDestination:
     def __init__(self, folder: Path, generation: int) -> None:
-        self.folder = folder
+        self._folder = folder
         make_folder(folder)
         self._lock = FolderLock(folder, exclusive=True)
         try:
@@ -103,8 +145,8 @@ class _LocalDestination:
             raise
 
     def publish(self, manifest: Manifest) -> None:
-        commit(self.folder, manifest)
-        remove_unlisted(self.folder, manifest)
+        commit(self._folder, manifest)
+        remove_unlisted(self._folder, manifest)
 
     def close(self) -> None:
         self._lock.release()
@@ -112,16 +154,12 @@ class _LocalDestination:
 
 class _LocalSource:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._lock = FolderLock(folder, exclusive=False)
         try:
             self.manifest = read_manifest(folder)
         except BaseException:
             self.close()
             raise
-
-    def fetch(self, files: Iterable[FileEntry]) -> list[Path]:
-        return [self._folder / file.name for file in files]
 
     def close(self) -> None:
         self._lock.release()
@@ -148,6 +186,14 @@ class _Remote:
                 raise NotFoundError(f"folder '{self.path}': no snapshot here ({MANIFEST_NAME} is missing)") from error
         return Manifest.from_bytes(text, origin=origin)
 
+    def fetch(self, name: str, folder: Path) -> Path:
+        with self.errors(f"file '{self.path}/{name}': cannot be read"):
+            try:
+                self.filesystem.get_file(self.place(name), str(folder / name))
+            except FileNotFoundError as error:
+                raise NotFoundError(f"file '{self.path}/{name}': is missing") from error
+        return folder / name
+
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
         try:
@@ -165,41 +211,22 @@ class _RemoteDestination:
             pass
         else:
             require_generation(present, generation, place=f"folder '{path}'")
-        self._temporary = tempfile.TemporaryDirectory(prefix="monolith-snapshot-")
-        self.folder = Path(self._temporary.name)
 
     def publish(self, manifest: Manifest) -> None:
         remote = self._remote
         with remote.errors(f"folder '{remote.path}': cannot be written"):
-            remote.filesystem.makedirs(remote.root, exist_ok=True)
-            for file in manifest.files:
-                remote.filesystem.put_file(str(self.folder / file.name), remote.place(file.name))
             remote.filesystem.pipe_file(remote.place(MANIFEST_NAME), manifest.to_bytes())
             names = [entry.rstrip("/").rpartition("/")[2] for entry in remote.filesystem.ls(remote.root, detail=False)]
             for name in unlisted(names, manifest):
                 remote.filesystem.rm_file(remote.place(name))
 
     def close(self) -> None:
-        self._temporary.cleanup()
+        pass
 
 
 class _RemoteSource:
     def __init__(self, path: str) -> None:
-        self._remote = _Remote(path)
-        self.manifest = self._remote.manifest()
-        self._temporary = tempfile.TemporaryDirectory(prefix="monolith-snapshot-")
-
-    def fetch(self, files: Iterable[FileEntry]) -> list[Path]:
-        paths = []
-        for file in files:
-            local = Path(self._temporary.name) / file.name
-            with self._remote.errors(f"file '{self._remote.path}/{file.name}': cannot be read"):
-                try:
-                    self._remote.filesystem.get_file(self._remote.place(file.name), str(local))
-                except FileNotFoundError as error:
-                    raise NotFoundError(f"file '{self._remote.path}/{file.name}': is missing") from error
-            paths.append(local)
-        return paths
+        self.manifest = _Remote(path).manifest()
 
     def close(self) -> None:
-        self._temporary.cleanup()
+        pass

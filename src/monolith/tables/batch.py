@@ -1,0 +1,191 @@
+"""What a batch is to a store: its stamp, its plan, the rows read for it, and the update made of it.
+
+Dims: n ids of the batch, U unique (table, id) pairs of it, T tables, V floats of the rows of the unique ids, S segments
+of all tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith import _core
+
+T_co = TypeVar("T_co", covariant=True)
+
+NOTHING_APPLIED = -1
+"""The number of the last batch of a worker of whom nothing was applied; batches count from 0."""
+_NUMBERS_END = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStamp:
+    """Who read a batch, and how far its input had been read after it: the clock of a store.
+
+    Owners of rows keep the last applied stamp of every worker: it makes a repeated push harmless, and its position is
+    what a checkpoint commits and where reading resumes.
+    """
+
+    worker: int
+    """Number of the reader, >= 0."""
+    seq: int
+    """Number of the batch of this worker, >= 0, growing; gaps are allowed (batches that were discarded)."""
+    position: bytes = b""
+    """Where reading resumes after this batch; opaque to the store."""
+    event_time_ms: int = 0
+    """Newest event of the batch, Unix milliseconds."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.worker < _NUMBERS_END and 0 <= self.seq < _NUMBERS_END):
+            raise InvalidArgumentError(
+                f"batch stamp: worker and seq must be >= 0, got worker {self.worker}, seq {self.seq}"
+            )
+        if not 0 <= self.event_time_ms < _NUMBERS_END:
+            raise InvalidArgumentError(
+                f"batch stamp: event_time_ms must be Unix milliseconds >= 0, got {self.event_time_ms}"
+            )
+
+    @property
+    def event_time(self) -> int:
+        """Newest event of the batch, Unix seconds."""
+        return self.event_time_ms // 1000
+
+
+class Plan(Protocol):
+    """The distinct ids of a batch, grouped for the engine. A pure function of the ids: making one touches no table."""
+
+    @property
+    def stamp(self) -> BatchStamp:
+        """The batch this plan belongs to."""
+        ...
+
+    @property
+    def unique_ids(self) -> Tensor:
+        """int64 [U], bucket-major, then table; first-seen order inside a (bucket, table)."""
+        ...
+
+    @property
+    def splits(self) -> Tensor:
+        """int64 [buckets * T + 1]: where each (bucket, table) starts in `unique_ids`."""
+        ...
+
+    @property
+    def inverse(self) -> Tensor:
+        """int32 [n]: input position -> position in `unique_ids`."""
+        ...
+
+    @property
+    def counts(self) -> Tensor:
+        """int32 [U]: occurrences in the batch, which admission counts."""
+        ...
+
+    @property
+    def tables(self) -> Tensor:
+        """int64 [U]: the table of each unique id."""
+        ...
+
+    @property
+    def num_values(self) -> int:
+        """V: length of the flat rows and gradients."""
+        ...
+
+    @property
+    def core(self) -> _core.Plan | None:
+        """The same as the core's kernels take it; None where it was made without them."""
+        ...
+
+
+class Rows(Protocol):
+    """What a read returns."""
+
+    @property
+    def values(self) -> Tensor:
+        """float32 [V]: the row of each unique id, in plan order."""
+        ...
+
+    @property
+    def seen(self) -> int:
+        """The last batch of the plan's worker whose update is contained; -1 where none is, or nobody asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """How gradients are applied: one optimizer step for every id of the plans handed over together."""
+
+    step: int
+    """Global step, >= 0; schedules and batch softmax read it."""
+    learning_rates: Tensor
+    """float32 [S]: one per segment, tables in sorted-name order."""
+    times: int | Tensor
+    """Unix seconds: one number, or int64 [n] for the ids of all plans end to end."""
+    previous: int
+    """Number of this worker's push before this one, -1 if this is its first: a push that got lost shows. Batches that
+    were discarded leave no gap."""
+    scale: float = 1.0
+    """Multiplies every gradient: the clip factor."""
+    known_finite: bool = False
+    """True: the caller saw that no gradient is NaN or infinite, and the store need not look for one."""
+    latest: Sequence[Tensor] | None = None
+    """For each plan, float32: the rows as the worker saw them, in plan order, of the ids of those tables alone whose
+    optimizers use them (`TableConfig.uses_latest`). None: they learn as if nothing had changed meanwhile."""
+
+    def __post_init__(self) -> None:
+        if self.step < 0 or self.previous < NOTHING_APPLIED:
+            raise InvalidArgumentError(
+                f"update: step must be >= 0 and previous >= -1, got step {self.step}, previous {self.previous}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What an update did to how many (table, id) pairs."""
+
+    updated: int = 0
+    """Rows that learned, new ones included."""
+    inserted: int = 0
+    """Rows that came into being."""
+    filtered: int = 0
+    """Ids kept out by admission."""
+    skipped: int = 0
+    """Ids passed over because their gradient was not finite (policy `skip`)."""
+    duplicate: bool = False
+    """True iff this batch had been applied before; nothing was done."""
+
+
+class Pending(Protocol[T_co]):
+    """A result that may still be on its way."""
+
+    def done(self) -> bool:
+        """True iff `result` returns without waiting."""
+        ...
+
+    def result(self, timeout_seconds: float | None = None) -> T_co:
+        """The result, or the error of the call.
+
+        Raises:
+            DeadlineExceededError: it did not come within `timeout_seconds`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Pending[T_co]):
+    """A `Pending` whose result is there already: what an engine without waiting returns."""
+
+    value: T_co
+
+    def done(self) -> bool:
+        """Always true."""
+        return True
+
+    def result(self, timeout_seconds: float | None = None) -> T_co:  # noqa: ARG002 - the signature of Pending
+        """The value."""
+        return self.value

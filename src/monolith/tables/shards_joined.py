@@ -1,0 +1,138 @@
+"""One incarnation of a worker at several shards of this process."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables._arrays import float_array, time_array
+from monolith.tables._merged_update import num_latest
+from monolith.tables.batch import Applied, Finished
+from monolith.tables.local_plan import LocalRows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables.local_cut import ShardsCut
+    from monolith.tables.local_shards import LocalShards
+    from monolith.tables.shard_plan import ShardPlan
+
+_SUBJECT = "local shards"
+
+
+class ShardsJoined:
+    """`monolith.tables.store.Joined` at `LocalShards`: no shard changes before all have accepted an update."""
+
+    def __init__(self, store: LocalShards, worker: int) -> None:
+        self._store = store
+        self._parts = [shard.join(worker) for shard in store.shards]
+        self.worker = worker
+        # A worker resumes behind the shard that has least; the others ignore what they have.
+        least = min(self._parts, key=lambda part: part.next_seq)
+        self.applied = least.applied
+        self.next_seq = max(part.next_seq for part in self._parts)
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ShardPlan:
+        """Groups the ids of one batch of this worker by shard."""
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
+        return self._store.plan(ids, table_splits, stamp=stamp)
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Rows of the plan, all shards after the same updates."""
+        parts = self._store.own(plan).parts
+        with self._store.lock:
+            rows = [
+                joined.read(part, after=after, step=step, train=train).result()
+                for joined, part in zip(self._parts, parts, strict=True)
+            ]
+        return Finished(LocalRows(torch.cat([each.values for each in rows]), min(each.seen for each in rows)))
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""
+        plans = [self._store.own(plan) for plan, _ in updates]
+        gradients = [
+            np.split(float_array(gradient, (plan.num_values,), _SUBJECT, "gradient"), np.cumsum(plan.part_values)[:-1])
+            for plan, (_, gradient) in zip(plans, updates, strict=True)
+        ]
+        rules = self._rules(plans, rule)
+        with self._store.lock:
+            prepared = []
+            for number, joined in enumerate(self._parts):
+                own = [
+                    (plan.parts[number], torch.from_numpy(parts[number]))
+                    for plan, parts in zip(plans, gradients, strict=True)
+                ]
+                prepared.append(joined.prepare(own, rules[number]))
+            for joined, update in zip(self._parts, prepared, strict=True):
+                joined.require_applicable(update)
+            applied = [joined.commit(update) for joined, update in zip(self._parts, prepared, strict=True)]
+        return Finished(_whole(applied))
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        own = self._store.own(plan)
+        with self._store.lock:
+            for joined, part in zip(self._parts, own.parts, strict=True):
+                joined.discard(part)
+
+    def flush(self, *, timeout_seconds: float) -> int:
+        """The last batch that all shards have."""
+        return min(joined.flush(timeout_seconds=timeout_seconds) for joined in self._parts)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> ShardsCut:
+        """Freezes the rows and stamps of all shards together."""
+        self.flush(timeout_seconds=timeout_seconds)
+        return self._store.cut(timeout_seconds=timeout_seconds)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows of all shards."""
+        self.flush(timeout_seconds=0.0)
+        return self._store.evict(now=now)
+
+    def _rules(self, plans: Sequence[ShardPlan], rule: Update) -> list[Update]:
+        """The update as each shard takes it: with the times and latest rows of its own ids."""
+        times = self._times(plans, rule)
+        latest = self._latest(plans, rule)
+        return [
+            replace(rule, times=own, latest=None if latest is None else [parts[number] for parts in latest])
+            for number, own in enumerate(times)
+        ]
+
+    def _times(self, plans: Sequence[ShardPlan], rule: Update) -> list[int | Tensor]:
+        sizes = [len(plan.inverse) for plan in plans]
+        times = time_array(rule.times, (sum(sizes),), _SUBJECT)
+        if len(times) == 1:  # of all ids, or of the only one, which is not in every shard
+            return [int(times[0])] * len(self._parts)
+        by_plan = np.split(times, np.cumsum(sizes)[:-1])
+        return [
+            torch.from_numpy(np.concatenate([own[plan.positions[k]] for plan, own in zip(plans, by_plan, strict=True)]))
+            for k in range(len(self._parts))
+        ]
+
+    def _latest(self, plans: Sequence[ShardPlan], rule: Update) -> list[list[Tensor]] | None:
+        """By plan, then by shard."""
+        if rule.latest is None:
+            return None
+        found = []
+        for plan, given in zip(plans, rule.latest, strict=True):
+            parts = zip(self._store.shards, plan.parts, strict=True)
+            sizes = [num_latest(shard.native, part.core) for shard, part in parts]
+            values: NDArray[np.float32] = float_array(given, (sum(sizes),), _SUBJECT, "latest")
+            found.append([torch.from_numpy(part) for part in np.split(values, np.cumsum(sizes)[:-1])])
+        return found
+
+
+def _whole(parts: Sequence[Applied]) -> Applied:
+    """Counts added up; a batch is a duplicate if it is one for every shard."""
+    totals = {each.name: sum(getattr(part, each.name) for part in parts) for each in fields(Applied)}
+    totals["duplicate"] = totals["duplicate"] == len(parts)
+    return Applied(**totals)

@@ -1,0 +1,73 @@
+"""One named reader of changes at an engine and at the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.testing.contract_sides import refusal
+from monolith.testing.store_contents import changes_of, replay, require_same, require_same_rows
+
+if TYPE_CHECKING:
+    from monolith.tables.history import ChangeReader, Mark
+    from monolith.testing.contract_sides import Sides
+    from monolith.testing.store_contents import Contents
+
+
+class ContractReader:
+    """Keeps a copy of each side's rows by changes alone."""
+
+    def __init__(
+        self, sides: Sides, name: str, *, at: tuple[Mark, Mark] | None, copies: tuple[Contents, Contents]
+    ) -> None:
+        self._sides = sides
+        self._name = name
+        self._copies = copies
+        marks = (None, None) if at is None else at
+        engine, reference = (store.open_reader(name, at=mark) for store, mark in zip(sides.stores, marks, strict=True))
+        self._readers: tuple[ChangeReader, ChangeReader] = engine, reference
+        self.is_at_beginning = at is not None and at[1].epoch == 0
+        """It has not read anything: which removals are still known is the engine's business."""
+
+    @property
+    def marks(self) -> tuple[Mark, Mark]:
+        """It has read everything up to here."""
+        return self._readers[0].mark, self._readers[1].mark
+
+    def open_again(self) -> None:
+        """A handle of the same name goes on where the reader was."""
+        before = self.marks
+        engine, reference = (store.open_reader(self._name) for store in self._sides.stores)
+        self._readers = engine, reference
+        require_same("marks of a reader opened again", self.marks, before)
+
+    def follow(self) -> None:
+        """Reads what has changed: the same on both sides, and the copies become like the whole."""
+        exact = self._sides.exact
+        reached = [reader.next_mark() for reader in self._readers]
+        engine, reference = (changes_of(reader.changes(state=True)) for reader in self._readers)
+        require_same_rows("changes", engine.rows, reference.rows, exact=exact)
+        if not self.is_at_beginning:
+            require_same("removals", engine.removed, reference.removed)
+        for copy, changes in zip(self._copies, (engine, reference), strict=True):
+            replay(copy, changes)
+        for reader, mark in zip(self._readers, reached, strict=True):
+            reader.advance(mark)
+            require_same("mark of a reader", reader.mark, mark)
+        for copy, whole in zip(self._copies, self._sides.present_contents(), strict=True):
+            require_same_rows("copy kept by changes", copy, whole, exact=exact)
+        self.is_at_beginning = False
+
+    def close(self) -> None:
+        """Ends it: what it would read can no longer be asked for."""
+        for reader in self._readers:
+            reader.close()
+            reader.close()
+        self.refuse()
+
+    def refuse(self) -> None:
+        """It was closed, or the life of the stores has ended: it tells nothing any more."""
+        for reader in self._readers:
+            refusal("mark of a reader that has ended", reader, lambda each: each.mark)
+            refusal("next mark of a reader that has ended", reader, lambda each: each.next_mark())
+            refusal("changes of a reader that has ended", reader, lambda each: each.changes(state=True))
+            reader.close()

@@ -1,0 +1,165 @@
+"""An engine and the reference side by side: the same batches for both, and what can be seen of them compared."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+
+from monolith.errors import FailedPreconditionError
+from monolith.tables.batch import BatchStamp
+from monolith.tables.history import ALL_BUCKETS
+from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.store_contents import changes_of, require_close, require_same, require_same_rows, stamps_of
+from monolith.testing.store_operations import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.tables.batch import Plan
+    from monolith.tables.history import Cut, Mark
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+    from monolith.testing.store_contents import Contents
+
+    Pair = tuple[Any, Any]
+    """Something of the engine, and the same of the reference."""
+    StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
+
+T = TypeVar("T")
+_STEP = 0
+"""No compressor of the reference depends on it."""
+
+
+class Sides:
+    """Two stores of the same tables."""
+
+    def __init__(self, make_store: StoreFactory, configs: Mapping[str, TableConfig]) -> None:
+        self.makers: tuple[StoreFactory, StoreFactory] = (make_store, ReferenceStore)
+        self.configs = configs
+        self.stores = self.new_stores()
+        self.exact = self.stores[0].traits.exact
+        self.schema = self.stores[1].schema
+        self.seen: set[tuple[int, int]] = set()
+        """Every (table, id) that was ever named."""
+        in_order = [configs[name] for name in sorted(configs)]
+        self._skips = np.array([config.nonfinite == "skip" for config in in_order])
+        self._uses_latest = np.array([config.uses_latest for config in in_order])
+        require_same("schema", self.stores[0].schema, self.schema)
+
+    def new_stores(self) -> tuple[Store, Store]:
+        """Another pair of empty stores."""
+        return self.makers[0](self.configs), self.makers[1](self.configs)
+
+    # Batches
+
+    def plan(self, makers: Pair, batch: Batch, stamp: BatchStamp) -> tuple[Plan, Plan]:
+        """Plans of one batch, which look the same, by two stores or by two handles of a worker."""
+        self.seen |= {(table, key) for table, keys in enumerate(batch.ids) for key in keys}
+        flat = torch.tensor([key for keys in batch.ids for key in keys], dtype=torch.int64)
+        splits = torch.from_numpy(np.cumsum([0, *(len(keys) for keys in batch.ids)]))
+        engine, reference = (each.plan(flat, splits, stamp=stamp) for each in makers)
+        for name in ("unique_ids", "splits", "inverse", "counts", "tables"):
+            require_same(f"plan: {name}", getattr(engine, name).tolist(), getattr(reference, name).tolist())
+        require_same("plan: stamp and size", (engine.stamp, engine.num_values), (stamp, reference.num_values))
+        return engine, reference
+
+    def gradient(self, plan: Plan, batch: Batch) -> torch.Tensor:
+        """Wide in scale, with zeros and negative zeros; in tables that skip them, some that are not finite."""
+        owners = self._owners(plan)
+        rng = np.random.default_rng(batch.seed)
+        values = rng.standard_normal(len(owners)) * 10.0 ** rng.integers(-6, 4, len(owners))
+        values[rng.random(len(owners)) < 0.1] *= -0.0
+        bad = self._skips[owners] & (rng.random(len(owners)) < 0.05)
+        values[bad] = rng.choice([np.nan, np.inf, -np.inf], int(bad.sum()))
+        return torch.from_numpy(values.astype(np.float32))
+
+    def latest(self, plan: Plan, values: torch.Tensor) -> torch.Tensor | None:
+        """Of rows that were read, those of tables that want to see them again; None if there are no such tables."""
+        if not self._uses_latest.any():
+            return None
+        return values[torch.from_numpy(self._uses_latest[self._owners(plan)])]
+
+    def _owners(self, plan: Plan) -> NDArray[np.int64]:
+        """int64 [num_values]: the table of each float."""
+        tables = plan.tables.numpy()
+        return np.repeat(tables, np.array(self.schema.dims)[tables])
+
+    # Comparing
+
+    def same(self, what: str, pair: Pair, call: Callable[[Any], T]) -> T:
+        """What both sides answer alike."""
+        engine, reference = (call(each) for each in pair)
+        require_same(what, engine, reference)
+        return engine
+
+    def refused(self, what: str, pair: Pair, call: Callable[[Any], object]) -> tuple[str, str]:
+        """What both sides say as they refuse a call at the wrong time."""
+        return refusal(what, pair[0], call), refusal(what, pair[1], call)
+
+    def compare_reads(self) -> None:
+        """Everything ever named, as someone sees it who only looks; and the numbers of the stores."""
+        ids = [tuple(sorted(key for table, key in self.seen if table == each)) for each in range(len(self.configs))]
+        plans = self.plan(self.stores, Batch(ids=tuple(ids)), BatchStamp(worker=0, seq=2**40))
+        rows = [
+            store.read(plan, step=_STEP).result().values.numpy() for store, plan in zip(self.stores, plans, strict=True)
+        ]
+        require_close("rows", *rows, exact=self.exact)
+        self.same("rows, applied, open plans", self.stores, _numbers)
+
+    def contents(self, cuts: tuple[Cut, Cut]) -> tuple[Contents, Contents]:
+        """All that is in two cuts, after it was compared."""
+        self.same("rows of a cut", cuts, lambda cut: dict(cut.rows))
+        self.same("applied batches of a cut", cuts, lambda cut: stamps_of(cut.applied))
+        self.same("generation of a cut", cuts, lambda cut: cut.mark.generation)
+        engine, reference = (changes_of(cut.blocks(ALL_BUCKETS, state=True)).rows for cut in cuts)
+        require_same_rows("contents", engine, reference, exact=self.exact)
+        return engine, reference
+
+    def present_contents(self) -> tuple[Contents, Contents]:
+        """All that is there now."""
+        with self.stores[0].cut() as engine, self.stores[1].cut() as reference:
+            return self.contents((engine, reference))
+
+    def compare_changes(self, cuts: tuple[Cut, Cut], since: tuple[Mark, Mark], *, removals: bool) -> None:
+        """What two cuts say that has changed; `removals`: also which ids are gone."""
+        engine, reference = (
+            changes_of(cut.blocks(ALL_BUCKETS, state=True, since=mark)) for cut, mark in zip(cuts, since, strict=True)
+        )
+        require_same_rows("changes of a cut", engine.rows, reference.rows, exact=self.exact)
+        if removals:
+            require_same("removals of a cut", engine.removed, reference.removed)
+
+    def refuse_marks(self, marks: Sequence[tuple[Mark, Mark]]) -> None:
+        """Both sides refuse to tell what came after these."""
+        for pair in marks:
+            for store, mark in zip(self.stores, pair, strict=True):
+                refusal(f"a reader at {mark}", store, partial(_open_stranger, mark=mark))
+                with store.cut() as cut:
+                    refusal(f"changes since {mark}", cut, partial(_changes_since, mark=mark))
+
+
+def _open_stranger(store: Store, *, mark: Mark) -> object:
+    return store.open_reader("stranger", at=mark)
+
+
+def _changes_since(cut: Cut, *, mark: Mark) -> object:
+    return changes_of(cut.blocks(ALL_BUCKETS, state=True, since=mark))
+
+
+def refusal(what: str, subject: Any, call: Callable[[Any], object]) -> str:
+    """What is said as a call is refused because its time is wrong."""
+    try:
+        call(subject)
+    except FailedPreconditionError as error:
+        return str(error)
+    raise AssertionError(f"{what}: {type(subject).__name__} must refuse it, and did not")
+
+
+def _numbers(store: Store) -> tuple[int, Mapping[int, int], int]:
+    stats = store.stats()
+    return stats.rows, dict(stats.applied), stats.open_plans

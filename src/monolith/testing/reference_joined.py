@@ -1,0 +1,217 @@
+"""A worker at the reference: what was applied of it, and the handle through which it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished
+from monolith.testing.reference_plan import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
+    from monolith.testing.reference_cut import ReferenceCut
+    from monolith.testing.reference_plan import Contribution, ReferencePlan
+    from monolith.testing.reference_rows import DictionaryTable
+    from monolith.testing.reference_store import ReferenceStore
+
+
+class ReferenceClocks:
+    """The last batch of every worker, and which incarnation of it may push the next one."""
+
+    def __init__(self) -> None:
+        self.stamps: dict[int, BatchStamp] = {}
+        self._present: dict[int, int] = {}
+        self._begun = 0
+
+    def join(self, worker: int) -> int:
+        """Begins an incarnation, whose number no other one had."""
+        self._begun += 1
+        self._present[worker] = self._begun
+        return self._begun
+
+    def resume(self, stamps: Mapping[int, BatchStamp]) -> None:
+        """Replaces all stamps and ends all incarnations."""
+        self.stamps = dict(stamps)
+        self._present = {}
+
+    def last_of(self, worker: int) -> int:
+        """The number of the worker's last batch."""
+        return self.stamps[worker].seq if worker in self.stamps else NOTHING_APPLIED
+
+    def require_current(self, worker: int, incarnation: int) -> None:
+        """Refuses an incarnation that has ended."""
+        if self._present.get(worker) != incarnation:
+            raise FailedPreconditionError(
+                f"worker {worker}: this incarnation ({incarnation}) is over; the worker or the store began anew:"
+                " join again"
+            )
+
+    def was_applied(self, stamps: Sequence[BatchStamp], previous: int) -> bool:
+        """Whether a push of these batches was applied before; refuses one that does not follow the last one."""
+        worker, last = stamps[0].worker, self.last_of(stamps[0].worker)
+        old = [stamp.seq <= last for stamp in stamps]
+        if all(old):
+            return True
+        if any(old):
+            raise FailedPreconditionError(f"worker {worker}: some of {stamps} were applied before, others not")
+        if previous != last:
+            raise FailedPreconditionError(
+                f"worker {worker}: batch {stamps[-1].seq} names {previous} as the push before it, but the last one"
+                f" applied here is {last}"
+            )
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRows:
+    """What a read found."""
+
+    values: Tensor
+    seen: int
+
+
+class ReferenceJoined:
+    """One incarnation of a worker."""
+
+    def __init__(self, store: ReferenceStore, worker: int) -> None:
+        self._store = store
+        self._lock = store.lock
+        self._clocks = store.clocks
+        self.worker = worker
+        self._incarnation = store.clocks.join(worker)
+        self.applied = store.clocks.stamps.get(worker)
+        self.next_seq = store.clocks.last_of(worker) + 1
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ReferencePlan:
+        """Groups the ids of a batch of this worker."""
+        self._require_own(stamp)
+        return self._store.plan(ids, table_splits, stamp=stamp)
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:  # noqa: ARG002 - as in the store
+        """Rows of the plan."""
+        own = self._own(plan)
+        with self._lock:
+            seen = self._clocks.last_of(self.worker)
+            if after > seen:
+                raise FailedPreconditionError(
+                    f"read after batch {after} of worker {self.worker}, but its last one applied is {seen}"
+                )
+            if train:
+                self._require_current()
+                if own.status in {"applied", "discarded"}:
+                    raise FailedPreconditionError(f"read: the plan was {own.status} already; make a new one")
+                self._store.set_status(own, "open")
+            return Finished(ReferenceRows(self._store.values_of(own), seen))
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """One optimizer step per id."""
+        own = [(self._own(plan), gradient) for plan, gradient in updates]
+        plans = [plan for plan, _ in own]
+        if not plans or len({id(plan) for plan in plans}) != len(plans):
+            raise InvalidArgumentError(f"apply takes one or more plans, each once; got {len(plans)}")
+        with self._lock:
+            self._require_current()
+            for plan in plans:
+                if plan.status == "discarded":
+                    raise FailedPreconditionError("apply: the plan was discarded; make a new one")
+            stamps = sorted((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
+            applied = Applied(duplicate=True)
+            if not self._clocks.was_applied(stamps, rule.previous):
+                applied = self._learn(merge(self._store.tables, own, rule), rule)
+                self._clocks.stamps[self.worker] = stamps[-1]
+            for plan in plans:
+                self._store.set_status(plan, "applied")
+            return Finished(applied)
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        own = self._own(plan)
+        with self._lock:
+            if own.status in {"applied", "discarded"}:
+                raise FailedPreconditionError(f"discard: the plan was {own.status} already")
+            self._store.set_status(own, "discarded")
+
+    def flush(self, *, timeout_seconds: float) -> int:  # noqa: ARG002 - nothing is ever on its way
+        """The last batch applied."""
+        with self._lock:
+            self._require_current()
+            return self._clocks.last_of(self.worker)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> ReferenceCut:
+        """Copies everything."""
+        with self._lock:
+            self._require_current()
+            return self._store.cut(timeout_seconds=timeout_seconds)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows."""
+        with self._lock:
+            self._require_current()
+            removed = 0
+            for table in self._store.tables:
+                for key in table.expired(table.contents.newest_time if now == -1 else now):
+                    del table.rows[key]
+                    self._store.history.note_removal(table, key)
+                    removed += 1
+            return removed
+
+    # Inside
+
+    def _require_current(self) -> None:
+        self._clocks.require_current(self.worker, self._incarnation)
+
+    def _require_own(self, stamp: BatchStamp) -> None:
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(f"{stamp} is of another worker than the one joined, {self.worker}")
+
+    def _own(self, plan: Plan) -> ReferencePlan:
+        own = self._store.own(plan)
+        self._require_own(own.stamp)
+        return own
+
+    def _learn(self, merged: Mapping[tuple[int, int], Contribution], rule: Update) -> Applied:
+        tables, epoch = self._store.tables, self._store.history.epoch
+        rates = self._rates_by_table(rule.learning_rates.numpy())
+        _refuse_nonfinite(tables, merged)
+        updated = inserted = filtered = skipped = 0
+        for (number, key), given in merged.items():
+            table = tables[number]
+            table.contents.newest_time = max(table.contents.newest_time, given.time)
+            gradient = given.gradient * np.float32(rule.scale)
+            if table.config.nonfinite == "skip" and not np.isfinite(gradient).all():
+                skipped += 1
+                continue
+            row = table.rows.get(key)
+            if row is None:
+                if not table.is_admitted(key, given.count):
+                    filtered += 1
+                    continue
+                row = table.insert(key, epoch)
+                inserted += 1
+            table.update(row, gradient, learning_rates=rates[number], latest=given.latest)
+            row.time, row.epoch = given.time, epoch
+            updated += 1
+        return Applied(updated=updated, inserted=inserted, filtered=filtered, skipped=skipped)
+
+    def _rates_by_table(self, rates: NDArray[np.float32]) -> list[list[np.float32]]:
+        expected = self._store.schema.num_segments
+        if rates.shape != (expected,):
+            raise InvalidArgumentError(f"learning_rates must have {expected} entries, got {rates.shape}")
+        remaining = iter(rates)
+        return [[next(remaining) for _ in table.config.segments] for table in self._store.tables]
+
+
+def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[tuple[int, int], Contribution]) -> None:
+    for (number, key), given in merged.items():
+        config = tables[number].config
+        if config.nonfinite == "raise" and not np.isfinite(given.gradient).all():
+            raise InvalidArgumentError(f"table {config.name!r}: the gradient of id {key} is not finite")

@@ -1,0 +1,132 @@
+"""The batches of the reference: the distinct ids of one, and the gradients of several added up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables.history import NUM_BUCKETS
+from monolith.testing.reference_format import bucket_of_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import BatchStamp, Update
+    from monolith.testing.reference_rows import DictionaryTable
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ReferencePlan:
+    """The distinct (table, id) pairs of a batch."""
+
+    store: object
+    """Who made it."""
+    stamp: BatchStamp
+    pairs: Sequence[tuple[int, int]]
+    """(table, id), by bucket, then table, then first seen."""
+    unique_ids: Tensor
+    splits: Tensor
+    inverse: Tensor
+    counts: Tensor
+    tables: Tensor
+    num_values: int
+    core: None = None
+    status: str = "new"
+    """new, open (read for training), applied or discarded."""
+
+
+@dataclass(slots=True)
+class Contribution:
+    """What the plans of an update say of one id."""
+
+    count: int
+    time: int
+    gradient: NDArray[np.float32]
+    latest: NDArray[np.float32] | None
+    """The row as the worker saw it."""
+
+
+def make_plan(
+    store: object, tables: Sequence[DictionaryTable], ids: Tensor, table_splits: Tensor, stamp: BatchStamp
+) -> ReferencePlan:
+    """Groups the ids of a batch."""
+    splits, keys = table_splits.tolist(), ids.reshape(-1).tolist()
+    if len(splits) != len(tables) + 1 or splits[0] != 0 or splits[-1] != len(keys) or sorted(splits) != splits:
+        raise InvalidArgumentError(f"table_splits must rise from 0 to {len(keys)}, got {splits}")
+    owners = [table for table in range(len(tables)) for _ in range(splits[table], splits[table + 1])]
+    inputs = list(zip(owners, keys, strict=True))
+    occurrences = Counter(inputs)
+    places = {pair: (bucket_of_id(pair[1]), pair[0]) for pair in inputs}
+    pairs = sorted(places, key=places.__getitem__)  # stable: first seen stays first inside a place
+    positions = {pair: position for position, pair in enumerate(pairs)}
+    inverse = [positions[pair] for pair in inputs]
+    sizes = np.zeros(NUM_BUCKETS * len(tables) + 1, np.int64)
+    for bucket, table in (places[pair] for pair in pairs):
+        sizes[bucket * len(tables) + table + 1] += 1
+    return ReferencePlan(
+        store=store,
+        stamp=stamp,
+        pairs=pairs,
+        unique_ids=torch.tensor([key for _, key in pairs], dtype=torch.int64),
+        splits=torch.from_numpy(np.cumsum(sizes)),
+        inverse=torch.tensor(inverse, dtype=torch.int32),
+        counts=torch.tensor([occurrences[pair] for pair in pairs], dtype=torch.int32),
+        tables=torch.tensor([table for table, _ in pairs], dtype=torch.int64),
+        num_values=sum(tables[table].dim for table, _ in pairs),
+    )
+
+
+def merge(
+    tables: Sequence[DictionaryTable], updates: Sequence[tuple[ReferencePlan, Tensor]], rule: Update
+) -> dict[tuple[int, int], Contribution]:
+    """By (table, id): gradients summed over the plans in the order given, and the first of the latest rows."""
+    if rule.latest is not None and len(rule.latest) != len(updates):
+        raise InvalidArgumentError(f"latest must be given for each of {len(updates)} plans, got {len(rule.latest)}")
+    merged: dict[tuple[int, int], Contribution] = {}
+    start = 0
+    for number, (plan, flat) in enumerate(updates):
+        gradients = _by_pair(tables, plan.pairs, flat, "gradient")
+        latest: dict[tuple[int, int], NDArray[np.float32]] = {}
+        if rule.latest is not None:
+            using = [(table, key) for table, key in plan.pairs if tables[table].config.uses_latest]
+            latest = _by_pair(tables, using, rule.latest[number], "latest")
+        times = _newest_times(plan, rule.times, start)
+        for pair, count, time in zip(plan.pairs, plan.counts.tolist(), times, strict=True):
+            gradient, before = gradients[pair], merged.get(pair)
+            if before is None:
+                merged[pair] = Contribution(count, time, gradient.copy(), latest.get(pair))
+            else:
+                before.count += count
+                before.time = max(before.time, time)
+                before.gradient = before.gradient + gradient
+        start += len(plan.inverse)
+    return merged
+
+
+def _by_pair(
+    tables: Sequence[DictionaryTable], pairs: Sequence[tuple[int, int]], values: Tensor, name: str
+) -> dict[tuple[int, int], NDArray[np.float32]]:
+    """The rows of these pairs, which lie end to end."""
+    flat = values.detach().numpy()
+    ends = np.cumsum([0, *(tables[table].dim for table, _ in pairs)])
+    if flat.shape != (ends[-1],):
+        raise InvalidArgumentError(f"apply: {name} must have shape ({ends[-1]},), got {flat.shape}")
+    return {pair: flat[begin:end] for pair, begin, end in zip(pairs, ends[:-1], ends[1:], strict=True)}
+
+
+def _newest_times(plan: ReferencePlan, times: int | Tensor, start: int) -> list[int]:
+    """For each pair the newest time of its occurrences; `start` is where the plan's inputs begin in `times`."""
+    if not isinstance(times, torch.Tensor):
+        return [int(times)] * len(plan.pairs)
+    newest = [0] * len(plan.pairs)
+    for position, at in enumerate(plan.inverse.tolist()):
+        newest[at] = max(newest[at], int(times[start + position]))
+    return newest
