@@ -28,6 +28,7 @@ std::vector<std::string_view> ViewsOf(const std::vector<std::string>& blocks) { 
 // Rows in both tables, rows that were removed, and counts of ids that were not let in.
 std::unique_ptr<Group> MakeFullGroup() {
   std::unique_ptr<Group> group = MakeTestGroup({.sgd_min_count = 2});
+  group->FollowHistory(true);  // or removals would not be kept
   const std::vector<int64_t> ids = SpreadIds(600);
   ApplyStep(group.get(), ids, 1.0f, kStartTime, false);
   ApplyStep(group.get(), {ids.begin() + 450, ids.end()}, 1.0f, kStartTime, false);
