@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import monolith as ml
+from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError
 from monolith.tables import BatchStamp, LocalStore
 
@@ -93,6 +94,21 @@ def test_workers_of_one_store_have_numbers_and_steps_of_their_own() -> None:
     assert {worker: stamp.seq for worker, stamp in clock.stamps.items()} == {0: 4, 1: 0}
     with pytest.raises(FailedPreconditionError, match=r"a batch of worker 2, but the module has joined .* as worker 1"):
         second({"user": torch.tensor([1])}, stamp=BatchStamp(worker=2, seq=0))
+
+
+def test_the_stamps_of_a_state_are_of_the_worker_that_is_asked_for() -> None:
+    emb = make()
+    state = TrainState(model=emb)
+    for number in range(2):
+        stamp = state.next_stamp(b"%d" % number, worker=3)
+        assert (stamp.worker, stamp.seq) == (3, number)
+        emb({"user": torch.tensor([1])}, stamp=stamp)["user"].sum().backward()
+        emb.step()
+        state.count_step(stamp)
+    assert emb.store.stats().applied == {3: 1}
+    assert (state.position(3), state.position()) == (b"1", None)
+    with pytest.raises(FailedPreconditionError, match="joined its store as worker 3"):
+        state.next_stamp()
 
 
 def test_the_state_is_plain_small_and_independent() -> None:

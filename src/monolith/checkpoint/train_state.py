@@ -102,7 +102,7 @@ class TrainState:
     def next_stamp(self, position: bytes = b"", *, worker: int = 0, event_time_ms: int = 0) -> BatchStamp:
         """For the next batch of a worker, which ends at `position`: give it to `Embeddings`, then to `count_step`."""
         last = self.applied.get(worker)
-        free = [module.next_batch for module in self.embeddings.values()]
+        free = [module.next_batch_of(worker) for module in self.embeddings.values()]
         seq = max([0 if last is None else last.seq + 1, *free])
         return BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms)
 

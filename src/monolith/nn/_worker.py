@@ -56,11 +56,10 @@ class StoreWorker:
         with self._lock:
             return self.join() if self._joined is None else self._joined
 
-    @property
-    def next_seq(self) -> int:
-        """Every number of a batch from this one on is free."""
+    def next_seq(self, number: int | None = None) -> int:
+        """Every number of a batch from this one on is free, of this worker or of the one it is."""
         with self._lock:
-            _ = self.joined
+            self._joined_as(self._number if number is None else number)
             return self._next_seq
 
     def new_stamp(self, *, train: bool) -> BatchStamp:

@@ -149,7 +149,11 @@ class Embeddings(nn.Module):
     @property
     def next_batch(self) -> int:
         """The number that a stamp must have at least: those of all batches applied so far are below it."""
-        return self._worker.next_seq
+        return self._worker.next_seq()
+
+    def next_batch_of(self, worker: int) -> int:
+        """The same for this worker, as which the module joins its store if it has not joined yet."""
+        return self._worker.next_seq(worker)
 
     def join(self, worker: int = 0) -> Joined:
         """Begins to train as this worker of the store; a module that trains as the same one is refused from now on.
