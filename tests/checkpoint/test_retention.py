@@ -22,6 +22,8 @@ from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import InvalidArgumentError
 from monolith.testing import FakeClock
 
+pytestmark = pytest.mark.usefixtures("on_every_store")
+
 
 def save_steps(saver: Saver, *steps: int) -> None:
     for step in steps:
