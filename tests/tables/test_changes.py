@@ -243,6 +243,11 @@ def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
     assert [each.generation for each in marks] == [0, 4, 5]
 
 
+def test_a_number_is_no_mark() -> None:
+    with pytest.raises(TypeError, match=r"expected a Mark, .* got 0; leave it out to ask for all"):
+        sgd_table().changes(0)  # type: ignore[arg-type]
+
+
 def test_touched_rows_count_as_changed_and_absent_ones_as_removed() -> None:
     table = sgd_table()
     table.assign([1, 2], [[1.0], [2.0]], time=5)

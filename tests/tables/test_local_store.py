@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,16 @@ def test_loading_blocks_does_not_describe_the_schema_for_each(monkeypatch: pytes
     monkeypatch.setattr("monolith.tables.schema.fnv1a_64", described.append)
     assert target.load(blocks, buckets=range(1024), replace=True).rows == 1000
     assert described == []
+
+
+@pytest.mark.parametrize("make", [LocalStore, partial(LocalShards, num_shards=2)])
+def test_latest_rows_that_do_not_go_with_the_plans_are_refused(make: Any) -> None:
+    store = make({"user": TableConfig([Segment(1)])})
+    joined = store.join(0)
+    plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
+    with pytest.raises(InvalidArgumentError, match=r"latest must have one tensor per plan \(1\), got 0"):
+        joined.apply([(plan, torch.ones(50))], unit_update(0, latest=[]))
+    assert store.stats().rows == 0
 
 
 def test_a_plan_counts_once_in_an_update() -> None:

@@ -77,6 +77,11 @@ class LocalHistory:
         Raises:
             FailedPreconditionError: it is of another one, or of the future.
         """
+        if not isinstance(mark, Mark):
+            raise TypeError(
+                f"{self._subject}: expected a Mark, as mark(), a cut or a reader gives it, got {mark!r}; leave it out to ask"
+                " for all"
+            )
         if not self.is_present(mark):
             raise FailedPreconditionError(
                 f"{self._subject}: a mark of generation {mark.generation} is of another life of these tables, which are"

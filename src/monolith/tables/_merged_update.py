@@ -111,6 +111,16 @@ def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.flo
     return spread
 
 
+def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
+    """Refuses latest rows that do not go with the plans.
+
+    Raises:
+        InvalidArgumentError: there are more or fewer of them.
+    """
+    if len(latest) != num_plans:
+        raise InvalidArgumentError(f"{subject}: latest must have one tensor per plan ({num_plans}), got {len(latest)}")
+
+
 def num_latest(native: NativeTables, plan: _core.Plan) -> int:
     """How many floats the rows of tables that use them have."""
     sizes = np.diff(plan.splits).reshape(-1, len(native)).sum(axis=0)

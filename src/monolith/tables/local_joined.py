@@ -9,7 +9,13 @@ import torch
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables._arrays import finite_scale, float_array, time_array
-from monolith.tables._merged_update import merge_updates, num_latest, require_finite, spread_latest
+from monolith.tables._merged_update import (
+    merge_updates,
+    num_latest,
+    require_finite,
+    require_latest_of_all,
+    spread_latest,
+)
 from monolith.tables.batch import Applied, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_plan import LocalRows, PreparedUpdate
@@ -155,7 +161,10 @@ class LocalJoined:
 
     def _latest(self, plans: Sequence[LocalPlan], rule: Update) -> list[NDArray[np.float32]] | None:
         native = self._store.native
-        if rule.latest is None or not any(native.uses_latest):
+        if rule.latest is None:
+            return None
+        require_latest_of_all(rule.latest, len(plans), _SUBJECT)
+        if not any(native.uses_latest):
             return None
         return [
             spread_latest(native, plan.core, float_array(latest, (num_latest(native, plan.core),), _SUBJECT, "latest"))

@@ -10,7 +10,7 @@ import torch
 
 from monolith.errors import InvalidArgumentError
 from monolith.tables._arrays import float_array, time_array
-from monolith.tables._merged_update import num_latest
+from monolith.tables._merged_update import num_latest, require_latest_of_all
 from monolith.tables.batch import Applied, Finished
 from monolith.tables.local_plan import LocalRows
 
@@ -122,6 +122,7 @@ class ShardsJoined:
         """By plan, then by shard."""
         if rule.latest is None:
             return None
+        require_latest_of_all(rule.latest, len(plans), _SUBJECT)
         found = []
         for plan, given in zip(plans, rule.latest, strict=True):
             parts = zip(self._store.shards, plan.parts, strict=True)
