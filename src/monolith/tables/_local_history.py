@@ -79,8 +79,8 @@ class LocalHistory:
         """
         if not isinstance(mark, Mark):
             raise TypeError(
-                f"{self._subject}: expected a Mark, as mark(), a cut or a reader gives it, got {mark!r}; leave it out to ask"
-                " for all"
+                f"{self._subject}: expected a Mark, as mark(), a cut or a reader gives it, got {mark!r};"
+                " leave it out to ask for all"
             )
         if not self.is_present(mark):
             raise FailedPreconditionError(
