@@ -169,12 +169,15 @@ std::vector<std::string_view> RecordsOf(const ByteArray& bytes, const IdArray& s
   return records;
 }
 
-BatchTuple ParseSpans(const Schema& schema, const ByteArray& bytes, const IdArray& spans, bool skip_bad) {
-  ParsedBatch batch = WithoutGil([&] { return ParseBatch(schema, RecordsOf(bytes, spans), skip_bad); });
+BatchTuple ParseSpans(const Schema& schema, const ByteArray& bytes, const IdArray& spans, bool skip_bad,
+                      int64_t max_parsed_bytes) {
+  ParsedBatch batch =
+      WithoutGil([&] { return ParseBatch(schema, RecordsOf(bytes, spans), {skip_bad, max_parsed_bytes}); });
   return TupleOf(std::move(batch));
 }
 
-BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>& list, bool skip_bad) {
+BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>& list, bool skip_bad,
+                     int64_t max_parsed_bytes) {
   // The tuple holds every record, whatever another thread does to the list meanwhile.
   const nb::tuple kept(list);
   std::vector<std::string_view> records;
@@ -182,7 +185,7 @@ BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>&
     const auto bytes = nb::cast<nb::bytes>(record);
     records.emplace_back(bytes.c_str(), bytes.size());
   }
-  ParsedBatch batch = WithoutGil([&] { return ParseBatch(schema, records, skip_bad); });
+  ParsedBatch batch = WithoutGil([&] { return ParseBatch(schema, records, {skip_bad, max_parsed_bytes}); });
   return TupleOf(std::move(batch));
 }
 
@@ -198,8 +201,9 @@ void BindExamples(nb::module_& m) {
             new (self) Schema(static_cast<SampleFormat>(format), SpecsOf(columns));
           },
           "format"_a, "columns"_a)
-      .def("parse_spans", &ParseSpans, "bytes"_a.noconvert(), "spans"_a.noconvert(), nb::kw_only(), "skip_bad"_a)
-      .def("parse_list", &ParseList, "records"_a, nb::kw_only(), "skip_bad"_a);
+      .def("parse_spans", &ParseSpans, "bytes"_a.noconvert(), "spans"_a.noconvert(), nb::kw_only(), "skip_bad"_a,
+           "max_parsed_bytes"_a)
+      .def("parse_list", &ParseList, "records"_a, nb::kw_only(), "skip_bad"_a, "max_parsed_bytes"_a);
   m.def(
       "line_id_fields",
       [] {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/thread_pool.h"
 #include "data/cell_values.h"
+#include "data/parsed_size.h"
 #include "data/sample_reader.h"
 
 namespace monolith {
@@ -45,7 +46,20 @@ class SourceCells {
   const int64_t* rows_;
 };
 
-void PlaceRows(const Schema& schema, std::span<const std::string_view> records, Cells* cells) {
+std::string TooManyBytes(int64_t rows, int64_t most) {
+  return "its " + std::to_string(rows) + " rows would become more than " + std::to_string(most) +
+         " bytes of the batch; raise max_parsed_bytes if the record is meant";
+}
+
+// What is wrong with the number of rows of an ExampleBatch, -1 for one that has none; empty when nothing is.
+std::string ProblemOfRows(const Schema& schema, int64_t rows, int64_t most_bytes) {
+  if (rows < 0) return "not an ExampleBatch: malformed, or a negative batch_size";
+  if (rows > kMostRowsPerRecord)
+    return "batch_size " + std::to_string(rows) + ", the limit is " + std::to_string(kMostRowsPerRecord);
+  return rows * BytesPerRow(schema) > most_bytes ? TooManyBytes(rows, most_bytes) : "";
+}
+
+void PlaceRows(const Schema& schema, std::span<const std::string_view> records, int64_t most_bytes, Cells* cells) {
   cells->first_row.assign(records.size() + 1, 0);
   cells->problems.resize(records.size());
   for (size_t i = 0; i < records.size(); ++i) {
@@ -54,12 +68,8 @@ void PlaceRows(const Schema& schema, std::span<const std::string_view> records, 
       cells->problems[i] = "a record of " + std::to_string(records[i].size()) + " bytes, expected less than 2 GiB";
     } else if (schema.format() == SampleFormat::kExampleBatch) {
       rows = SampleReader::BatchSize(records[i]);
-      if (rows < 0 || rows > kMostRowsPerRecord) {
-        cells->problems[i] =
-            rows < 0 ? "not an ExampleBatch: malformed, or a negative batch_size"
-                     : "batch_size " + std::to_string(rows) + ", the limit is " + std::to_string(kMostRowsPerRecord);
-        rows = 0;
-      }
+      cells->problems[i] = ProblemOfRows(schema, rows, most_bytes);
+      if (!cells->problems[i].empty()) rows = 0;
     }
     cells->first_row[i + 1] = cells->first_row[i] + rows;
   }
@@ -82,19 +92,24 @@ bool ReadRecord(const Schema& schema, std::string_view record, RowCells row, int
 }
 
 // Fills the cells; `arenas` keeps what they point to.
-void ReadCells(const Schema& schema, std::span<const std::string_view> records, Cells* cells,
+void ReadCells(const Schema& schema, std::span<const std::string_view> records, int64_t most_bytes, Cells* cells,
                std::vector<Arena>* arenas) {
-  const size_t per_task = schema.format() == SampleFormat::kExampleBatch ? 1 : kRecordsPerTask;
+  const bool is_batch = schema.format() == SampleFormat::kExampleBatch;
+  const size_t per_task = is_batch ? 1 : kRecordsPerTask;
   const size_t num_tasks = (records.size() + per_task - 1) / per_task;
   arenas->resize(num_tasks);
   ParallelFor(static_cast<int>(num_tasks), [&](int task) {
     const size_t begin = static_cast<size_t>(task) * per_task;
-    SampleReader reader(schema, &(*arenas)[static_cast<size_t>(task)]);
+    SampleReader reader(schema, &(*arenas)[static_cast<size_t>(task)], most_bytes);
     for (size_t i = begin; i < std::min(begin + per_task, records.size()); ++i) {
       if (!cells->problems[i].empty()) continue;
       const int64_t rows = cells->first_row[i + 1] - cells->first_row[i];
       const RowCells row{cells->cells.data() + cells->first_row[i], static_cast<size_t>(cells->num_rows())};
-      if (!ReadRecord(schema, records[i], row, rows, &reader)) cells->problems[i] = reader.problem();
+      if (!ReadRecord(schema, records[i], row, rows, &reader)) {
+        cells->problems[i] = reader.problem();
+      } else if (is_batch && ParsedBytes(schema, row, rows, most_bytes) > most_bytes) {
+        cells->problems[i] = TooManyBytes(rows, most_bytes);
+      }
     }
   });
 }
@@ -263,13 +278,13 @@ void FillTexts(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
 
 }  // namespace
 
-ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, bool skip_bad) {
+ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, const ParseOptions& options) {
   ParsedBatch batch;
   Cells cells;
   std::vector<Arena> arenas;
-  PlaceRows(schema, records, &cells);
-  ReadCells(schema, records, &cells, &arenas);
-  LeaveOutBad(skip_bad, &cells, &batch);
+  PlaceRows(schema, records, options.max_parsed_bytes, &cells);
+  ReadCells(schema, records, options.max_parsed_bytes, &cells, &arenas);
+  LeaveOutBad(options.skip_bad, &cells, &batch);
   batch.rows = cells.num_good();
   Parts parts;
   for (const Column& column : schema.columns()) Sort(column, &parts);

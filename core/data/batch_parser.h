@@ -34,8 +34,14 @@ struct ParsedBatch {
 // At most this many problems are told in words; all are counted.
 inline constexpr size_t kMostProblems = 16;
 
-// Throws kDataLoss naming the record for the first bad one, unless `skip_bad`; kResourceExhausted for a batch that is
-// too large for memory, which hostile samples can ask for in a few bytes.
-ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, bool skip_bad);
+struct ParseOptions {
+  bool skip_bad = false;  // leave bad records out, instead of throwing for the first one
+  // What an ExampleBatch record may become in the batch, with a shared list in every row; one that is more is bad.
+  int64_t max_parsed_bytes = int64_t{1} << 27;
+};
+
+// Throws kDataLoss naming the record for the first bad one, unless bad ones are skipped; kResourceExhausted for a batch
+// that is too large for memory, which hostile samples can ask for in a few bytes.
+ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, const ParseOptions& options);
 
 }  // namespace monolith

@@ -57,6 +57,9 @@ inline Cell CellOf(CellKind kind, std::string_view bytes) {
   return cell;
 }
 
+// Whether two cells are views of the same bytes; those of equal bytes in two places are not.
+inline bool IsSame(const Cell& a, const Cell& b) { return a.bits == b.bits && a.size == b.size && a.kind == b.kind; }
+
 // Bytes that cells point to and no record has in one piece. Grows only; belongs to one thread.
 class Arena {
  public:
@@ -65,6 +68,9 @@ class Arena {
     owners_[kept.data()] = &kept;
     return kept;
   }
+
+  // From now on several cells point to these bytes: to lengthen one of them makes a copy.
+  void Share(std::string_view bytes) { owners_.erase(bytes.data()); }
 
   // `bytes` and then `more`. Takes over bytes that are its own and lengthens them in place, so that a list which comes
   // in n pieces costs no more than n.

@@ -22,15 +22,12 @@ int64_t SampleReader::BatchSize(std::string_view record) {
 bool SampleReader::ReadExampleBatch(std::string_view record, RowCells row, int64_t rows) {
   WireReader reader(record);
   next_ = 0;
+  joined_ = 0;
   while (reader.Next()) {
     if (reader.tag() == TagOf(1, WireType::kBytes) && !ReadFeatureList(reader.bytes(), row, rows)) return false;
   }
   if (!reader.ok()) return Refuse("not an ExampleBatch: its wire form is malformed");
-  if (!schema_.wants_line_id()) return true;
-  for (int64_t i = 0; i < rows; ++i) {
-    if (!ReadLineIdOf({row.first + i, row.stride}, {})) return false;
-  }
-  return true;
+  return !schema_.wants_line_id() || ReadLineIds(row, rows);
 }
 
 bool SampleReader::ReadFeatureList(std::string_view message, RowCells row, int64_t rows) {
@@ -49,26 +46,62 @@ bool SampleReader::ReadFeatureList(std::string_view message, RowCells row, int64
   }
   if (!reader.ok()) return Refuse("a NamedFeatureList is malformed");
   const int source = Find(name);
-  return source < 0 || StoreList(source, type == kShared, row, rows);
+  if (source < 0) return true;
+  // Without rows there are no cells, but the list is looked at all the same.
+  Cell* cells = rows == 0 ? nullptr : &row[source];
+  return type == kShared ? StoreShared(source, cells, rows) : StoreEntries(source, cells, rows);
 }
 
-bool SampleReader::StoreList(int source, bool is_shared, RowCells row, int64_t rows) {
-  if (is_shared && features_.empty()) return RefuseFeature(source, "is SHARED and holds nothing, expected one entry");
+bool SampleReader::StoreEntries(int source, Cell* cells, int64_t rows) {
   const auto entries = static_cast<int64_t>(features_.size());
-  if (!is_shared && entries != rows) {
+  if (entries != rows) {
     const std::string counts = std::to_string(entries) + " entries for a batch of " + std::to_string(rows) + " rows";
     return RefuseFeature(source, ("has " + counts).c_str());
   }
-  if (rows == 0) return true;
-  Cell* cells = &row[source];
-  Cell cell;
   for (int64_t i = 0; i < rows; ++i) {
-    if (!is_shared || i == 0) {
-      cell = {};
-      if (!ReadFeature(features_[static_cast<size_t>(i)], &cell))
-        return RefuseFeature(source, ("is malformed: " + problem_).c_str());
+    Cell cell;
+    if (!ReadFeature(features_[static_cast<size_t>(i)], &cell))
+      return RefuseFeature(source, ("is malformed: " + problem_).c_str());
+    if (!Store(source, cell, cells + i)) return false;
+  }
+  return true;
+}
+
+bool SampleReader::StoreShared(int source, Cell* cells, int64_t rows) {
+  if (features_.empty()) return RefuseFeature(source, "is SHARED and holds nothing, expected one entry");
+  Cell cell;
+  if (!ReadFeature(features_.front(), &cell)) return RefuseFeature(source, ("is malformed: " + problem_).c_str());
+  arena_->Share(cell.view());
+  Cell before;
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i > 0 && IsSame(cells[i], before)) {
+      cells[i] = cells[i - 1];
+      continue;
+    }
+    before = cells[i];
+    if (before.kind != CellKind::kAbsent) joined_ += before.size + cell.size;
+    if (joined_ > most_joined_) {
+      const std::string limit = std::to_string(most_joined_);
+      return RefuseFeature(source, ("is joined from lists of more than the " + limit +
+                                    " bytes that one record may become (max_parsed_bytes)")
+                                       .c_str());
     }
     if (!Store(source, cell, cells + i)) return false;
+    arena_->Share(cells[i].view());
+  }
+  return true;
+}
+
+bool SampleReader::ReadLineIds(RowCells row, int64_t rows) {
+  const int feature = schema_.line_id_feature();
+  for (int64_t i = 0; i < rows; ++i) {
+    const RowCells own{row.first + i, row.stride};
+    if (i == 0 || !IsSame(own[feature], (&own[feature])[-1])) {
+      if (!ReadLineIdOf(own, {})) return false;
+      continue;
+    }
+    // A LineId that all rows share is read once.
+    for (const auto& [number, found] : schema_.line_sources()) own[found.first] = (&own[found.first])[-1];
   }
   return true;
 }

@@ -4,6 +4,7 @@
 // them in the same order as a rule. The schema and the arena stay the caller's and outlive the cells.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,7 +25,10 @@ struct RowCells {
 
 class SampleReader {
  public:
-  SampleReader(const Schema& schema, Arena* arena) : schema_(schema), arena_(arena) {}
+  // `most_joined` bytes may be copied into the arena for the rows of one record, where a shared list is joined to what
+  // a row has already: the only place where more is kept than the record has.
+  SampleReader(const Schema& schema, Arena* arena, int64_t most_joined)
+      : schema_(schema), arena_(arena), most_joined_(most_joined) {}
 
   // Each fills the cells of a row, or returns false with problem() set when the bytes are no such message or a feature
   // has another type than its column takes. REQUIRES: the cells are absent.
@@ -57,13 +61,17 @@ class SampleReader {
   bool ReadTfEntry(std::string_view message, RowCells row);
   bool ReadTfFeature(std::string_view feature, Cell* cell);
   bool ReadFeatureList(std::string_view message, RowCells row, int64_t rows);
-  bool StoreList(int source, bool is_shared, RowCells row, int64_t rows);
+  bool StoreEntries(int source, Cell* cells, int64_t rows);
+  bool StoreShared(int source, Cell* cells, int64_t rows);
+  bool ReadLineIds(RowCells row, int64_t rows);
   bool ReadLineId(std::string_view message, RowCells row);
   // The LineId of a row: the reserved feature where it is there, else the typed field.
   bool ReadLineIdOf(RowCells row, const Cell& typed);
 
   const Schema& schema_;
   Arena* arena_;
+  int64_t most_joined_;
+  int64_t joined_ = 0;
   std::vector<Known> order_;
   size_t next_ = 0;
   std::vector<std::string_view> features_;

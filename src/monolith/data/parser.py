@@ -42,11 +42,14 @@ class Parser:
         columns: What the batch is made of.
         bad: Counts records that are no such samples, or whose features have another type than their column, and decides
             how many may be left out.
+        max_parsed_bytes: What one ``ExampleBatch`` may become in a batch, where a shared list stands in every row: 2 kB
+            that say 2^20 rows would be gigabytes. A record that would be more is a bad one. 128 MiB by default, of which
+            honest records need a few.
         source_key: Name of one more column, int64 [rows]: the data source of each sample, out of the lagrangex header
             in front of its record, or else out of the field `data_source_key` of the message; 0 where there is none.
 
     Raises:
-        ValueError: a name that is asked for twice, or no field of LineId.
+        ValueError: a name that is asked for twice, no field of LineId, or a limit below 1.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Parser:
         columns: Sequence[Column],
         *,
         bad: BadRecords | None = None,
+        max_parsed_bytes: int = 1 << 27,
         source_key: str | None = None,
     ) -> None:
         self.sample = SampleFormat.of(sample)
@@ -64,6 +68,9 @@ class Parser:
         self.source_key = source_key
         if source_key is not None and source_key in {column.name for column in self.columns}:
             raise ValueError(f"source_key: there is a column {source_key!r} already")
+        if max_parsed_bytes < 1:
+            raise ValueError(f"max_parsed_bytes must be >= 1, got {max_parsed_bytes}")
+        self.max_parsed_bytes = max_parsed_bytes
         self.bad = BadRecords() if bad is None else bad
         number = 4 if self.sample is SampleFormat.TF_EXAMPLE else self.sample.value
         self._schema = _core.SampleSchema(number, [column.core_columns() for column in self.columns])
@@ -77,10 +84,11 @@ class Parser:
             DataLossError: more records are bad than may be left out; names the first of them.
             ResourceExhaustedError: the batch would be too large for memory.
         """
+        limit = self.max_parsed_bytes
         if isinstance(records, Records):
-            parsed = self._schema.parse_spans(records.buffer, records.spans, skip_bad=True)
+            parsed = self._schema.parse_spans(records.buffer, records.spans, skip_bad=True, max_parsed_bytes=limit)
         else:
-            parsed = self._schema.parse_list(list(records), skip_bad=True)
+            parsed = self._schema.parse_list(list(records), skip_bad=True, max_parsed_bytes=limit)
         rows, *arrays, texts, bad_records, problems = parsed
         if len(bad_records):
             self._count_bad(records, bad_records.tolist(), problems)
