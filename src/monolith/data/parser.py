@@ -43,8 +43,8 @@ class Parser:
         bad: Counts records that are no such samples, or whose features have another type than their column, and decides
             how many may be left out.
         max_parsed_bytes: What one ``ExampleBatch`` may become in a batch, where a shared list stands in every row: 2 kB
-            that say 2^20 rows would be gigabytes. A record that would be more is a bad one. 128 MiB by default, of which
-            honest records need a few.
+            that say 2^20 rows would be gigabytes. A record that would be more is a bad one. 128 MiB by default; honest
+            records need a few of them.
         source_key: Name of one more column, int64 [rows]: the data source of each sample, out of the lagrangex header
             in front of its record, or else out of the field `data_source_key` of the message; 0 where there is none.
 

@@ -73,6 +73,43 @@ def test_files_of_any_number_of_workers_are_read() -> None:
         restore_pool(ItemPool(COLUMNS), folder, step=4)
 
 
+def write_shard(folder: Path, shard: int, items: dict[int, list[int]], step: int = 1) -> None:
+    messages = []
+    for channel, ids in items.items():
+        message = ChannelCache(channel_id=channel)
+        for id_ in ids:
+            columns = message.feature_datas.add(gid=id_, origin_cnt=id_, sample_cnt=1).feature_columns
+            columns.add(name="tags").feature.fid_v2_list.value.append(10 * id_)
+        messages.append(message.SerializeToString())
+    write_examples(folder / f"model.ckpt-{step}_item_pool_0_{shard}_1", messages, Framing.TFRECORD)
+
+
+def test_all_shards_of_a_worker_are_read(tmp_path: Path) -> None:
+    shards = [{1: [1, 2], 2: [5]}, {3: [7]}, {1: [3], 3: [8, 9]}]
+    for shard, items in enumerate(shards):
+        write_shard(tmp_path, shard, items)
+    write_shard(tmp_path, 12, {9: [9]}, step=11)  # of another step
+    pool = ItemPool(("tags",), LIMITS)
+    paths = restore_pool(pool, str(tmp_path), step=1)
+    assert paths == [f"{tmp_path}/model.ckpt-1_item_pool_0_{shard}_1" for shard in range(3)]
+    assert state_of(pool) == {
+        channel: (ids, ids, [1] * len(ids), [{"tags": [10 * id_]} for id_ in ids])
+        for channel, ids in {1: [1, 2, 3], 2: [5], 3: [7, 8, 9]}.items()
+    }
+
+
+def test_a_shard_that_is_lost_or_damaged_restores_nothing(tmp_path: Path) -> None:
+    write_shard(tmp_path, 0, {1: [1]})
+    write_shard(tmp_path, 2, {1: [3]})
+    pool = ItemPool(("tags",), LIMITS)
+    with pytest.raises(NotFoundError, match=r"step 1 lacks shard 1 of worker 0; there are \[0, 2\]"):
+        restore_pool(pool, str(tmp_path), step=1)
+    write_shard(tmp_path, 1, {1: [1]})
+    with pytest.raises(DataLossError, match="item_pool_0_0_1 and the 2 other shards: channel 1 has an item twice"):
+        restore_pool(pool, str(tmp_path), step=1)
+    assert len(pool) == 0
+
+
 def test_pools_of_instances_have_flat_ids(tmp_path: Path) -> None:
     message = ChannelCache(channel_id=3)
     message.feature_datas.add(gid=5, fids=[(5 << 54) | 1, (5 << 54) | 2, (7 << 54) | 3], origin_cnt=2, sample_cnt=1)

@@ -28,9 +28,10 @@ from monolith.ids import v1_to_v2
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from monolith.data.batch import ColumnValues
+    from monolith.data.operators.item_channel import Numbers
     from monolith.data.operators.item_pool import ItemPool
 
 __all__ = ["restore_pool", "save_pool"]
@@ -58,35 +59,66 @@ def save_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0, num_wo
     return path
 
 
-def restore_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0) -> str:
-    """Fills the pool from the file of this worker, or, where there were fewer, of worker ``worker mod number``.
+def restore_pool(pool: ItemPool, folder: str, *, step: int, worker: int = 0) -> list[str]:
+    """Fills the pool from the files of this worker, or, where there were fewer, of worker ``worker mod number``.
+
+    The original may write a pool in several shards; all of them are read, and the items of a channel that stands in
+    more than one are put together in the order of the shards. Nothing is restored unless everything can be read.
+
+    Returns:
+        The paths that were read.
 
     Raises:
-        NotFoundError: there is no file of this step.
+        NotFoundError: there is no file of this step, or not every shard.
         DataLossError: a file that is damaged, or that lacks a column of the pool.
     """
+    names = _shards_of(folder, step, worker)
+    paths = [posixpath.join(folder, name) for name in names]
+    channels: dict[int, ChannelCache] = {}
+    for path in paths:
+        for message in _channels_in(path):
+            channels.setdefault(message.channel_id, ChannelCache()).MergeFrom(message)
+    place = paths[0] if len(paths) == 1 else f"{paths[0]} and the {len(paths) - 1} other shards"
+    restored = [_channel_of(pool, message, place) for message in channels.values()]
+    for channel, ids, counts, features in restored:
+        pool.restore_channel(channel, ids, counts, features)
+    return paths
+
+
+def _shards_of(folder: str, step: int, worker: int) -> list[str]:
+    """Names of the files that hold the pool for this worker, in the order of their shards."""
     system, root = fsspec.core.url_to_fs(folder)
-    pattern = re.compile(rf"model\.ckpt-{step}_item_pool_(\d+)_0_(\d+)$")
+    pattern = re.compile(rf"model\.ckpt-{step}_item_pool_(\d+)_(\d+)_(\d+)$")
     names = [posixpath.basename(str(path)) for path in system.ls(root, detail=False)] if system.exists(root) else []
-    found = {int(match[1]): int(match[2]) for name in names if (match := pattern.search(name))}
+    matches = [match for name in names if (match := pattern.match(name))]
+    found = [(int(match[1]), int(match[2]), int(match[3]), match[0]) for match in matches]
     if not found:
         raise NotFoundError(f"{folder}: no item pool of step {step}; the files there are {sorted(names)[:10]}")
-    old_workers = max(found.values())
+    old_workers = max(number for _, _, number, _ in found)
     source = worker % old_workers
-    if source not in found:
+    shards = {shard: name for owner, shard, number, name in found if (owner, number) == (source, old_workers)}
+    if not shards:
         raise NotFoundError(f"{folder}: item pool of step {step} lacks the file of worker {source} of {old_workers}")
-    path = posixpath.join(folder, f"model.ckpt-{step}_item_pool_{source}_0_{found[source]}")
+    if lost := sorted(set(range(max(shards))) - set(shards)):
+        raise NotFoundError(
+            f"{folder}: item pool of step {step} lacks shard {lost[0]} of worker {source}; there are {sorted(shards)}"
+        )
+    return [shards[shard] for shard in sorted(shards)]
+
+
+def _channels_in(path: str) -> Iterator[ChannelCache]:
     with RecordReader(path, Framing.TFRECORD, max_record_bytes=_MAX_CHANNEL_BYTES) as reader:
         for record in reader:
             try:
-                message = ChannelCache.FromString(record)
+                yield ChannelCache.FromString(record)
             except DecodeError as error:
                 raise DataLossError(f"{path}: a record is no ChannelCache: {error}") from error
-            _restore_channel(pool, message, path)
-    return path
 
 
-def _restore_channel(pool: ItemPool, message: ChannelCache, path: str) -> None:
+def _channel_of(
+    pool: ItemPool, message: ChannelCache, path: str
+) -> tuple[int, Numbers, tuple[Numbers, Numbers], Batch]:
+    """What `ItemPool.restore_channel` takes."""
     datas = message.feature_datas
     ids = np.array([data.gid for data in datas], dtype=np.int64)
     if len(np.unique(ids)) != len(ids):
@@ -111,7 +143,7 @@ def _restore_channel(pool: ItemPool, message: ChannelCache, path: str) -> None:
             place = f"{path}: column {name!r} of channel {message.channel_id}"
             raise DataLossError(f"{place} must be of one kind, got {got}")
         columns[name] = _column([feature or Feature() for feature in features], str(kinds.pop()), f"{path}: {name!r}")
-    pool.restore_channel(message.channel_id, ids, counts, Batch(columns, num_rows=len(ids)))
+    return message.channel_id, ids, counts, Batch(columns, num_rows=len(ids))
 
 
 def _maker(name: str, values: ColumnValues) -> Callable[[Feature, int], None]:
