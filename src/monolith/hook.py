@@ -60,7 +60,10 @@ class LastStep(Protocol):
 
 
 class NamedLists(Protocol):
-    """What parts of a model leave for others under a name; `monolith.train.Collections` is one."""
+    """What parts of a model leave for others under a name; `monolith.train.Collections` is one.
+
+    What is added while a step runs stays until the next one begins; what was added before the first one stays.
+    """
 
     def add(self, names: str | Sequence[str], value: Any) -> None:
         """Appends `value` to one or several lists."""

@@ -48,7 +48,7 @@ class StepLoop:
         self.last: LastStep | None = None
         """What the step that ran last has returned, if that is a `LastStep` such as `monolith.train.StepResult`."""
         self.collections = Collections()
-        """What steps leave for hooks."""
+        """What the last step has left for hooks, and what was there before the first."""
         self.step_lock = threading.RLock()
         """Held while a step runs, hooks included."""
         self._hooks = list(hooks)
@@ -129,6 +129,7 @@ class StepLoop:
             running.append(executor.submit(call))
             return running[-1]
 
+        self.collections.begin_step()
         contexts = [StepContext(self) for _ in self._hooks]
         try:
             for hook, context in zip(self._hooks, contexts, strict=True):
@@ -138,6 +139,7 @@ class StepLoop:
             wait(running)
         for context in contexts:
             context.results = _each(context.results, lambda future: future.result())
+        self.collections.end_step()
         self.last = result if isinstance(result, LastStep) else None
         self._counted.global_step += 1
         for hook, context in zip(self._hooks, contexts, strict=True):

@@ -1,4 +1,8 @@
-"""What parts of a model leave for others under a name: losses, summaries, metrics."""
+"""What parts of a model leave for others under a name: losses, summaries, metrics.
+
+A model is called for every batch, so what it leaves belongs to that step and goes when the next one begins. What was
+added before the first step, by `Task.build` or by a hook that saw the session created, stays.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +23,53 @@ _log = logging.getLogger(__name__)
 
 
 class Collections:
-    """Named lists that grow. Used by the thread that steps.
+    """Named lists: what was added before the first step, then what the last step has left. For the thread that steps.
 
     >>> collections = Collections()
     >>> collections.add(["losses", "all"], 0.0)
     >>> collections.add("losses", [])
     >>> collections.get("losses"), collections.get("nothing")
     ([0.0], None)
+    >>> for step in (1, 2):
+    ...     collections.begin_step()
+    ...     collections.add("losses", step)
+    >>> collections.get("losses")
+    [0.0, 2]
     """
 
     def __init__(self) -> None:
-        self._lists: dict[str, list[Any]] = {}
+        self._lasting: dict[str, list[Any]] = {}
+        self._of_step: dict[str, list[Any]] | None = None
+        """None before the first step."""
+
+    def begin_step(self) -> None:
+        """Forgets what the step before has left."""
+        self._of_step = {}
+
+    def end_step(self) -> None:
+        """Lets go of the graphs of what this step has left; the values stay until the next one begins."""
+        for values in (self._of_step or {}).values():
+            values[:] = [each.detach() if isinstance(each, Tensor) else each for each in values]
 
     def add(self, names: str | Sequence[str], value: Any) -> None:
         """Appends `value` to one or several lists; numbers and texts always, anything else unless it is empty."""
         if not _is_worth_keeping(value):
             _log.info("value is %s, skip", value)
             return
+        lists = self._lasting if self._of_step is None else self._of_step
         for name in [names] if isinstance(names, str) else dict.fromkeys(names):
-            self._lists.setdefault(name, []).append(value)
+            lists.setdefault(name, []).append(value)
 
     def get(self, name: str) -> list[Any] | None:
         """The list of this name; None where nothing was added."""
-        found = self._lists.get(name)
-        return list(found) if found else None
+        found = [*self._lasting.get(name, ()), *(self._of_step or {}).get(name, ())]
+        return found or None
 
     def clear(self, name: str) -> None:
         """Empties the list of this name."""
-        self._lists.pop(name, None)
+        self._lasting.pop(name, None)
+        if self._of_step is not None:
+            self._of_step.pop(name, None)
 
 
 def add_to_collections(names: str | Sequence[str], value: Any) -> None:

@@ -19,7 +19,7 @@ from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
-from monolith.train.batch_time import time_of
+from monolith.train.batch_time import REQUEST_TIME, time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
 from monolith.train.refused_parameters import require_effective_parameters
@@ -93,7 +93,7 @@ class Session:
         self.mode: Mode = mode
         self.model_dir = model_dir
         self.collections = Collections()
-        """What parts of the model leave for others."""
+        """What parts of the model leave for others; of steps, what the last one has left."""
         self.last: StepResult | None = None
         """The step that ran last."""
         self._calls = HookCalls(hooks)
@@ -154,7 +154,7 @@ class Session:
             turn = self._make_turn(batch, position)
             if self.mode == "train":
                 self._pipeline.begin_step()
-            return self._calls.around(lambda: self._run(turn), self)
+            return self._around(turn)
 
     def run_next(self, feed: BatchFeed) -> StepResult:
         """One step on the next batch of a feed that `feed` made.
@@ -166,7 +166,7 @@ class Session:
             feed.wait()  # a silent input keeps nobody from saving
         with self.step_lock:
             turn = self._pipeline.next_batch(feed)
-            return self._calls.around(lambda: self._run(turn), self)
+            return self._around(turn)
 
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
@@ -262,6 +262,13 @@ class Session:
             optimizers = dict(made)
         return SessionState(model=model, optimizers=optimizers, schedules=self.task.schedules(optimizers))
 
+    def _around(self, turn: BatchTurn) -> StepResult:
+        """A step on a batch, with the hooks around it, which find what it leaves in the collections."""
+        self.collections.begin_step()
+        if turn.time:  # 0 stands for a time that a deterministic run does not know
+            self.collections.add(REQUEST_TIME, turn.time)
+        return self._calls.around(lambda: self._run(turn), self)
+
     def _run(self, turn: BatchTurn) -> StepResult:
         if self.mode == "train":
             self.last = self._step.train(turn)
@@ -269,6 +276,7 @@ class Session:
                 self.state.applied[turn.stamp.worker] = turn.stamp
         else:
             self.last = self._step.look(turn, self.mode)
+        self.collections.end_step()
         return self.last
 
     def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
