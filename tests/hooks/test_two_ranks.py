@@ -24,6 +24,9 @@ def free_port() -> int:
 def test_ranks_with_unequal_data_and_files_stop_at_the_same_step(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "stop_6").touch()
+    (tmp_path / "trainer_0").mkdir()
+    for name in ("dump_6", "stop_12"):
+        (tmp_path / "trainer_0" / name).touch()
     # What torchrun sets; without it there is one process less to wait for.
     variables = {
         **environment.starting_with(""),
@@ -49,4 +52,4 @@ def test_ranks_with_unequal_data_and_files_stop_at_the_same_step(tmp_path: Path)
             rank.communicate()
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    assert seen == [{"eof_step": 3, "stop_step": 6, "saves": True}] * 2
+    assert seen == [{"eof_step": 3, "stop_step": 6, "saves": True, "saved_steps": [6, 12]}] * 2

@@ -9,8 +9,17 @@ from typing import Any
 
 from monolith import collective
 from monolith.hooks import SecondOrStepTimerWithTideSetting, SyncTrainingForceDumpHook
-from monolith.testing import StepLoop
-from monolith.train import EofAwareTask, Spec, Task, Trainer, get_current_session
+from monolith.testing import ExampleTask, StepLoop
+from monolith.train import (
+    EofAwareTask,
+    MarkerFilesConfig,
+    SavingConfig,
+    Spec,
+    Task,
+    Trainer,
+    TrainerConfig,
+    get_current_session,
+)
 
 
 class Counting(Task):
@@ -24,6 +33,14 @@ class Counting(Task):
             get_current_session().state.global_step += 1
 
         return Spec(train_op=train_op)
+
+
+def steps_saved_by_a_trainer(model_dir: Path) -> list[int]:
+    """Each rank has a model directory of its own, as it has rows of its own; files are in that of rank 0."""
+    files = MarkerFilesConfig(dump_look_steps=3)
+    config = TrainerConfig(model_dir=str(model_dir), saving=SavingConfig(marker_files=files))
+    Trainer(ExampleTask(), config).train()
+    return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("model.ckpt-*.manifest"))
 
 
 def main(folder: Path) -> None:
@@ -41,6 +58,7 @@ def main(folder: Path) -> None:
         "eof_step": Trainer(EofAwareTask(Counting())).train().global_step,
         "stop_step": loop.global_step,
         "saves": saves,
+        "saved_steps": steps_saved_by_a_trainer(folder / f"trainer_{rank}"),
     }
     (folder / f"{rank}.json").write_text(json.dumps(seen))
     collective.shutdown()

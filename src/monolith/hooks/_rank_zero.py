@@ -9,13 +9,22 @@ import torch
 
 from monolith import collective
 from monolith.errors import OpError
+from monolith.hook import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["agree"]
+__all__ = ["AgreeingHook", "agree"]
 
 _log = logging.getLogger(__name__)
+
+
+class AgreeingHook(Hook):
+    """Base of hooks that look by the eyes of rank 0."""
+
+    def begin(self) -> None:
+        """Joins the run of the launcher, if nobody has: a run without one is a run of one rank."""
+        collective.init()
 
 
 def agree(look: Callable[[], Sequence[int]], otherwise: Sequence[int]) -> list[int]:

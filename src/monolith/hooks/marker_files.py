@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from monolith.clock import SystemClock
 from monolith.files import exists, join
-from monolith.hook import Hook
-from monolith.hooks._rank_zero import agree
+from monolith.hooks._rank_zero import AgreeingHook, agree
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -44,7 +43,7 @@ class SwitchedTimer(Protocol):
         ...
 
 
-class SyncTrainingForceDumpHook(Hook):
+class SyncTrainingForceDumpHook(AgreeingHook):
     """Saves at step n if there is a file ``dump_<n>``; saves and stops if there is ``stop_<n>``.
 
     Otherwise the timer is enabled from 18:00 to 20:00 UTC only.
@@ -87,7 +86,7 @@ class SyncTrainingForceDumpHook(Hook):
         return (*map(int, found), int(hour in SAVING_HOURS))  # type: ignore[return-value]
 
 
-class SyncTrainingSaverControlHook(Hook):
+class SyncTrainingSaverControlHook(AgreeingHook):
     """Lets a timer be due only while there is a file ``ONLINE``.
 
     Args:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from monolith.cluster import text_files
 from monolith.files import join
-from monolith.hook import Hook
-from monolith.hooks._rank_zero import agree
+from monolith.hooks._rank_zero import AgreeingHook, agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +35,7 @@ def newest_request_time(session: HookedSession) -> int | None:
     return int(times.max()) if times.numel() else None
 
 
-class ReqTimeControlDumpHook(Hook):
+class ReqTimeControlDumpHook(AgreeingHook):
     """Saves and stops when the request time of the data has reached the number in a file ``limit_req_time``.
 
     Args:

@@ -36,6 +36,7 @@ from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
     ControlConfig,
+    MarkerFilesConfig,
     PipelineConfig,
     ReportingConfig,
     RestoringConfig,
@@ -56,6 +57,7 @@ __all__ = [
     "ExportMode",
     "InputOptions",
     "InstantiableParams",
+    "MarkerFilesConfig",
     "Mode",
     "Origin",
     "Params",

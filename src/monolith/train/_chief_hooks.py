@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
+from monolith.clock import SystemClock
 from monolith.cluster import BarrierOp
 from monolith.files import join
 from monolith.hook import Hook
@@ -20,9 +21,12 @@ from monolith.hooks.step_timing import StepCounterHook
 from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
 from monolith.train._evaluation import Evaluation
+from monolith.train._marker_hooks import marker_hooks, on_demand_timer
 
 if TYPE_CHECKING:
+    from monolith.clock import Clock
     from monolith.hook import HookedSession, StepContext
+    from monolith.hooks.timer import SecondOrStepTimer
     from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
 __all__ = ["chief_hooks", "eviction_hooks", "report_hooks"]
@@ -33,13 +37,17 @@ DENSE_ONLY = "dense_only"
 """The folder of checkpoints without tables, in the model directory."""
 
 
-def chief_hooks(config: TrainerConfig, saver: Saver | None, *, model_name: str) -> list[Hook]:
-    """Saver, dense-only saver, controller and profiler, then metrics."""
+def chief_hooks(
+    config: TrainerConfig, saver: Saver | None, *, model_name: str, clock: Clock | None = None
+) -> list[Hook]:
+    """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
     if saver is not None and config.model_dir is not None:
         # Before the saver, so that a model whose loss is no number any more is not saved.
         hooks.append(NanTensorHook())
-        saving = _saving_hooks(config.saving, saver, config.model_dir)
+        timers = _timer(config.saving), _dense_timer(config.saving)
+        hooks += marker_hooks(config, *timers, clock=clock or SystemClock())
+        saving = _saving_hooks(config.saving, saver, *timers)
         hooks += saving
         if config.control is not None:
             hooks.append(_server_hook(config.control, config.model_dir, saving[0]))
@@ -85,24 +93,26 @@ def _server_hook(control: ControlConfig, model_dir: str, saver_hook: NoFirstSave
     return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
 
 
-def _saving_hooks(saving: SavingConfig, saver: Saver, model_dir: str) -> list[NoFirstSaveCheckpointSaverHook]:
+def _saving_hooks(
+    saving: SavingConfig, saver: Saver, timer: SecondOrStepTimer | None, dense_timer: SecondOrStepTimer | None
+) -> list[NoFirstSaveCheckpointSaverHook]:
     listeners = [EvictAfterSave()] if saving.evict_after else []
-    full = NoFirstSaveCheckpointSaverHook(saver, timer=_timer(saving), listeners=listeners)
-    if saving.dense_every_steps is None and saving.dense_every_seconds is None:
+    full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners)
+    if dense_timer is None:
         return [full]
-    dense_saver = Saver(join(model_dir, DENSE_ONLY), max_to_keep=saving.max_to_keep, dense_only=True)
-    dense = NoFirstSaveCheckpointSaverHook(
-        dense_saver,
-        save_secs=saving.dense_every_seconds,
-        save_steps=saving.dense_every_steps,
-        full_saver_hook=full,
-    )
-    return [full, dense]
+    dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), max_to_keep=saving.max_to_keep, dense_only=True)
+    return [full, NoFirstSaveCheckpointSaverHook(dense_saver, timer=dense_timer, full_saver_hook=full)]
+
+
+def _dense_timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
+    if saving.dense_every_steps is None and saving.dense_every_seconds is None:
+        return None
+    return SecondOrStepTimerWithTideSetting(saving.dense_every_seconds, saving.dense_every_steps)
 
 
 def _timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
     if saving.every_seconds is None and saving.every_steps is None:
-        return None
+        return None if saving.marker_files is None else on_demand_timer()
     window = saving.tide_window
     if window is None:
         return SecondOrStepTimerWithTideSetting(saving.every_seconds, saving.every_steps)

@@ -25,6 +25,7 @@ from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
+from monolith.train._marker_hooks import marker_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import preemption_errors
 from monolith.train.refused_parameters import require_effective_parameters
@@ -185,8 +186,10 @@ class Trainer:
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
         chief: list[Hook] = []
         if self.config.worker_index == 0:
-            chief += chief_hooks(self.config, saver, model_name=self._model_name)
+            chief += chief_hooks(self.config, saver, model_name=self._model_name, clock=self._clock)
             chief += self.task.training_chief_hooks()
+        else:
+            chief += marker_hooks(self.config, clock=self._clock)
         user = [*self._hooks, *hooks, *report_hooks(self.config)]
         first = eviction_hooks(self.config.tables)  # a checkpoint of the same step holds what they leave
         return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]

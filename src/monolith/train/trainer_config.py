@@ -13,6 +13,7 @@ from monolith.train.input_options import InputOptions
 
 __all__ = [
     "ControlConfig",
+    "MarkerFilesConfig",
     "PipelineConfig",
     "ReportingConfig",
     "RestoringConfig",
@@ -20,6 +21,27 @@ __all__ = [
     "TablesConfig",
     "TrainerConfig",
 ]
+
+
+@config
+class MarkerFilesConfig(Config):
+    """Files that somebody puts into the model directory to save and stop a run; see ``docs/how-to/hooks.md``.
+
+    Under a launcher rank 0 looks, and all ranks save and stop at the same step.
+    """
+
+    dump_look_steps: int | None = 100
+    """Steps from one look for ``dump_<step>`` and ``stop_<step>`` to the next; the interval of the checkpoints then
+    holds from 18:00 to 20:00 UTC only. None: they are not looked for."""
+    limit_look_steps: int | None = 1000
+    """The same for ``limit_req_time``, the request time at which to save and stop."""
+    online_look_steps: int | None = None
+    """The same for ``ONLINE``, the file that checkpoints without tables need."""
+
+    def __post_init__(self) -> None:
+        for name in ("dump_look_steps", "limit_look_steps", "online_look_steps"):
+            if getattr(self, name) is not None:
+                require_at_least(self, 1, name)
 
 
 @config
@@ -42,6 +64,8 @@ class SavingConfig(CheckpointOptions):
     """When cheap machines are there."""
     tide_every_seconds: float | None = None
     """Seconds between checkpoints outside of that window."""
+    marker_files: MarkerFilesConfig | None = None
+    """Save and stop by files in the model directory, too; None: they are not looked for."""
 
     def __post_init__(self) -> None:
         for steps, seconds in (("every_steps", "every_seconds"), ("dense_every_steps", "dense_every_seconds")):
@@ -57,10 +81,19 @@ class SavingConfig(CheckpointOptions):
             raise ValueError("SavingConfig: tide_window and tide_every_seconds belong together; give both or neither")
         if self.tide_window is not None and self.every_steps is None and self.every_seconds is None:
             raise ValueError("SavingConfig: a tide window needs an interval for when it is open; give every_seconds")
+        if self.marker_files is not None and self.marker_files.online_look_steps is not None:
+            self._require_dense_interval()
         if self.max_to_keep is not None:
             require_at_least(self, 1, "max_to_keep")
         if self.keep_every_hours is not None:
             require_positive(self, "keep_every_hours")
+
+    def _require_dense_interval(self) -> None:
+        if self.dense_every_steps is None and self.dense_every_seconds is None:
+            raise ValueError(
+                "SavingConfig: marker_files.online_look_steps is about checkpoints without tables, of which there are"
+                " none; give dense_every_steps or dense_every_seconds"
+            )
 
 
 @config
@@ -180,6 +213,8 @@ class TrainerConfig(Config):
                 "TrainerConfig: a deterministic run removes expired rows at fixed steps, got"
                 f" tables.evict_every_seconds={self.tables.evict_every_seconds}; give tables.evict_every_steps"
             )
+        if self.saving.marker_files is not None and self.model_dir is None:
+            raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
         if self.worker_index >= self.num_workers:
             raise ValueError(
                 f"TrainerConfig: worker_index must be below num_workers ({self.num_workers}), got {self.worker_index}"

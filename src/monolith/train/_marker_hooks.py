@@ -1,0 +1,50 @@
+"""Saves and stops of a trainer by files in its model directory, as `MarkerFilesConfig` says."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
+from monolith.hooks.request_time import ReqTimeControlDumpHook
+from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+    from monolith.hook import Hook
+    from monolith.hooks.marker_files import SwitchedTimer
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["marker_hooks", "on_demand_timer"]
+
+
+def on_demand_timer() -> SecondOrStepTimerWithTideSetting:
+    """A timer that is due when somebody makes it, and never by itself."""
+    return SecondOrStepTimerWithTideSetting(every_steps=sys.maxsize)
+
+
+def marker_hooks(
+    config: TrainerConfig, full: SwitchedTimer | None = None, dense: SwitchedTimer | None = None, *, clock: Clock
+) -> list[Hook]:
+    """Those that look for files. They come before the savers, which then save at the very step.
+
+    Every rank has them, also one that does not save: the ranks make the same calls, and stop together.
+
+    Args:
+        config: What is looked for, and where.
+        full: When whole checkpoints are saved; None where this process saves none.
+        dense: The same of those without tables.
+        clock: What hour it is.
+    """
+    files, model_dir = config.saving.marker_files, config.model_dir
+    if files is None or model_dir is None:
+        return []
+    full, dense = full or on_demand_timer(), dense or on_demand_timer()
+    hooks: list[Hook] = []
+    if files.dump_look_steps is not None:
+        hooks.append(SyncTrainingForceDumpHook(model_dir, full, step_interval=files.dump_look_steps, clock=clock))
+    if files.online_look_steps is not None:
+        hooks.append(SyncTrainingSaverControlHook(model_dir, dense, step_interval=files.online_look_steps))
+    if files.limit_look_steps is not None:
+        hooks.append(ReqTimeControlDumpHook(model_dir, full, step_interval=files.limit_look_steps))
+    return hooks
