@@ -71,11 +71,46 @@ def test_hook_helper() -> None:
     assert (off.training_hooks, off.training_chief_hooks) == ((), ())
     alone = TrainingHooksHelper(True, 1)
     assert (alone.training_hooks, alone.training_chief_hooks) == ((), ())
-    chief, worker = (TrainingHooksHelper(True, 2, worker_idx=index) for index in (0, 1))
+    flags = InProcessFlags(2)
+    chief, worker = (TrainingHooksHelper(True, 2, index, 60, flags=flags) for index in (0, 1))
     assert [type(hook) for hook in (*chief.training_hooks, *chief.training_chief_hooks)] == [ChiefSyncHook]
     assert [type(hook) for hook in (*worker.training_hooks, *worker.training_chief_hooks)] == [WorkerSyncHook]
     with pytest.raises(ValueError, match=r"worker_idx must be in \[0, 2\), got 2"):
         TrainingHooksHelper(True, 2, worker_idx=2)
+
+
+@pytest.mark.parametrize("worker_idx", [0, 1])
+def test_workers_that_could_never_hear_of_each_other_are_refused(worker_idx: int) -> None:
+    """A worker with flags of its own would wait for ever, a chief end before its workers."""
+    with pytest.raises(ValueError, match=rf"worker {worker_idx} of 2 .* got no flags .*InProcessFlags\(num_workers\)"):
+        TrainingHooksHelper(True, 2, worker_idx)
+    with pytest.raises(ValueError, match=r"a worker needs flags that the chief changes, got none.*InProcessFlags"):
+        SyncHelper(2, False)
+    assert SyncHelper(2, False, flags=InProcessFlags(2)).get_alive_workers() == []
+    assert TrainingHooksHelper(False, 2, worker_idx).training_hooks == ()
+
+
+def test_the_arguments_have_the_order_that_users_know() -> None:
+    flags, clock = InProcessFlags(2), FakeClock()
+    helper = SyncHelper(2, True, flags=flags)
+    helper.start_worker(1)
+    (hook,) = TrainingHooksHelper(True, 2, 0, 7, flags=flags).training_chief_hooks
+    assert isinstance(hook, ChiefSyncHook)
+    ChiefSyncHook(helper, 7, clock=clock).end(FakeSession())
+    assert clock.monotonic() == 7
+    assert hook.timeout_seconds == 7
+    (hook,) = TrainingHooksHelper(True, 2, flags=flags).training_chief_hooks
+    assert isinstance(hook, ChiefSyncHook)
+    assert hook.timeout_seconds == 1800
+
+
+def test_a_worker_says_once_a_minute_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    session = FakeSession()
+    clock = SleepCalls(lambda: session.request_stop() if clock.monotonic() >= 121 else None)
+    with caplog.at_level(logging.INFO):
+        WorkerSyncHook(1, SyncHelper(2), clock=clock).after_create_session(session)
+    assert clock.sleeps == [1.0] * 121
+    assert caplog.messages == ["worker 1 waits until the chief has restored the model"] * 3
 
 
 def test_helpers_of_several_workers_share_flags() -> None:

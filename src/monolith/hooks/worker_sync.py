@@ -28,6 +28,12 @@ LOG_EVERY_SECONDS = 60.0
 CHIEF_TIMEOUT_SECONDS = 1800.0
 
 
+_WHERE_FLAGS_ARE = (
+    "Give all of them the same `flags`, as InProcessFlags(num_workers) for threads; flags of several processes are not"
+    " there yet"
+)
+
+
 class SharedFlags(Protocol):
     """A flag per worker that all of them see; any thread, later any process, may call it."""
 
@@ -72,12 +78,18 @@ class SyncHelper:
 
     Args:
         num_workers: Workers of the job, the chief among them.
+        is_chief: Whether this one is the chief's, which may make the flags; workers are given them, or share it.
         flags: Where the flags live; by default in this process, and then all workers share this helper.
     """
 
-    def __init__(self, num_workers: int, *, flags: SharedFlags | None = None) -> None:
+    def __init__(self, num_workers: int, is_chief: bool = True, *, flags: SharedFlags | None = None) -> None:
         if num_workers < 1:
             raise ValueError(f"SyncHelper: num_workers counts the chief and must be >= 1, got {num_workers}")
+        if not is_chief and flags is None:
+            raise ValueError(
+                "SyncHelper: a worker needs flags that the chief changes, got none; with flags of its own it would wait"
+                f" for ever. {_WHERE_FLAGS_ARE}"
+            )
         self._flags = InProcessFlags(num_workers) if flags is None else flags
         if len(self._flags) != num_workers:
             raise ValueError(f"SyncHelper: expected a flag for each of {num_workers} workers, got {len(self._flags)}")
@@ -124,12 +136,12 @@ class ChiefSyncHook(Hook):
     def __init__(
         self,
         sync_helper: SyncHelper,
-        *,
         timeout_seconds: float = CHIEF_TIMEOUT_SECONDS,
+        *,
         clock: Clock | None = None,
     ) -> None:
         self._helper = sync_helper
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._clock = clock or SystemClock()
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
@@ -138,12 +150,12 @@ class ChiefSyncHook(Hook):
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
         """Waits until no worker is alive, looking every second."""
-        deadline = self._clock.monotonic() + self._timeout_seconds
+        deadline = self._clock.monotonic() + self.timeout_seconds
         next_line = self._clock.monotonic()
         while alive := self._helper.get_alive_workers():
             now = self._clock.monotonic()
             if now >= deadline:
-                _log.warning("ending without workers %s, alive after %g s", alive, self._timeout_seconds)
+                _log.warning("ending without workers %s, alive after %g s", alive, self.timeout_seconds)
                 return
             if now >= next_line:
                 _log.info("waiting for workers %s to end", alive)
@@ -190,16 +202,19 @@ class TrainingHooksHelper:
         num_workers: Workers of the job, the chief among them.
         worker_idx: Which one this is; 0 is the chief.
         chief_timeout_seconds: How long the chief waits for the others at the end.
-        flags: Where the flags live, shared by the helpers of all workers; None makes some for this one alone.
+        flags: Where the flags live, shared by the helpers of all workers; a job of several needs them.
+
+    Raises:
+        ValueError: several workers are to be in step and there are no flags: they would never hear of each other.
     """
 
     def __init__(
         self,
         enable_sync: bool,
         num_workers: int,
-        *,
         worker_idx: int = 0,
         chief_timeout_seconds: float = CHIEF_TIMEOUT_SECONDS,
+        *,
         flags: SharedFlags | None = None,
     ) -> None:
         if not 0 <= worker_idx < num_workers:
@@ -208,9 +223,14 @@ class TrainingHooksHelper:
         self._chief_hooks: tuple[Hook, ...] = ()
         if not enable_sync or num_workers == 1:
             return
-        helper = SyncHelper(num_workers, flags=flags)
+        if flags is None:
+            raise ValueError(
+                f"TrainingHooksHelper: worker {worker_idx} of {num_workers} is to begin and end with the others, and"
+                f" got no flags to hear of them by. {_WHERE_FLAGS_ARE}; with enable_sync=False each one is on its own"
+            )
+        helper = SyncHelper(num_workers, worker_idx == 0, flags=flags)
         if worker_idx == 0:
-            self._chief_hooks = (ChiefSyncHook(helper, timeout_seconds=chief_timeout_seconds),)
+            self._chief_hooks = (ChiefSyncHook(helper, chief_timeout_seconds),)
         else:
             self._hooks = (WorkerSyncHook(worker_idx, helper),)
 
