@@ -81,6 +81,8 @@ class ConsulAgent:
         """Ports of services that are accepted and never shown."""
         self.refuse_with: int | None = None
         """The status of every answer, if all calls are to fail."""
+        self.lookups_say: str | None = None
+        """What lookups are answered with status 200, if it is not what they asked for."""
         self._server: _TcpServer | _UnixServer | None = None
         self._thread: threading.Thread | None = None
 
@@ -128,6 +130,8 @@ class ConsulAgent:
                 return self.refuse_with, "no"
             url = urlsplit(request.path)
             parts = [unquote(part) for part in url.path.strip("/").split("/")]
+            if self.lookups_say is not None and parts[1] in {"lookup", "health"}:
+                return 200, self.lookups_say
             return self._route(request, parts, parse_qs(url.query))
 
     def _route(self, request: Request, parts: list[str], query: dict[str, list[str]]) -> tuple[int, Any]:

@@ -21,7 +21,7 @@ from monolith.cluster import (
     text_files,
 )
 from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscovery, StaticServiceDiscovery
-from monolith.errors import DeadlineExceededError, FailedPreconditionError
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 from monolith.observe import process_recorder
 from monolith.testing import FakeClock
 
@@ -102,14 +102,22 @@ def test_a_chief_alone_needs_nobody() -> None:
     assert task == {"type": "chief", "index": 0}
 
 
-def test_a_service_that_fails_for_a_while_is_asked_again(clock: FakeClock) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionRefusedError("consul is down"), UnavailableError("busy"), ValueError("no JSON"), KeyError("Port")],
+)
+def test_a_service_that_fails_for_a_while_is_asked_again(
+    clock: FakeClock, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     def recovering(name: str, now: float) -> dict[int, str]:
         if now < 60:
-            raise ConnectionRefusedError("consul is down")
+            raise error
         return dict(enumerate(PS))
 
     assert get_training_cluster(Unfolding(clock, recovering), request(), clock=clock).cluster["ps"] == PS[:2]
     assert clock.monotonic() == 60
+    assert caplog.messages[0] == f"training cluster: 0 of 2 ps after 0 s, discovery failed: {error!r}"
+    assert len(caplog.messages) == 12
 
 
 def test_without_a_limit_the_wait_has_no_end(clock: FakeClock) -> None:
@@ -127,7 +135,10 @@ def test_a_limit_ends_the_wait_with_what_was_found(clock: FakeClock) -> None:
     def down(name: str, now: float) -> dict[int, str]:
         raise ConnectionRefusedError("consul is down")
 
-    with pytest.raises(DeadlineExceededError, match="found 0 of 1 worker in 0 s, last error: consul is down"):
+    with pytest.raises(
+        DeadlineExceededError,
+        match=r"found 0 of 1 worker in 0 s, last error: ConnectionRefusedError\('consul is down'\)",
+    ):
         get_training_cluster(Unfolding(clock, down), request(1), timeout_seconds=0, clock=clock)
 
 

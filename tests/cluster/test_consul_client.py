@@ -14,6 +14,7 @@ import pytest
 from consul_agent import ConsulAgent
 from discovery_backends import eventually
 from monolith.cluster.discovery import Client, ConsulException, StockClient, UnixHTTPConnection, consul_client
+from monolith.cluster.discovery.heartbeat import Heartbeat
 from monolith.errors import UnavailableError
 from monolith.testing import FakeClock
 
@@ -252,6 +253,45 @@ def test_an_answer_that_breaks_off_is_a_connection_error() -> None:
         with pytest.raises(ConnectionError, match="broken answer to GET"):
             Client("127.0.0.1", server.getsockname()[1]).lookup("job")
         thread.join()
+
+
+@pytest.mark.parametrize("client_class", [Client, StockClient])
+@pytest.mark.parametrize("answer", ["", "<html>busy</html>", "[", "null", '{"error": 1}', "[1]", '"[]"'])
+def test_an_answer_that_is_no_list_of_instances_is_a_connection_error(
+    agent: ConsulAgent, connect: Connect, client_class: type[Client], answer: str
+) -> None:
+    client = connect(client_class)
+    agent.lookups_say = answer
+    with pytest.raises(
+        ConnectionError, match=r"broken answer to lookup job: expected a JSON list of objects, got "
+    ) as e:
+        client.lookup("job", cachetime=10)
+    assert repr(answer) in str(e.value)
+    agent.lookups_say = None
+    assert client.lookup("job", cachetime=10) == [], "a broken answer is not kept"
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a bug"), ValueError("no JSON"), RuntimeError("odd"), KeyError("Port")]
+)
+def test_a_heart_goes_on_beating_whatever_a_beat_raises(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    beats, enough = 0, threading.Event()
+
+    def beat() -> bool:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            enough.set()
+        if beats % 2:
+            raise error
+        return True
+
+    heartbeat = Heartbeat(beat, lambda: False, name="job-1")
+    heartbeat.start(0.001, 0.001)
+    assert enough.wait(20)
+    assert heartbeat.is_beating()
+    heartbeat.stop()
+    assert f"heartbeat of job-1 failed, next in 0.0 s: {error!r}" in caplog.text
 
 
 def test_where_the_agent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from consul_agent import ConsulAgent
 from discovery_backends import eventually
-from monolith.cluster.discovery import Client, ConsulException, ConsulServiceDiscovery, deregister_all
+from monolith.cluster.discovery import Client, ConsulException, ConsulServiceDiscovery, StockClient, deregister_all
 from monolith.cluster.retry import retry_with_socket_error
 from monolith.testing import FakeClock
 
@@ -60,6 +61,39 @@ def test_a_dead_agent_is_tried_five_times(agent: ConsulAgent, make: Make, clock:
     with pytest.raises(ConnectionRefusedError):
         discovery.query("ps")
     assert 0 < clock.monotonic() < 4 * 5.0
+
+
+def test_a_service_is_told_again_behind_an_answer_that_is_no_json(agent: ConsulAgent, make: Make) -> None:
+    """The agent restarts, forgets the service, and for a while says that it is busy where it should list instances."""
+    client = Client(agent.host, agent.port, heartbeat_seconds=0.01, retry_seconds=0.01)
+    discovery = make(client=client)
+    discovery.register("ps", 0, "127.0.0.1:1001")
+    agent.lookups_say = "<html>busy</html>"
+    agent.stop()
+    agent.requests.clear()
+    agent.start()
+    eventually(lambda: len([path for path in agent.paths("GET") if "lookup" in path]) > 1, "it asks more than once")
+    assert agent.services == {}
+    agent.lookups_say = None
+    eventually(lambda: discovery.query("ps") == {0: "127.0.0.1:1001"}, "registered again")
+    assert client.keeps_alive("job-uuid", 1001)
+
+
+def test_entries_of_another_shape_are_left_out(agent: ConsulAgent, make: Make) -> None:
+    whole = {"Port": 1, "Tags": {"name": "ps", "index": "0", "ip": "10.0.0.1"}}
+    odd: list[dict[str, Any]] = [
+        {},
+        {"Port": None, "Tags": whole["Tags"]},
+        {"Port": "http", "Tags": whole["Tags"]},
+        {"Port": 1, "Tags": ["name:ps", "index:0"]},
+        {"Port": 1, "Tags": {"name": "ps", "index": "first", "ip": "10.0.0.1"}},
+    ]
+    agent.lookups_say = json.dumps([*odd, whole])
+    assert make().query_all() == {"ps": {0: "10.0.0.1:1"}}
+    client = StockClient(agent.host, agent.port)
+    agent.lookups_say = json.dumps([{}, {"Service": []}, {"Service": {"Port": 1, "Tags": [3, "no colon"]}}])
+    assert [entry["Port"] for entry in client.lookup("job-uuid")] == [None, None, 1]
+    assert make(client=client).query_all() == {}
 
 
 def test_a_call_is_tried_until_it_works(clock: FakeClock) -> None:

@@ -83,6 +83,31 @@ def test_what_was_changed_by_hand_is_repaired(make: Make, operator: Any, path: s
     eventually(lambda: discovery.query("ps") == {0: "10.0.0.1:1001"}, "and seen")
 
 
+@pytest.mark.parametrize("error", [KazooTimeoutError("slow"), ValueError("a bug")])
+def test_the_thread_outlives_what_a_chore_raises(
+    make: Make, operator: Any, path: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discovery = make(period_seconds=0.02)
+    discovery.register("ps", 0, "10.0.0.1:1001")
+    failures = {"create": threading.Semaphore(0), "get_children": threading.Semaphore(0)}
+
+    def failing(name: str) -> Callable[..., None]:
+        def fail(*args: Any, **options: Any) -> None:
+            failures[name].release()
+            raise error
+
+        return fail
+
+    with monkeypatch.context() as patch:
+        for name in failures:
+            patch.setattr(discovery._client, name, failing(name))
+        operator.create(path.replace("ps.0", "ps.1"), b"10.0.0.2:1")  # the watch asks for a refresh
+        assert all(failed.acquire(timeout=20) for failed in failures.values() for _ in range(2))
+    operator.delete(path)
+    eventually(lambda: operator.exists(path) is not None, "the node is made again")
+    eventually(lambda: len(discovery.query("ps")) == 2, "and both are seen")
+
+
 def test_a_session_that_ended_registers_again(make: Make, zookeeper: ZooKeeperServer, operator: Any, path: str) -> None:
     discovery = make()
     discovery.register("ps", 0, "10.0.0.1:1001")

@@ -39,6 +39,23 @@ def test_a_thread_beats_and_ends_with_the_session_also_by_an_error() -> None:
         loop.run(lambda: [beats.acquire(timeout=20) for _ in range(4)] and 1 // 0)
 
 
+def test_a_beat_that_fails_does_not_end_the_beating(caplog: pytest.LogCaptureFixture) -> None:
+    beats = threading.Semaphore(0)
+
+    class Failing(MetricClient):
+        calls = 0
+
+        def emit_store(self, name: str, value: float, tags: object = None) -> None:
+            self.calls += 1
+            beats.release()
+            if self.calls == 2:
+                raise ValueError("kind of the metric changed")
+
+    with StepLoop([HeartbeatHook(metrics=Failing("m"), every_secs=0.01)]):
+        assert all(beats.acquire(timeout=20) for _ in range(4))
+    assert "cannot emit the heartbeat of training, next in 0.01 s: ValueError('kind" in caplog.text
+
+
 def test_every_thirty_seconds_by_default() -> None:
     assert HeartbeatHook()._every_secs == 30
     with pytest.raises(ValueError, match="every_secs must be > 0, got 0"):

@@ -11,6 +11,7 @@ import pytest
 
 from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup
+from monolith.tables._background_eviction import BackgroundEviction
 
 DAY = 86400
 
@@ -161,6 +162,23 @@ def test_the_thread_ends_with_its_table() -> None:
     del table
     assert alive() is None
     wait_until(lambda: not eviction.is_running())
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), UnavailableError("no rows")])
+def test_stopping_raises_whatever_ended_the_thread(error: Exception) -> None:
+    class Core:
+        def evict(self, table: int, now: int) -> int:
+            raise error
+
+    class Group:
+        names = ("a",)
+        core = Core()
+
+    group = Group()
+    eviction = BackgroundEviction(group, every_seconds=0.001)  # type: ignore[arg-type]
+    wait_until(lambda: not eviction.is_running())
+    with pytest.raises(type(error), match=str(error)):
+        eviction.stop()
 
 
 def test_stopping_says_when_an_eviction_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:

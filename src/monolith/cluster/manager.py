@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from monolith.clock import SystemClock
 from monolith.cluster.ps_file import fetch_ps_cluster_from_file, get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.cluster.training_cluster import ClusterRequest, TrainingCluster, assemble, choose_ps
-from monolith.errors import DeadlineExceededError, OpError
+from monolith.errors import DeadlineExceededError
 from monolith.observe import MetricClient
 
 if TYPE_CHECKING:
@@ -129,21 +129,22 @@ class _Poll:
             found: dict[int, str] = {}
             try:
                 found = self._discovery.query(role)
-            except (OSError, OpError) as err:  # the service may come back
+            except Exception as err:  # noqa: BLE001 - the service may come back, whatever it answers until then
                 error = err
             if error is None and (chosen := choose(found)) is not None:
                 return chosen
             waited = self.clock.monotonic() - begin
             missing = Incomplete(role, len(found), num_needed, error, waited)
-            _log.info("training cluster: %d of %d %s after %.0f s%s", *_progress(missing))
+            level = logging.INFO if error is None else logging.WARNING
+            _log.log(level, "training cluster: %d of %d %s after %.0f s%s", *_progress(missing))
             if self._timeout_seconds is not None and waited >= self._timeout_seconds:
                 raise DeadlineExceededError(
                     f"training cluster: found {len(found)} of {num_needed} {role} in {waited:.0f} s"
-                    + (f", last error: {error}" if error else "")
+                    + (f", last error: {error!r}" if error else "")
                 )
             self._failure_handler(missing)
 
 
 def _progress(missing: Incomplete) -> tuple[object, ...]:
-    reason = f", discovery failed: {missing.error}" if missing.error else ""
+    reason = f", discovery failed: {missing.error!r}" if missing.error else ""
     return missing.num_found, missing.num_needed, missing.role, missing.waited_seconds, reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
 
 __all__ = ["HeartbeatHook", "ThroughputMetricHook"]
+
+_log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
 THROUGHPUT_SECONDS = 30.0
@@ -59,7 +62,10 @@ class HeartbeatHook(Hook):
 
     def _run(self) -> None:
         while not self._stopped.wait(self._every_secs):
-            self.beat()
+            try:
+                self.beat()
+            except Exception as error:  # noqa: BLE001 - without beats a job that trains is taken for dead
+                _log.warning("cannot emit the heartbeat of training, next in %g s: %r", self._every_secs, error)
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None

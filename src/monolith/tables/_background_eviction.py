@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Self
 
-from monolith.errors import InvalidArgumentError, OpError, UnavailableError
+from monolith.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
     from monolith.tables._native_tables import NativeTables
@@ -30,7 +30,7 @@ class BackgroundEviction:
         self._table = table
         self._group = weakref.ref(group)
         self._wake = threading.Event()
-        self._error: OpError | None = None
+        self._error: Exception | None = None
         weakref.finalize(group, self._wake.set)
         label = group.names[table] if table != ALL_TABLES else "all"
         self._thread = threading.Thread(target=self._run, name=f"monolith-evict-{label}", daemon=True)
@@ -71,7 +71,7 @@ class BackgroundEviction:
                 return
             try:
                 self.evicted += group.core.evict(self._table, -1)
-            except OpError as error:
+            except Exception as error:  # noqa: BLE001 - `stop` raises it; a thread that died in silence says nothing
                 self._error = error
                 return
             del group  # or the group would live until the next round

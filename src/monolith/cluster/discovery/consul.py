@@ -5,7 +5,7 @@ from __future__ import annotations
 import http
 import ipaddress
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port, split_address
@@ -156,12 +156,12 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         """Role, index and address of every entry, in the agent's order."""
         found: list[tuple[str, int, str]] = []
         for entry in self._client.lookup(self._consul_id, timeout=QUERY_TIMEOUT_SECONDS):
-            tags = entry.get("Tags") or {}
-            if not {"name", "index", "ip"} <= tags.keys() or not str(tags["index"]).isdecimal():
-                _log.warning("consul: %s has an entry without name, index and ip: %r", self._consul_id, entry)
-                continue
-            addr = concat_ip_and_port(str(tags["ip"]), int(entry["Port"]))
-            found.append((str(tags["name"]), int(tags["index"]), addr))
+            if _has_our_tags(entry):
+                tags = entry["Tags"]
+                addr = concat_ip_and_port(str(tags["ip"]), int(entry["Port"]))
+                found.append((str(tags["name"]), int(tags["index"]), addr))
+            else:
+                _log.warning("consul: %s has an entry without name, index, ip and port: %r", self._consul_id, entry)
         return found
 
     def _deregister_at(self, port: int, agent: str | None = None) -> None:
@@ -179,6 +179,13 @@ def deregister_all(consul_id: str, *, agent_per_host: bool | None = None) -> Non
     """Remove every entry of a job from Consul, whoever made it."""
     with ConsulServiceDiscovery(consul_id, agent_per_host=agent_per_host) as discovery:
         discovery.deregister_all()
+
+
+def _has_our_tags(entry: dict[str, Any]) -> bool:
+    tags = entry.get("Tags")
+    if not isinstance(tags, dict) or not {"name", "index", "ip"} <= tags.keys():
+        return False
+    return str(tags["index"]).isdecimal() and str(entry.get("Port")).isdecimal()
 
 
 def _is_on_this_machine(host: str) -> bool:

@@ -105,7 +105,7 @@ class Client:
         30 s instead of ``timeout``.
 
         Raises:
-            OSError: The agent cannot be reached.
+            OSError: The agent cannot be reached, or its answer is not a list of instances.
         """
         if cachetime > 0:
             with self._lock:
@@ -191,7 +191,12 @@ class Client:
         if answer.status != http.HTTPStatus.OK:
             _log.error("consul: %s failed with status %d: %s", what, answer.status, _shown(answer.body))
             return []
-        found: list[dict[str, Any]] = json.loads(answer.body)
+        found = _parsed(answer.body)
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            raise ConnectionError(
+                f"consul agent {self.host}: broken answer to {what}: expected a JSON list of objects, got "
+                f"{_shown(answer.body)!r}"
+            )
         return found
 
     def put(self, path: str, host: str | None, what: str, body: Mapping[str, Any] | None = None) -> None:
@@ -280,6 +285,14 @@ class _Service:
             return False
         _log.warning("consul: %s was replaced and is not kept alive any more", self.service_id)
         return True
+
+
+def _parsed(body: bytes) -> Any:
+    """What an agent said; None where that is no JSON, as when a proxy answers in its place."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _shown(body: bytes) -> str:

@@ -6,8 +6,6 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from monolith.errors import OpError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,6 +50,6 @@ class Heartbeat:
                 if not self._beat() and not self._repair():
                     return
                 pause = interval_seconds
-            except (OSError, OpError) as err:
-                _log.warning("heartbeat of %s failed, next in %.1f s: %s", self._name, retry_seconds, err)
+            except Exception as err:  # noqa: BLE001 - whatever it is: without beats a service that works is dropped
+                _log.warning("heartbeat of %s failed, next in %.1f s: %r", self._name, retry_seconds, err)
                 pause = retry_seconds

@@ -34,10 +34,10 @@ class StockClient(Client):
 
 def _as_lookup(instance: dict[str, Any]) -> dict[str, Any]:
     """An entry of the health endpoint in the form of the lookup call: tags are a map."""
-    service = instance["Service"]
-    tags = dict(tag.split(":", 1) for tag in service.get("Tags") or [] if ":" in tag)
+    service = instance.get("Service") or {}
+    tags = dict(tag.split(":", 1) for tag in service.get("Tags") or [] if ":" in str(tag))
     return {
         "Host": service.get("Address") or instance.get("Node", {}).get("Address"),
-        "Port": service["Port"],
+        "Port": service.get("Port"),
         "Tags": tags,
     }

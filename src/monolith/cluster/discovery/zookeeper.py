@@ -248,7 +248,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
             return
         try:
             is_ours = self._announce(path, addr, take_over=False)
-        except KazooException as err:
+        except Exception as err:  # noqa: BLE001 - without its thread this process would be dropped from the cluster
             _log.warning("zookeeper: cannot register %s again, next in %.0f s: %r", path, self._delay, err)
             with self._changed:
                 self._upkeep.failed(path, self._clock.monotonic(), self._delay)
@@ -266,7 +266,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
     def _refresh_or_try_later(self) -> None:
         try:
             self._refresh()
-        except KazooException as err:
+        except Exception as err:  # noqa: BLE001 - as above: it would see nobody come and go any more
             _log.warning("zookeeper: cannot read %s: %r", self._path, err)
             with self._changed:
                 if not self._closed and self._client.connected:
