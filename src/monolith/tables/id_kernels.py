@@ -22,6 +22,7 @@ import torch
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables._arrays import float_array, hand_back, id_array
+from monolith.tables._offset_fill import fill_with_gradient, is_learnt, sources_of_places, writable_floats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -273,23 +274,35 @@ def fill_with_offset_map(
         positions: int64 [m]: places in ``unique_keys.keys``, a ragged batch with one row for each table.
         position_splits: int [rows + 1], of ``positions``.
         values: float32 [sum of dims over positions], one value after another in the order of ``positions``.
-        unique_keys: Of `unique_key_with_value_and_offset`; its buffer is written to.
+        unique_keys: Of `unique_key_with_value_and_offset`, for this batch; its buffer is written to.
         dims: int [rows], as given there.
 
     Returns:
-        The buffer. A refused call leaves it as it was.
+        The buffer. A refused call leaves it as it was. Where values require a gradient, that of a value is the sum over
+        the places it was copied to and still stands at.
     """
     subject = "fill_with_offset_map"
-    _core.fill_by_offsets(
-        id_array(positions, subject, "positions").reshape(-1),
-        _indices(position_splits, subject, "position_splits"),
-        float_array(values, tuple(np.shape(values)), subject, "values").reshape(-1),
-        _indices(unique_keys.offsets, subject, "offsets"),
-        _indices(unique_keys.offset_splits, subject, "offset_splits"),
-        _indices(dims, subject, "dims"),
-        _writable_floats(unique_keys.buffer, subject),
-    )
-    return unique_keys.buffer
+    places = id_array(positions, subject, "positions").reshape(-1)
+    splits = _indices(position_splits, subject, "position_splits")
+    offsets = _indices(unique_keys.offsets, subject, "offsets")
+    offset_splits = _indices(unique_keys.offset_splits, subject, "offset_splits")
+    row_dims = _indices(dims, subject, "dims")
+    floats = float_array(values, tuple(np.shape(values)), subject, "values").reshape(-1)
+    target = writable_floats(unique_keys.buffer, subject)
+
+    def fill() -> None:
+        _core.fill_by_offsets(places, splits, floats, offsets, offset_splits, row_dims, target)
+
+    if not is_learnt(values, unique_keys.buffer, subject):
+        fill()
+        return unique_keys.buffer
+
+    def fill_and_tell() -> torch.Tensor:
+        fill()
+        dims_of_places = np.repeat(row_dims, np.diff(splits))
+        return sources_of_places(places, dims_of_places, offsets, offset_splits, len(target))
+
+    return fill_with_gradient(torch.as_tensor(values), unique_keys.buffer, fill_and_tell)
 
 
 def map_id_to_embedding(id_lists: Sequence[Ids], embedding_lists: Sequence[Any], wanted: Ids) -> Any:
@@ -369,18 +382,6 @@ def _embeddings(table: Any, num_ids: int, subject: str) -> Any:
     if len(table) != num_ids:
         raise InvalidArgumentError(f"{subject}: See unmatched embedding dim {len(table)} and id dim {num_ids}")
     return table
-
-
-def _writable_floats(buffer: Any, subject: str) -> NDArray[np.float32]:
-    """The memory of the buffer itself, never a copy of it."""
-    if isinstance(buffer, torch.Tensor):
-        usable = buffer.is_contiguous()
-    else:
-        usable = isinstance(buffer, np.ndarray) and buffer.flags.c_contiguous and buffer.flags.writeable
-    if not usable or buffer.ndim != 1:
-        kind = f"{type(buffer).__name__} of shape {tuple(np.shape(buffer))}"
-        raise InvalidArgumentError(f"{subject}: buffer must be contiguous and writable, of one dimension, got {kind}")
-    return float_array(buffer, tuple(buffer.shape), subject, "buffer")
 
 
 def _joined(arrays: list[NDArray[np.int64]]) -> NDArray[np.int64]:
