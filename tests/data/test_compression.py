@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from data.framed_files import framed, samples
-from monolith.data import Compression, Framing, RecordPosition, read_examples, write_examples
+from monolith.data import BadRecords, Compression, Framing, RecordPosition, read_examples, write_examples
 from monolith.errors import DataLossError
 
 PACKED = [kind for kind in Compression if kind not in {Compression.FROM_NAME, Compression.NONE}]
@@ -92,6 +92,29 @@ def test_a_stream_cut_anywhere_is_an_error(kind: Compression) -> None:
     for size in range(1, len(data), 7):
         with pytest.raises(DataLossError, match=r"file 'stream': offset \d+.*(truncated|damaged|Snappy)"):
             list(read_examples(io.BytesIO(data[:size]), compression=kind))
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_file_cut_to_nothing_is_damaged_and_one_of_no_records_is_not(tmp_path: Path, kind: Compression) -> None:
+    path = tmp_path / "packed"
+    path.touch()
+    with pytest.raises(DataLossError, match=rf"packed': there are no bytes, and a {kind.name} stream .*truncated"):
+        read_examples(path, compression=kind)
+    bad = BadRecords(limit=1)
+    assert (list(read_examples(path, compression=kind, bad=bad)), bad.count) == ([], 1)
+    write_examples(path, [], compression=kind)
+    assert path.stat().st_size > 0
+    assert list(read_examples(path, compression=kind)) == []
+
+
+def test_only_a_snappy_stream_of_nothing_has_a_block_of_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.snappy"
+    write_examples(path, [])
+    assert path.read_bytes() == bytes(4)
+    for payload in (b"x" * ((1 << 18) - 8), b"x"):  # the first fills a block, and nothing is left to be flushed
+        write_examples(path, [payload])
+        assert not path.read_bytes().endswith(bytes(4))
+        assert unpacked_by_others(Compression.SNAPPY, path.read_bytes()) == framed(Framing.PLAIN, [payload])
 
 
 @pytest.mark.parametrize("kind", PACKED)

@@ -77,6 +77,13 @@ def looks_like(head: bytes) -> Compression | None:
     return next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
 
 
+class EmptyStreamError(DataLossError):
+    """A compressed stream without a single byte: cut off before its head, since even one of nothing has a head."""
+
+    def __init__(self, compression: Compression) -> None:
+        super().__init__(f"there are no bytes, and a {compression.name} stream of nothing has some (truncated)")
+
+
 class ByteSource(Protocol):
     """What a stream is read from: a binary file, or one of the readers here."""
 
@@ -91,9 +98,9 @@ def open_decompressed(source: ByteSource, compression: Compression) -> ByteSourc
         return _SnappyReader(source)
     if compression in {Compression.ZLIB, Compression.GZIP}:
         bits = 15 if compression is Compression.ZLIB else 31
-        return _StreamReader(source, lambda: _ZlibStream(bits), _INPUT_STEP, compression.name)
+        return _StreamReader(source, lambda: _ZlibStream(bits), _INPUT_STEP, compression)
     if compression is Compression.ZSTD:
-        return _StreamReader(source, _zstandard().ZstdDecompressor().decompressobj, _ZSTD_STEP, compression.name)
+        return _StreamReader(source, _zstandard().ZstdDecompressor().decompressobj, _ZSTD_STEP, compression)
     return source
 
 
@@ -141,13 +148,13 @@ class _ZlibStream:
 class _StreamReader(_Buffered):
     """zlib, gzip and zstd: streams that say themselves where they end, several of them one after another."""
 
-    def __init__(self, source: ByteSource, new_stream: Callable[[], Any], step: int, name: str) -> None:
+    def __init__(self, source: ByteSource, new_stream: Callable[[], Any], step: int, kind: Compression) -> None:
         super().__init__()
         self._source = source
         self._new_stream = new_stream
         self._stream = new_stream()
         self._step = step
-        self._name = name
+        self._kind = kind
         self._started = False
 
     def _fill(self) -> bytes:
@@ -155,7 +162,9 @@ class _StreamReader(_Buffered):
             at_end = self._stream.eof
             rest: bytes = self._stream.unused_data if at_end else getattr(self._stream, "unconsumed_tail", b"")
             given = rest or self._source.read(self._step)
-            if not given and (at_end or not self._started):
+            if not given and not self._started:
+                raise EmptyStreamError(self._kind)
+            if not given and at_end:
                 return b""
             if at_end:
                 self._stream = self._new_stream()
@@ -163,13 +172,13 @@ class _StreamReader(_Buffered):
             if output := self._decompress(given):
                 return output
             if not given and not self._stream.eof:
-                raise DataLossError(f"the {self._name} stream ends before its end mark (truncated)")
+                raise DataLossError(f"the {self._kind.name} stream ends before its end mark (truncated)")
 
     def _decompress(self, given: bytes) -> bytes:
         try:
             output: bytes = self._stream.decompress(given)
         except Exception as error:  # zlib and zstandard have no common class of errors
-            raise DataLossError(f"not a {self._name} stream, or damaged: {error}") from error
+            raise DataLossError(f"not a {self._kind.name} stream, or damaged: {error}") from error
         return output
 
 
@@ -180,12 +189,16 @@ class _SnappyReader(_Buffered):
         super().__init__()
         self._source = source
         self._left = 0
+        self._started = False
 
     def _fill(self) -> bytes:
         while not self._left:
             head = self._take(4, "length of a snappy block", may_end=True)
+            if not head and not self._started:
+                raise EmptyStreamError(Compression.SNAPPY)
             if not head:
                 return b""
+            self._started = True
             self._left = int.from_bytes(head, "big")
         size = int.from_bytes(self._take(4, "length of a snappy chunk"), "big")
         if size > _LARGEST_SNAPPY_CHUNK:
@@ -235,13 +248,15 @@ def new_compressor(compression: Compression) -> Compressor | None:
 
 
 class _SnappyCompressor:
-    """One chunk per block, of at most 256 KiB before compression."""
+    """One chunk per block, of at most 256 KiB before compression; a stream of nothing is a block of no bytes."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
+        self._started = False
 
     def compress(self, data: bytes, /) -> bytes:
         self._pending += data
+        self._started = self._started or bool(data)
         blocks = []
         while len(self._pending) >= _SNAPPY_BLOCK:
             blocks.append(self._block(bytes(self._pending[:_SNAPPY_BLOCK])))
@@ -251,6 +266,8 @@ class _SnappyCompressor:
     def flush(self) -> bytes:
         rest = bytes(self._pending)
         self._pending.clear()
+        if not self._started:
+            return bytes(4)
         return self._block(rest) if rest else b""
 
     def _block(self, data: bytes) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.data.bad_records import BadRecords
-from monolith.data.compression import Compression, open_decompressed
+from monolith.data.compression import Compression, EmptyStreamError, open_decompressed
 from monolith.data.framing import Framing
 from monolith.data.framing_check import better_framings, diagnosis
 from monolith.data.records import Records
@@ -304,6 +304,10 @@ class RecordReader:
             if self._stream is self._raw:
                 return self._raw.readinto(target.data) or 0  # type: ignore[attr-defined]  # every binary file has it
             piece = self._stream.read(len(target))
+        except EmptyStreamError as error:
+            # Nothing follows that could not be read, so that it may be left out as one record may.
+            self.bad.add(f"{self.origin}: {error}")
+            return 0
         except DataLossError as error:
             raise DataLossError(f"{self.origin}: offset {offset} of the uncompressed stream: {error}") from error
         target.data[: len(piece)] = piece
