@@ -16,7 +16,7 @@ const char* ClassName(Code code) {
     case Code::kDataLoss: return "DataLossError";
     case Code::kResourceExhausted: return "ResourceExhaustedError";
     case Code::kNotFound: return "NotFoundError";
-    case Code::kUnavailable: return "UnavailableError";
+    case Code::kUnavailable: return "FileUnavailableError";
   }
   return "UnknownError";
 }

@@ -18,7 +18,14 @@ CLASSES = {
 
 
 def test_every_status_code_has_one_class() -> None:
-    assert sorted(member.error_code for member in CLASSES.values()) == list(range(1, 17))
+    direct = [member for member in CLASSES.values() if errors.OpError in member.__bases__]
+    assert sorted(member.error_code for member in direct) == list(range(1, 17))
+
+
+def test_a_failing_file_is_unavailable_to_others() -> None:
+    assert set(CLASSES.values()) - set(errors.OpError.__subclasses__()) == {errors.FileUnavailableError}
+    assert issubclass(errors.FileUnavailableError, errors.UnavailableError)
+    assert errors.FileUnavailableError.error_code == errors.UnavailableError.error_code
 
 
 def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:

@@ -8,6 +8,7 @@
         ├── DataLossError              bytes are not what was written: truncated, flipped, foreign
         ├── DeadlineExceededError      not finished in the time given
         ├── FailedPreconditionError    a right call at the wrong time
+        ├── FileUnavailableError       a file could not be read or written (also an UnavailableError)
         ├── InternalError              a broken promise of our own; please report it
         ├── InvalidArgumentError       a wrong call (also a ValueError)
         ├── NotFoundError              it is not there
@@ -20,9 +21,10 @@
         └── UnknownError               a foreign error without a class of its own
 
 The names and numbers are those of ``tf.errors`` and of gRPC's status codes, so an error keeps its class across
-processes. A wrong call from Python raises ``ValueError`` or ``TypeError``; the core's own refusals arrive as
-`InvalidArgumentError`, which is a ``ValueError`` too, so one ``except ValueError`` covers both. A missing or stale core
-is the only plain ``ImportError``.
+processes; `FileUnavailableError` is ours, and arrives elsewhere as what it is to others, an `UnavailableError`. A wrong
+call from Python raises ``ValueError`` or ``TypeError``; the core's own refusals arrive as `InvalidArgumentError`, which
+is a ``ValueError`` too, so one ``except ValueError`` covers both. A missing or stale core is the only plain
+``ImportError``.
 """
 
 from __future__ import annotations
@@ -123,6 +125,10 @@ class UnavailableError(OpError):
     """The operating system or a server refused for now; trying again may help."""
 
     error_code = 14
+
+
+class FileUnavailableError(UnavailableError):
+    """A file could not be read or written: the storage fails, not a peer, so that starting over does not help."""
 
 
 class DataLossError(OpError):

@@ -13,7 +13,7 @@ import monolith as ml
 from monolith import train
 from monolith.checkpoint import ModelDirLock, TrainState
 from monolith.data.dataset import Dataset
-from monolith.errors import AbortedError, NotFoundError, UnavailableError
+from monolith.errors import AbortedError, FileUnavailableError, NotFoundError, UnavailableError
 from monolith.hook import Hook, HookedSession, StepContext
 from monolith.testing import ExampleTask, FakeClock, NumberedBatches
 from monolith.train import PipelineConfig, SavingConfig, Spec, Trainer, TrainerConfig
@@ -246,6 +246,77 @@ class TestFailures:
         clock = FakeClock()
         Trainer(ExampleTask(), hooks=[Stubborn()], clock=clock).train(steps=1)
         assert clock.monotonic() == 1 + 2 + 4 + 8
+
+    def test_a_file_that_fails_is_no_preemption(self, tmp_path: Path) -> None:
+        fail = FailOnce(8, FileUnavailableError("file 'x': Input/output error"))
+        config = TrainerConfig(model_dir=str(tmp_path), saving=SavingConfig(every_steps=5))
+        with pytest.raises(FileUnavailableError, match="Input/output error"):
+            Trainer(ExampleTask(), config, hooks=[fail]).train()
+        assert fail.created == 1
+        assert steps_of(tmp_path) == [5, 8], "the last whole step is saved"
+
+    def test_a_file_that_fails_while_starting_over_ends_it(self) -> None:
+        class Failing(FailOnce):
+            def after_create_session(self, session: HookedSession) -> None:
+                super().after_create_session(session)
+                if self.created == 2:
+                    raise FileUnavailableError("file 'x': Input/output error")
+
+        fail = Failing(2, AbortedError("gone"))
+        with pytest.raises(FileUnavailableError):
+            Trainer(ExampleTask(), hooks=[fail], clock=FakeClock()).train()
+        assert fail.created == 2
+
+    @pytest.mark.parametrize("spread", [1, 3], ids=["at one step", "at changing steps"])
+    def test_a_run_that_never_gets_to_its_next_checkpoint_is_ended(self, tmp_path: Path, spread: int) -> None:
+        class Hopeless(Hook):
+            created = 0
+
+            def after_create_session(self, session: HookedSession) -> None:
+                self.created += 1
+
+            def before_run(self, context: StepContext) -> None:
+                if context.global_step == 7 + self.created % spread:
+                    raise UnavailableError("still gone")
+
+        hopeless = Hopeless()
+        config = TrainerConfig(model_dir=str(tmp_path), saving=SavingConfig(every_steps=5))
+        with pytest.raises(UnavailableError, match=r"started over 20 times from step 5 without .*: still gone"):
+            Trainer(ExampleTask(), config, hooks=[hopeless], clock=FakeClock()).train()
+        assert hopeless.created == 1 + 1 + 20, "once to get to step 5, then as often as stated"
+
+    def test_a_session_that_can_never_be_made_again_ends_it(self) -> None:
+        class Never(FailOnce):
+            def after_create_session(self, session: HookedSession) -> None:
+                super().after_create_session(session)
+                if self.created > 1:
+                    raise UnavailableError("not yet")
+
+        clock = FakeClock()
+        fail = Never(2, AbortedError("gone"))
+        with pytest.raises(UnavailableError, match="started over 20 times from step 0"):
+            Trainer(ExampleTask(), hooks=[fail], clock=clock).train(steps=5)
+        assert fail.created == 21
+        assert clock.monotonic() == sum(min(2**wait, 30) for wait in range(19))
+
+    def test_getting_to_another_checkpoint_begins_the_count_anew(self, tmp_path: Path) -> None:
+        class Often(Hook):
+            def __init__(self) -> None:
+                self.created = 0
+                self.left = {6: 15, 11: 15, 16: 15}
+
+            def after_create_session(self, session: HookedSession) -> None:
+                self.created += 1
+
+            def before_run(self, context: StepContext) -> None:
+                if self.left.get(context.global_step, 0):
+                    self.left[context.global_step] -= 1
+                    raise AbortedError("gone")
+
+        often = Often()
+        config = TrainerConfig(model_dir=str(tmp_path), saving=SavingConfig(every_steps=5))
+        assert Trainer(ExampleTask(), config, hooks=[often], clock=FakeClock()).train().global_step == 20
+        assert often.created == 46
 
     def test_a_session_that_cannot_be_made_again_at_once_is_tried_again(self) -> None:
         class Late(FailOnce):

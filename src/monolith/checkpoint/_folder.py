@@ -19,12 +19,12 @@ import numpy as np
 from monolith import _core
 from monolith.errors import (
     DataLossError,
+    FileUnavailableError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
     PermissionDeniedError,
     ResourceExhaustedError,
-    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _named(error: OSError, text: str) -> OpError:
         return PermissionDeniedError(text)
     if isinstance(error, FileNotFoundError):
         return NotFoundError(text)
-    return UnavailableError(text)
+    return FileUnavailableError(text)
 
 
 class LocalFolder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import pkgutil
 import re
@@ -16,12 +17,16 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from monolith._version import __version__
-from monolith.errors import OpError
+from monolith.errors import FileUnavailableError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Command", "main"]
+
+_FAILED = 1
+_STORAGE_FAILED = 74
+"""EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""
 
 
 class Command(Protocol):
@@ -60,7 +65,7 @@ def _suggestion(unknown: str, parser: argparse.ArgumentParser) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood."""
+    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed."""
     commands = find_commands()
     parser = _OneLineParser(
         prog="monolith",
@@ -81,4 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return commands[args.command].run(args)
     except (OpError, OSError, ValueError) as error:
         sys.stderr.write(f"monolith {args.command}: error: {' '.join(str(error).split())}\n")
-        return 1
+        return _STORAGE_FAILED if _is_of_storage(error) else _FAILED
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """Whether it is the storage that fails: another start on this machine will hardly do better."""
+    return isinstance(error, FileUnavailableError) or (isinstance(error, OSError) and error.errno == errno.EIO)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 
 from monolith.clock import SystemClock
-from monolith.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from monolith.errors import AlreadyExistsError, FileUnavailableError, NotFoundError
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -47,7 +47,7 @@ def CopyFile(  # noqa: N802 - the name that users know
     Raises:
         NotFoundError: There is no source.
         AlreadyExistsError: There is a file at `dst`, which was not to be replaced.
-        UnavailableError: No attempt succeeded; its cause is the error of the last one.
+        FileUnavailableError: No attempt succeeded; its cause is the error of the last one.
     """
     _require_positive("max_retries", max_retries)
     if not overwrite and _exists(dst):
@@ -70,7 +70,7 @@ def CopyFile(  # noqa: N802 - the name that users know
             return
         _log.warning("CopyFile: attempt %d of %d for %s failed: %s", attempt, max_retries, src, failure)
         if attempt == max_retries:
-            raise UnavailableError(f"CopyFile: cannot copy {src} to {dst} in {max_retries} attempts") from failure
+            raise FileUnavailableError(f"CopyFile: cannot copy {src} to {dst} in {max_retries} attempts") from failure
         clock.sleep(min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), LONGEST_WAIT_SECONDS))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from monolith import _core
-from monolith.errors import NotFoundError, ResourceExhaustedError, UnavailableError
+from monolith.errors import FileUnavailableError, NotFoundError, ResourceExhaustedError
 from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed; says how to install it.
-        ResourceExhaustedError, UnavailableError: the file cannot be written; nothing is left at the path.
+        ResourceExhaustedError, FileUnavailableError: the file cannot be written; nothing is left at the path.
     """
     arrow, parquet = _import_pyarrow()
     target = Path(path)
@@ -138,4 +138,4 @@ def _translated(error: OSError, path: Path) -> Exception:
         return NotFoundError(message)
     # pyarrow raises OSError without errno for a full disk, and says so in the text
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT} or "No space left" in str(error)
-    return ResourceExhaustedError(message) if full else UnavailableError(message)
+    return ResourceExhaustedError(message) if full else FileUnavailableError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.errors import FailedPreconditionError, UnavailableError
+from monolith.errors import FailedPreconditionError, FileUnavailableError
 from monolith.tables.history import ALL_BUCKETS, Cut, OwnerClock, WrittenRows, bucket_bounds
 from monolith.tables.snapshot.bucket_file import write_file
 from monolith.tables.snapshot.files import bucket_ranges, file_name
@@ -122,7 +122,7 @@ def _write(
         written = write_file(folder, blocks, buckets, snapshot_id)
     except OSError as error:
         path.unlink(missing_ok=True)
-        raise UnavailableError(f"file '{path}': cannot be written: {error}") from error
+        raise FileUnavailableError(f"file '{path}': cannot be written: {error}") from error
     if transfer is not None and transfer.cancelled:
         path.unlink()
         raise FailedPreconditionError("cancelled by the caller")

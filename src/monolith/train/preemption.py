@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from monolith.errors import AbortedError, OpError, UnavailableError
+from monolith.errors import AbortedError, FileUnavailableError, OpError, UnavailableError
 
-__all__ = ["enable_monkey_patch", "preemption_errors"]
+__all__ = ["enable_monkey_patch", "is_preemption", "preemption_errors"]
 
 _errors: tuple[type[OpError], ...] = (AbortedError, UnavailableError)
 
@@ -12,6 +12,11 @@ _errors: tuple[type[OpError], ...] = (AbortedError, UnavailableError)
 def preemption_errors() -> tuple[type[OpError], ...]:
     """The classes that count as such, also found as ``monolith.train.PREEMPTION_ERRORS``."""
     return _errors
+
+
+def is_preemption(error: BaseException) -> bool:
+    """Whether another process went away; a file that cannot be read or written is nobody's going away."""
+    return isinstance(error, _errors) and not isinstance(error, FileUnavailableError)
 
 
 def enable_monkey_patch() -> None:

@@ -18,7 +18,7 @@ from monolith.checkpoint import (
     wait_for_monolith_checkpoint,
 )
 from monolith.clock import SystemClock
-from monolith.errors import NotFoundError, OutOfRangeError
+from monolith.errors import NotFoundError, OpError, OutOfRangeError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -26,8 +26,9 @@ from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
 from monolith.train._marker_hooks import marker_hooks
+from monolith.train._recovery import Recovery
 from monolith.train.context import Context, TaskContext, use_context
-from monolith.train.preemption import preemption_errors
+from monolith.train.preemption import is_preemption
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
 from monolith.train.signatures import describe_signatures, write_signatures
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["Trainer"]
 
 _log = logging.getLogger(__name__)
-
-_MAX_WAIT_SECONDS = 30.0
 
 
 class Trainer:
@@ -195,18 +194,16 @@ class Trainer:
         return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
-        failures_in_a_row, failed_at = 0, -1
+        recovery = Recovery(session, clock=self._clock)
         while not session.stop_requested:
             try:
                 self._run_steps(session)
             except OutOfRangeError:
                 return
-            except preemption_errors() as error:
-                failures_in_a_row = failures_in_a_row + 1 if session.global_step == failed_at else 0
-                failed_at = session.global_step
-                _log.warning("session: step %d failed (%s); starting over in place", failed_at, error)
-                self._rebuild(session, failures_in_a_row)
             except BaseException as error:
+                if isinstance(error, OpError) and is_preemption(error):
+                    recovery.start_over(error)
+                    continue
                 self._save_after(error, session, saver)
                 raise
 
@@ -214,18 +211,6 @@ class Trainer:
         with session.feed(self.task.input_fn("train")) as feed:
             while not session.stop_requested:
                 session.run_next(feed)
-
-    def _rebuild(self, session: Session, failures_in_a_row: int) -> None:
-        while True:
-            if failures_in_a_row:
-                self._clock.sleep(min(2.0 ** (failures_in_a_row - 1), _MAX_WAIT_SECONDS))
-            try:
-                session.rebuild()
-            except preemption_errors() as error:
-                failures_in_a_row += 1
-                _log.warning("session: could not be made again (%s); trying once more", error)
-            else:
-                return
 
     def _save_after(self, error: BaseException, session: Session, saver: Saver | None) -> None:
         """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""

@@ -22,7 +22,7 @@ SAVE_TIMEOUT_SECONDS = 3600.0
 _CLASSES = {
     found.error_code: found
     for found in vars(errors).values()
-    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+    if isinstance(found, type) and errors.OpError in found.__bases__
 }
 """Status code to the error of that name."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from monolith import _core
-from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import DataLossError, FileUnavailableError, InvalidArgumentError, NotFoundError
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock
 from monolith.tables.snapshot.files import bucket_ranges, file_name
@@ -105,7 +105,7 @@ def _opened(path: Path) -> BinaryIO:
     except FileNotFoundError as error:
         raise NotFoundError(f"file '{path}': is missing") from error
     except OSError as error:
-        raise UnavailableError(f"file '{path}': cannot be read: {error}") from error
+        raise FileUnavailableError(f"file '{path}': cannot be read: {error}") from error
 
 
 def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int) -> Iterator[RowBlock]:

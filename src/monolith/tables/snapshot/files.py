@@ -10,7 +10,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from monolith import _core
-from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError, UnavailableError
+from monolith.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    FileUnavailableError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot.manifest import MANIFEST_NAME, Manifest, read_manifest
 
@@ -77,7 +84,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UnavailableError(f"folder '{folder}': cannot be created: {error}") from error
+        raise FileUnavailableError(f"folder '{folder}': cannot be created: {error}") from error
     for path in missing:
         _core.sync_directory(str(path.parent))
 
@@ -144,4 +151,4 @@ def _open_folder(folder: Path) -> int:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"folder '{folder}': no snapshot here (not a folder)") from error
     except OSError as error:
-        raise UnavailableError(f"folder '{folder}': cannot be opened: {error}") from error
+        raise FileUnavailableError(f"folder '{folder}': cannot be opened: {error}") from error

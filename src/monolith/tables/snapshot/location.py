@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import fsspec
 
-from monolith.errors import DataLossError, NotFoundError, UnavailableError
+from monolith.errors import DataLossError, FileUnavailableError, NotFoundError
 from monolith.tables.snapshot.files import (
     FolderLock,
     commit,
@@ -199,7 +199,7 @@ class _Remote:
         try:
             yield
         except OSError as error:
-            raise UnavailableError(f"{doing}: {error}") from error
+            raise FileUnavailableError(f"{doing}: {error}") from error
 
 
 class _RemoteDestination:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import _core
-from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import DataLossError, FileUnavailableError, InvalidArgumentError, NotFoundError
 from monolith.tables.schema import TableSchema, fnv1a_64
 from monolith.tables.snapshot.clocks import clocks_from_json, clocks_json
 
@@ -153,7 +153,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFoundError(f"folder '{folder}': no snapshot here ({MANIFEST_NAME} is missing)") from error
     except OSError as error:
-        raise UnavailableError(f"file '{path}': cannot be read: {error}") from error
+        raise FileUnavailableError(f"file '{path}': cannot be read: {error}") from error
     return Manifest.from_bytes(text, origin=f"file '{path}'")
 
 
