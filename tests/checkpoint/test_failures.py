@@ -337,7 +337,7 @@ def test_a_killed_save_leaves_a_whole_checkpoint_and_is_cleaned_up(
         prefixes = {path.name.removesuffix(".manifest") for path in tmp_path.glob("*.manifest")}
         others = [path for path in tmp_path.glob("model.ckpt-*") if not path.name.startswith(tuple(prefixes))]
         assert others == []
-        assert not list(tmp_path.glob("*.saving"))
+        assert not [*tmp_path.glob("*.saving"), *tmp_path.glob("*.tmp")]
 
 
 def test_what_another_program_left_is_not_removed(tmp_path: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monolith.checkpoint._folder import local_path, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_state, split_path
-from monolith.errors import InvalidArgumentError, NotFoundError, OpError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 
 if TYPE_CHECKING:
     from monolith.checkpoint._folder import Folder
@@ -56,9 +56,26 @@ def read_manifest(path: str) -> Manifest:
         DataLossError: its manifest is damaged.
     """
     folder, prefix = split_path(path)
-    opened = open_folder(folder)
+    return manifest_of(open_folder(folder), prefix)
+
+
+def manifest_of(folder: Folder, prefix: str) -> Manifest:
+    """The manifest of a checkpoint of a folder.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        DataLossError: its manifest is damaged, or is that of another checkpoint.
+    """
     name = f"{prefix}{SUFFIX}"
-    return Manifest.from_bytes(opened.read(name), origin=f"file '{opened.place(name)}'")
+    origin = f"file '{folder.place(name)}'"
+    manifest = Manifest.from_bytes(folder.read(name), origin=origin)
+    found = _STEP.fullmatch(prefix)
+    if found is None or int(found["step"]) != manifest.step:
+        raise DataLossError(f"{origin}: it is the manifest of step {manifest.step}; was it copied or renamed?")
+    foreign = [each for each in sorted(manifest.names) if not each.startswith(f"{prefix}.")]
+    if foreign:
+        raise DataLossError(f"{origin}: {foreign[0]!r} belongs to another checkpoint; was it copied or renamed?")
+    return manifest
 
 
 def require_path(root: str, path: str) -> str:

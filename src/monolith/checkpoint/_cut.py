@@ -10,6 +10,7 @@ from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
 from monolith.checkpoint._value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError
+from monolith.files import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,7 @@ def take_cut(
     with ExitStack() as undone:
         stores: dict[str, StoreCut] = {}
         for name, store in ({} if dense_only else state.stores).items():
+            require_folder_name(name)
             cut = state.embeddings[name].cut(timeout_seconds=flush_timeout_seconds)
             undone.callback(cut.release)
             stores[name] = StoreCut(cut, store.schema)
@@ -84,6 +86,19 @@ def take_cut(
         )
         undone.pop_all()
         return frozen
+
+
+def require_folder_name(store: str) -> None:
+    """Refuses a store that could not have a folder of its name.
+
+    Raises:
+        InvalidArgumentError: says what to do.
+    """
+    if not is_name(store):
+        raise InvalidArgumentError(
+            f"checkpoint: the name of a module with tables becomes that of a folder, got {store!r}; name the module"
+            " without slashes"
+        )
 
 
 def encode_state(state: TrainState) -> tuple[dict[str, Any], dict[str, Tensor]]:

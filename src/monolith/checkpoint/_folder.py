@@ -7,7 +7,10 @@ local file system everything is durable when a call returns; on others a file is
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import re
+import secrets
 import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -92,6 +95,10 @@ class Folder(Protocol):
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with everything in it; what is not there needs no removing."""
+        ...
+
+    def remove_abandoned(self) -> None:
+        """Removes what a `replace` left behind whose process was killed; never what a living one is writing."""
         ...
 
     def make(self) -> None:
@@ -202,10 +209,9 @@ class LocalFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Writes beside, syncs, renames over, syncs the folder."""
-        temporary = f"{name}.tmp"
-        self.write(temporary, [data])
-        with named_errors(self.place(name), "written"):
-            (self._folder / temporary).replace(self._folder / name)
+        with named_errors(self.place(name), "written"), _temporary(self._folder, name) as temporary:
+            self.write(temporary.name, [data])
+            temporary.replace(self._folder / name)
         self.sync()
 
     def remove(self, name: str) -> None:
@@ -216,6 +222,13 @@ class LocalFolder:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def remove_abandoned(self) -> None:
+        """Removes temporary files that nobody holds; where files cannot be locked, none is touched."""
+        for name in filter(_TEMPORARY.fullmatch, self.names()):
+            with suppress(OSError), (self._folder / name).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (self._folder / name).unlink()
 
     def make(self) -> None:
         """Makes the folder and its parents, durably."""
@@ -306,6 +319,9 @@ class RemoteFolder:
         with named_errors(self.place(name), "removed"), suppress(FileNotFoundError):
             self._filesystem.rm(self._at(name), recursive=True)
 
+    def remove_abandoned(self) -> None:
+        """Nothing to do: a put leaves the whole file, or nothing."""
+
     def make(self) -> None:
         """Makes the folder, where file systems have such a thing."""
         with named_errors(self.path, "created"):
@@ -322,6 +338,37 @@ PIECE_BYTES = 4 << 20
 """What is read, written and summed at a time."""
 _READING_THREADS = min(8, 2 * (os.cpu_count() or 1))
 """While one waits for the disk, another sums."""
+
+
+_TEMPORARY = re.compile(r".+\.[0-9a-f]{8}\.tmp")
+"""Names that `_temporary` makes."""
+
+
+@contextmanager
+def _temporary(folder: Path, name: str) -> Iterator[Path]:
+    """An empty file of a name of its own, locked while it is written: the lock dies with the process."""
+    while True:
+        path = folder / f"{name}.{secrets.token_hex(4)}.tmp"
+        with path.open("xb") as file:
+            if not _lock(file):  # someone who clears up was faster
+                continue
+            try:
+                yield path
+            except BaseException:
+                with suppress(OSError):  # the error that led here matters more
+                    path.unlink(missing_ok=True)
+                raise
+            return
+
+
+def _lock(file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no locks here, and so nobody who clears up
+        return True
+    return os.fstat(file.fileno()).st_nlink > 0
 
 
 def _read_all(file: Any, buffer: memoryview, *, place: str) -> None:

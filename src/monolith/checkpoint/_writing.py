@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith import _core
+from monolith.checkpoint._catalog import manifest_of
 from monolith.checkpoint._tensor_file import FileSum, sum_of, write_tensors
 from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
-from monolith.errors import OpError
+from monolith.errors import NotFoundError, OpError
 from monolith.tables.schema import fnv1a_64
 from monolith.tables.snapshot import save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 SAVING = ".saving"
 """Marks a prefix whose save has begun; without a manifest beside it the save did not end."""
 TENSORS, META, ASSETS = ".safetensors", ".meta", ".assets"
-_OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)(\.tmp)?$")
+_OURS = re.compile(r"\.(safetensors|meta|assets|saving|manifest)((\.[0-9a-f]{8})?\.tmp)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +49,37 @@ class WriteOrder:
 def write_checkpoint(
     folder: Folder, cut: StateCut, order: WriteOrder, *, before_commit: Callable[[], None]
 ) -> Manifest:
-    """Makes the checkpoint; `before_commit` may still refuse. On an error what was written is removed again."""
-    writing = _Writing(folder, cut, order)
+    """Makes the checkpoint; `before_commit` may still refuse. On an error what was written is removed again.
+
+    Once the manifest has its name there is no way back: what fails from then on is raised, and the checkpoint stays.
+    """
+    name, text, writing = f"{order.prefix}{SUFFIX}", b"", None
     try:
+        writing = _Writing(folder, cut, order)
         manifest = writing.write_files()
         before_commit()
         folder.sync()
-        folder.replace(f"{order.prefix}{SUFFIX}", manifest.to_bytes())
-    except BaseException:
+        text = manifest.to_bytes()
+        folder.replace(name, text)
+    except BaseException as error:
         cut.release()
-        writing.undo()
+        if text and _may_hold(folder, name, text):
+            logger.warning("checkpoint '%s' is in place and stays, although its save failed: %r", name, error)
+        elif writing is not None:
+            writing.undo()
         raise
     writing.clean_up(manifest)
     return manifest
+
+
+def _may_hold(folder: Folder, name: str, text: bytes) -> bool:
+    """Whether a file has this text; an error, or an interrupt, of the call that wrote it does not tell."""
+    try:
+        return folder.read(name) == text
+    except NotFoundError:
+        return False
+    except OpError:
+        return True
 
 
 class _Writing:
@@ -106,16 +125,13 @@ class _Writing:
     def undo(self) -> None:
         """Removes what was written; what cannot be removed is marked, and the next save removes it."""
         marked = () if self._replaces else (f"{self._order.prefix}{SAVING}",)
-        for name in (self._tensors, self._meta, self._assets, f"{self._order.prefix}{SUFFIX}.tmp", *marked):
+        for name in (self._tensors, self._meta, self._assets, *marked):
             with suppress(OpError):  # the error that led here matters more
                 self._folder.remove(name)
 
     def clean_up(self, manifest: Manifest) -> None:
         """Removes the mark, and the files of a checkpoint that was replaced."""
-        prefix = self._order.prefix
-        keep = {f"{prefix}{SUFFIX}", self._assets}
-        keep |= {file.name for file in (manifest.tensors, manifest.meta) if file is not None}
-        remove_prefix(self._folder, prefix, keep=keep)
+        remove_prefix(self._folder, self._order.prefix, keep=_files_of(self._order.prefix, manifest))
 
     def _write_tables(self, name: str, store: StoreCut) -> TablesEntry:
         order = self._order
@@ -154,16 +170,28 @@ def remove_prefix(folder: Folder, prefix: str, *, keep: set[str] = frozenset()) 
 
 def remove_torn_saves(folder: Folder) -> None:
     """Removes what saves left behind that did not end; the caller is the only one who saves here."""
+    folder.remove_abandoned()
     names = folder.names()
-    for name in names:
-        prefix = name.removesuffix(SAVING)
-        if not name.endswith(SAVING):
+    # Files of another program, such as a TensorFlow checkpoint of the same step, are not ours to remove.
+    foreign = {name for name in names if not _OURS.search(name)}
+    for prefix in [name.removesuffix(SAVING) for name in names if name.endswith(SAVING)]:
+        manifest = f"{prefix}{SUFFIX}"
+        if manifest not in names:
+            remove_prefix(folder, prefix, keep=foreign)
             continue
-        if f"{prefix}{SUFFIX}" in names:
-            folder.remove(name)
-        else:
-            # Files of another program, such as a TensorFlow checkpoint of the same step, are not ours to remove.
-            remove_prefix(folder, prefix, keep={each for each in names if not _OURS.search(each)})
+        try:
+            listed = _files_of(prefix, manifest_of(folder, prefix))
+        except OpError as error:
+            logger.warning("what a save of '%s' left cannot be told from its files, and stays: %s", prefix, error)
+            continue
+        folder.sync()  # the manifest that replaced another one may not be durable, and the other's files go now
+        remove_prefix(folder, prefix, keep=foreign | listed)
+
+
+def _files_of(prefix: str, manifest: Manifest) -> set[str]:
+    """Names in the model directory that make up a checkpoint."""
+    beside = {f"{prefix}{ASSETS}"} if manifest.kind == "dense_only" else set()  # of `save_table_assets`
+    return {f"{prefix}{SUFFIX}", *manifest.names, *beside}
 
 
 def _entry(name: str, total: FileSum) -> FileEntry:

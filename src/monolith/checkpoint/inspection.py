@@ -23,6 +23,7 @@ from monolith.checkpoint.state_files import (
     write_checkpoint_state,
 )
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
+from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json
 from monolith.tables.row_block import BlockKind
 from monolith.tables.schema import TableSchema
@@ -231,11 +232,14 @@ def export(path: str, target: FolderPath) -> list[str]:
 
     Raises:
         AlreadyExistsError: the target is not empty.
-        InvalidArgumentError: a table holds compressed rows only.
+        InvalidArgumentError: a table holds compressed rows only, or its name cannot be that of a file.
     """
     state, folder = SavedState(path), open_folder(target)
     if folder.names():
         raise AlreadyExistsError(f"'{folder.path}': export needs an empty or new folder")
+    for table in (schema.name for store in state.manifest.tables for schema in state.schemas(store)):
+        if not is_name(table):
+            raise InvalidArgumentError(f"export: table {table!r} would become a file outside of '{folder.path}'")
     folder.make()
     write_tensors(folder, f"weights{TENSORS}", state.weights())
     written = [f"weights{TENSORS}"]

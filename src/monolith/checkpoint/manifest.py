@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith import _core
 from monolith.errors import DataLossError
+from monolith.files import is_name
 from monolith.tables.batch import BatchStamp
 from monolith.tables.snapshot.clocks import stamps_from_json, stamps_json
 
@@ -98,6 +99,12 @@ class Manifest:
         workers = {f"worker {worker}": stamp.position for worker, stamp in self.applied.items() if stamp.position}
         return {name: value.decode(errors="replace") for name, value in {**workers, **self.positions}.items()}
 
+    @property
+    def names(self) -> set[str]:
+        """Files and folders of the model directory that it is made of, but for the manifest."""
+        files = {file.name for file in (self.tensors, self.meta) if file is not None}
+        return files | {tables.folder.partition("/")[0] for tables in self.tables.values()}
+
     def to_bytes(self) -> bytes:
         """The text of the manifest file."""
         document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
@@ -175,11 +182,34 @@ def _built(document: Mapping[str, Any]) -> Manifest:
     if values["kind"] not in {"full", "dense_only"}:
         raise ValueError(f"kind is {values['kind']!r}")
     for name in ("tensors", "meta"):
-        values[name] = None if values[name] is None else FileEntry(**values[name])
-    values["tables"] = {name: TablesEntry(**tables) for name, tables in values["tables"].items()}
+        values[name] = None if values[name] is None else _file(values[name])
+    values["tables"] = {name: _tables(name, tables) for name, tables in values["tables"].items()}
     values["applied"] = stamps_from_json(values["applied"])
     values["positions"] = {name: _position(position) for name, position in values["positions"].items()}
     return Manifest(**values)
+
+
+def _file(values: Mapping[str, Any]) -> FileEntry:
+    entry = FileEntry(**values)
+    _require_numbers(entry.bytes, entry.crc32c)
+    if not is_name(entry.name):
+        raise ValueError(f"{entry.name!r} does not name a file of the model directory")
+    return entry
+
+
+def _tables(store: str, values: Mapping[str, Any]) -> TablesEntry:
+    entry = TablesEntry(**values)
+    _require_numbers(entry.bytes, entry.manifest_crc32c, entry.snapshot_id, *entry.rows.values())
+    folder, _, below = entry.folder.partition("/")
+    if not is_name(store) or not is_name(folder) or below != store:
+        raise ValueError(f"{entry.folder!r} is not the folder of a store {store!r} in the model directory")
+    return entry
+
+
+def _require_numbers(*values: int) -> None:
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise TypeError(f"{value!r} is not a size, count or checksum")
 
 
 def _since_version_1(values: Mapping[str, Any]) -> dict[str, Any]:

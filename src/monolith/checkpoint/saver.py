@@ -59,7 +59,7 @@ class PendingSave:
 
         Raises:
             DeadlineExceededError: it goes on; ask again.
-            OpError: what went wrong; the directory holds what it held before.
+            OpError: what went wrong; see `Saver.save`.
         """
         try:
             return self._future.result(timeout_seconds)
@@ -104,6 +104,7 @@ class Saver:
         self._lock: ModelDirLock | None = None
         self._claim: GenerationClaim | None = None
         self._number = 0
+        self._save_failed = False
         self._pending: PendingSave | None = None
         self._last_saved: SavedCheckpoint | None = None
         self._meta: tuple[weakref.ref[object], bytes] | None = None
@@ -151,13 +152,14 @@ class Saver:
             lock = ModelDirLock(self._folder.path)
             try:
                 self._claim = GenerationClaim(self._folder, above=self._catalog.highest_generation())
-                remove_torn_saves(self._folder)
-                self._records.recover()
+                self._take_stock()
             except BaseException:
                 lock.release()
                 self._claim = None
                 raise
             self._lock = lock
+        elif self._save_failed:
+            self._take_stock()
         if preparing is not None:
             self._staging.prepare(encode_state(preparing)[1])
 
@@ -175,7 +177,8 @@ class Saver:
             background: Write in a thread; the call returns when the cut was taken. None: as the saver was told.
 
         Raises:
-            OpError: what went wrong; the directory holds what it held before.
+            OpError: what went wrong; the directory holds what it held before, or, where it went wrong after the commit,
+                the new checkpoint, too.
         """
         self.wait()
         in_background = self._wanted.background if background is None else background
@@ -299,12 +302,22 @@ class Saver:
         if claim is None:
             cut.release()
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
-        manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
         path = f"{self.model_dir}/{order.prefix}"
-        self._records.record(path, manifest.created)
+        try:
+            manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
+            self._records.record(path, manifest.created)
+        except BaseException:
+            self._save_failed = True
+            raise
         self._write_info(manifest)
         self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
         return self._last_saved
+
+    def _take_stock(self) -> None:
+        """Looks what is in the directory: at the beginning, and when a save may have left more or less than it says."""
+        remove_torn_saves(self._folder)
+        self._records.recover()
+        self._save_failed = False
 
     def _write_info(self, manifest: Manifest) -> None:
         """How many rows each slot has; the checkpoint is committed, so what goes wrong is a warning."""

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint._catalog import Catalog, full_local_path
+from monolith.checkpoint._cut import require_folder_name
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._writing import ASSETS
 from monolith.checkpoint.state_files import split_path
@@ -22,6 +23,7 @@ logger = logging.getLogger(__name__)
 def save_table_assets(state: TrainState, prefix: str) -> None:
     """Writes the tables of a run, between two steps, to `<prefix>.assets/`."""
     for name, store in state.stores.items():
+        require_folder_name(name)
         users = {each: module for each, module in state.embeddings.items() if module.store is store}
         save_cut(
             state.embeddings[name].cut(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
-from monolith.files.paths import basename, dirname, exists, isabs, join
+from monolith.files.paths import basename, dirname, exists, is_name, isabs, join
 
 __all__ = [
     "CopyFile",
@@ -17,6 +17,7 @@ __all__ = [
     "exists",
     "find_main",
     "get_libops_path",
+    "is_name",
     "isabs",
     "join",
 ]

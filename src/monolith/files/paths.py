@@ -6,7 +6,7 @@ import re
 
 import fsspec
 
-__all__ = ["basename", "dirname", "exists", "isabs", "join"]
+__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join"]
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//?|$)")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
@@ -31,6 +31,15 @@ def join(path: str, *parts: str) -> str:
         starts_anew = not path or isabs(part)
         path = part if starts_anew else f"{path.removesuffix('/')}/{part}"
     return path
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is one part of a path, which leads to something directly in its folder and nowhere else.
+
+    >>> [is_name(text) for text in ("model.ckpt-60.meta", "..", "", "a/b", "/etc/passwd")]
+    [True, False, False, False, False]
+    """
+    return text not in {"", ".", ".."} and not any(character in text for character in "/\\\0")
 
 
 def basename(path: str) -> str:
