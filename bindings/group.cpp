@@ -274,10 +274,11 @@ void BindWorkers(nb::class_<Group>& group) {
           "resume",
           [](Group& self, const std::vector<BatchStamp>& stamps) { WithoutGil([&] { self.Resume(stamps); }); },
           "stamps"_a)
-      .def("stamps", &Group::Stamps)
+      .def("stamps", [](const Group& self) { return WithoutGil([&] { return self.Stamps(); }); })
       .def("is_duplicate", &Group::IsDuplicate, "push"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("last_applied", &Group::LastApplied, "worker"_a)
-      .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a);
+      .def("last_applied", &Group::LastApplied, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a,
+           nb::call_guard<nb::gil_scoped_release>());
 }
 
 void BindWhole(nb::class_<Group>& group) {

@@ -1,6 +1,5 @@
 #include "base/thread_pool.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/forks.h"
 
 namespace monolith {
 namespace {
@@ -142,19 +142,25 @@ class Pool {
 std::mutex pool_mutex;  // guards `pool`
 Pool* pool = nullptr;   // leaked at exit: other threads may still be inside a call
 
-void ForgetPoolInChild() {
-  // The workers do not exist in the child, and the mutex may have been held: start over, leaving the old pool behind.
-  new (&pool_mutex) std::mutex;
-  pool = nullptr;
-}
+// The workers do not exist in a child: it starts over and leaves the old pool behind.
+class PoolInForks final : AtRestInForks {
+ public:
+  PoolInForks() : AtRestInForks(Kind::kMemory) {}
+
+ private:
+  void Rest() override { pool_mutex.lock(); }
+  void GoOnInParent() override { pool_mutex.unlock(); }
+  void GoOnInChild() override {
+    pool = nullptr;
+    pool_mutex.unlock();
+  }
+};
+// Made when the library is loaded, because calls that a fork waits for use the pool; leaked like it.
+[[maybe_unused]] const auto* const pool_in_forks = new PoolInForks;
 
 Pool& CurrentPool() {
   std::lock_guard lock(pool_mutex);
-  if (pool == nullptr) {
-    static const int registered = pthread_atfork(nullptr, nullptr, ForgetPoolInChild);
-    (void)registered;
-    pool = new Pool(CpusOfThisProcess());
-  }
+  if (pool == nullptr) pool = new Pool(CpusOfThisProcess());
   return *pool;
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/forks.h"
 #include "memory/pages.h"
 
 namespace monolith {
@@ -33,6 +34,18 @@ Store& TheStore() {
   static auto* store = new Store;  // never destroyed: other threads may outlive the statics
   return *store;
 }
+
+class StoreInForks final : AtRestInForks {
+ public:
+  StoreInForks() : AtRestInForks(Kind::kMemory) {}
+
+ private:
+  void Rest() override { TheStore().mutex.lock(); }
+  void GoOnInParent() override { TheStore().mutex.unlock(); }
+  void GoOnInChild() override { TheStore().mutex.unlock(); }
+};
+// Made when the library is loaded, because calls that a fork waits for use the store; leaked like it.
+[[maybe_unused]] const auto* const store_in_forks = new StoreInForks;
 
 bool IsKept(size_t bytes) { return bytes >= kSmallestKept && bytes <= kLargestKept; }
 

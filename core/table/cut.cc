@@ -69,7 +69,7 @@ class CutSource final : public BlockSource {
     Bucket& bucket = group_.buckets_[bucket_];
     std::string bytes;
     {
-      BucketGuard guard(group_.locks_[bucket_], Access::kReads);
+      const Hold hold(group_, bucket_);
       const FilterSlice* filter = bucket.filter_changed_since_cut ? bucket.filter_at_cut.get() : bucket.filter.get();
       if (filter != nullptr) bytes = filter->Save();
       bucket.filter_changed_since_cut = true;  // it has been read: no copy is needed any more
@@ -116,7 +116,7 @@ class CutSource final : public BlockSource {
 
   // Room for a whole block, or for all rows of a smaller shard; rows that have not changed only become fewer.
   uint32_t MostRows() {
-    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
+    const Hold hold(group_, bucket_);
     return std::min(BlockWriter::kRowsPerBlock, rows_.MostLeft(shard()) + 2 * kRowsPerHold);
   }
 

@@ -2,20 +2,25 @@
 //
 // The lone one waits for the calls in flight and holds back new ones, so it is never starved by them. Not recursive.
 // Calls that change rows say so (Writing): a reader that saw none of them inside, before and after, need not look
-// whether one disturbed it.
+// whether one disturbed it. A fork of the process waits for the calls in flight, too: the child sees what is behind the
+// gate as it is between calls.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <new>
 
+#include "base/forks.h"
 #include "table/bucket_lock.h"
 
 namespace monolith {
 
-class Gate {
+class Gate final : AtRestInForks {
  public:
+  Gate() : AtRestInForks(Kind::kCalls) {}
+
   class Shared {
    public:
     explicit Shared(Gate& gate) : gate_(gate) {
@@ -54,9 +59,7 @@ class Gate {
    public:
     explicit Alone(Gate& gate) : gate_(gate) {
       std::unique_lock lock(gate_.mutex_);
-      gate_.changed_.wait(lock, [&] { return !gate_.closed_; });
-      gate_.closed_ = true;
-      gate_.changed_.wait(lock, [&] { return gate_.inside_ == 0; });
+      gate_.Close(lock);
     }
     ~Alone() {
       std::lock_guard lock(gate_.mutex_);
@@ -77,6 +80,30 @@ class Gate {
 
  private:
   static constexpr uint64_t kOneBegun = uint64_t{1} << 24;
+
+  // Waits until nobody is inside; from then on whoever comes waits.
+  void Close(std::unique_lock<std::mutex>& lock) {
+    changed_.wait(lock, [&] { return !closed_; });
+    closed_ = true;
+    changed_.wait(lock, [&] { return inside_ == 0; });
+  }
+
+  // The mutex stays locked while the process forks: nobody is half-way through a change of the members below either.
+  void Rest() override {
+    std::unique_lock lock(mutex_);
+    Close(lock);
+    lock.release();
+  }
+  void GoOnInParent() override {
+    closed_ = false;
+    changed_.notify_all();
+    mutex_.unlock();
+  }
+  void GoOnInChild() override {
+    new (&changed_) std::condition_variable;  // it may count waiters that do not exist here
+    closed_ = false;
+    mutex_.unlock();
+  }
 
   std::atomic<uint64_t> writes_{0};  // writing calls begun since the start, times kOneBegun, plus those inside
 

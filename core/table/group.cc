@@ -123,6 +123,26 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
   AdvanceEpoch();
 }
 
+WorkerClocks::Joined Group::Join(int64_t worker) {
+  Gate::Shared call(gate_);
+  return workers_.Join(worker);
+}
+
+std::vector<BatchStamp> Group::Stamps() const {
+  Gate::Shared call(gate_);
+  return workers_.Stamps();
+}
+
+int64_t Group::LastApplied(int64_t worker) const {
+  Gate::Shared call(gate_);
+  return workers_.LastApplied(worker);
+}
+
+void Group::RequireCurrent(int64_t worker, int64_t incarnation) const {
+  Gate::Shared call(gate_);
+  workers_.Require(worker, incarnation);
+}
+
 void Group::Resume(std::span<const BatchStamp> stamps) {
   Gate::Alone alone(gate_);
   workers_.Resume(stamps);

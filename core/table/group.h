@@ -148,11 +148,11 @@ class Group {
   void ClearBuckets(uint32_t begin, uint32_t end);
 
   // Workers, and what was applied of them (table/worker_clock.h).
-  WorkerClocks::Joined Join(int64_t worker) { return workers_.Join(worker); }
+  WorkerClocks::Joined Join(int64_t worker);
   void Resume(std::span<const BatchStamp> stamps);
-  std::vector<BatchStamp> Stamps() const { return workers_.Stamps(); }
-  int64_t LastApplied(int64_t worker) const { return workers_.LastApplied(worker); }
-  void RequireCurrent(int64_t worker, int64_t incarnation) const { workers_.Require(worker, incarnation); }
+  std::vector<BatchStamp> Stamps() const;
+  int64_t LastApplied(int64_t worker) const;
+  void RequireCurrent(int64_t worker, int64_t incarnation) const;
 
   // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned
   // have a later epoch than it returned. Removals are kept while history is followed or a cut is open, and only then:

@@ -87,17 +87,18 @@ void TouchedKeySet::Lock::unlock() {
 }
 
 TouchedKeySet::TouchedKeySet(int64_t capacity, int64_t concurrency_level)
-    : capacity_(CheckedCapacity(capacity)),
+    : AtRestInForks(Kind::kMemory),
+      capacity_(CheckedCapacity(capacity)),
       concurrency_level_(CheckedConcurrencyLevel(concurrency_level)),
       num_stripes_(std::bit_ceil(static_cast<size_t>(concurrency_level))),
       stripes_(std::make_unique<Stripe[]>(num_stripes_)) {}
 
-TouchedKeySet::AllLocks::AllLocks(TouchedKeySet* set) : set_(set) {
-  for (size_t i = 0; i < set_->num_stripes_; ++i) set_->stripes_[i].lock.lock();
+void TouchedKeySet::LockAll() {
+  for (size_t i = 0; i < num_stripes_; ++i) stripes_[i].lock.lock();
 }
 
-TouchedKeySet::AllLocks::~AllLocks() {
-  for (size_t i = 0; i < set_->num_stripes_; ++i) set_->stripes_[i].lock.unlock();
+void TouchedKeySet::UnlockAll() {
+  for (size_t i = 0; i < num_stripes_; ++i) stripes_[i].lock.unlock();
 }
 
 void TouchedKeySet::SwapCells(std::vector<Cells>* cells) {

@@ -24,9 +24,11 @@
 #include <span>
 #include <vector>
 
+#include "base/forks.h"
+
 namespace monolith {
 
-class TouchedKeySet {
+class TouchedKeySet final : AtRestInForks {
  public:
   static constexpr int64_t kMaxConcurrencyLevel = 1 << 16;
 
@@ -96,14 +98,20 @@ class TouchedKeySet {
   // Holds every stripe's lock while it lives.
   class AllLocks {
    public:
-    explicit AllLocks(TouchedKeySet* set);
-    ~AllLocks();
+    explicit AllLocks(TouchedKeySet* set) : set_(set) { set_->LockAll(); }
+    ~AllLocks() { set_->UnlockAll(); }
     AllLocks(const AllLocks&) = delete;
     AllLocks& operator=(const AllLocks&) = delete;
 
    private:
     TouchedKeySet* const set_;
   };
+
+  void LockAll();
+  void UnlockAll();
+  void Rest() override { LockAll(); }
+  void GoOnInParent() override { UnlockAll(); }
+  void GoOnInChild() override { UnlockAll(); }
 
   // Cells are found by the low bits of the hash, so stripes take others.
   size_t StripeOf(uint64_t hash) const { return (hash >> 32) & (num_stripes_ - 1); }

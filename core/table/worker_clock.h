@@ -5,8 +5,8 @@
 // a worker: pushes of an earlier one, which may still be on their way, are refused from then on.
 //
 // Order of locks: the group's gate (shared), then a worker's turn, then buckets. Whoever waits for a turn inside the
-// gate waits for a push that is inside as well or for a Join(), which never enters the gate; so a call that closes the
-// gate (the cut) does not wait in a circle, and once it is alone no push is half done. Of the mutexes here only a
+// gate waits for a push or a Join() that is inside as well; so a call that closes the gate (the cut) does not wait in a
+// circle, and once it is alone no push is half done. Of the mutexes here only a
 // turn is held while rows change; the others are held for a few instructions, and asking how far a worker came never
 // waits for its push.
 #pragma once

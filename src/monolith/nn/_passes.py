@@ -19,6 +19,7 @@ import torch
 from torch.linalg import vector_norm
 
 from monolith.errors import FailedPreconditionError
+from monolith.forks import at_rest_in_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,7 +111,7 @@ class Ledger:
 
     def __init__(self, worker: StoreWorker) -> None:
         self._worker = worker
-        self._lock = threading.Lock()
+        self._lock = at_rest_in_forks(threading.Lock())
         self._keys = itertools.count()
         self._passes: dict[int, BatchPass] = {}
         self.dropped_graphs: deque[int] = deque()

@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError
+from monolith.forks import at_rest_in_forks
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class StoreWorker:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = threading.RLock()
+        self._lock = at_rest_in_forks(threading.RLock())
         self._number = 0
         self._joined: Joined | None = None
         self._former: Joined | None = None

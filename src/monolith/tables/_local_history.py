@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.forks import at_rest_in_forks
 from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
 from monolith.tables.row_block import RowBlock
 
@@ -40,7 +41,7 @@ class LocalHistory:
         self._groups = groups
         self._owned = owned
         self._subject = subject
-        self._lock = threading.RLock()
+        self._lock = at_rest_in_forks(threading.RLock())
         self._readers: dict[str, int] = {}
         """Name -> epoch up to which it has read."""
         self._generation = 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.errors import FailedPreconditionError
+from monolith.forks import at_rest_in_forks
 from monolith.tables._arrays import tensor_view
 from monolith.tables.batch import BatchStamp
 
@@ -99,7 +100,7 @@ class OpenPlans:
 
     def __init__(self, subject: str) -> None:
         self._subject = subject
-        self._lock = threading.Lock()
+        self._lock = at_rest_in_forks(threading.Lock())
         self.count = 0
         """Plans that were read for training and have not ended."""
 

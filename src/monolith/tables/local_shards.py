@@ -14,6 +14,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
+from monolith.forks import at_rest_in_forks
 from monolith.tables._arrays import id_array
 from monolith.tables._local_history import LocalHistory, overlap
 from monolith.tables.batch import NOTHING_APPLIED, Finished
@@ -70,7 +71,7 @@ class LocalShards:
         starts = [-(-NUM_BUCKETS * number // num_shards) for number in range(num_shards + 1)]
         self.owned = tuple(range(begin, end) for begin, end in pairwise(starts))
         """The buckets of each shard."""
-        self.lock = threading.Lock()
+        self.lock = at_rest_in_forks(threading.Lock())
         """Orders whatever touches several shards, so that all of them see the same."""
         self._history = LocalHistory([shard.native.core for shard in self.shards], self.owned, _SUBJECT)
 
