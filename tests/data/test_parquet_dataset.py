@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from data.pipelines import plain, read_all
 from monolith import ids
-from monolith.data import BadRecords, FileSet, ParquetDataset
+from monolith.data import INVALID_LABEL, BadRecords, FileSet, ParquetDataset
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -138,6 +138,58 @@ def test_nulls_where_a_number_must_stand_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "y.parquet", {"ids": pa.array([[1, None]], pa.list_(pa.int64()))})
     with pytest.raises(DataLossError, match="column 'ids': 1 nulls"):
         only_batch(path)
+
+
+def test_reserved_columns_become_typed_fields_where_that_is_asked_for(tmp_path: Path) -> None:
+    columns = {
+        "__LABEL__": pa.array([[1.0, 0.0, 5.0], [1.0], None], pa.list_(pa.float64())),
+        "__UID__": pa.array([7, None, 9], pa.uint64()),
+        "__SAMPLE_RATE__": pa.array([0.5, None, 0.25], pa.float64()),
+        "__ACTIONS__": pa.array([[1, 2], [], None], pa.list_(pa.int32())),
+        "__CID__": pa.array(["a", None, "c"]),
+        "__OTHER__": pa.array([1, 2, 3]),
+    }
+    path = write(tmp_path / "x.parquet", columns)
+    batch = only_batch(path, num_labels=2)
+    assert list(batch) == ["label", "uid", "sample_rate", "actions", "cid", "__OTHER__"]
+    assert batch["label"].tolist() == [[1, 0], [1, INVALID_LABEL], [INVALID_LABEL] * 2]
+    assert (batch["uid"].tolist(), batch["uid"].dtype) == ([7, 0, 9], torch.int64)
+    assert (batch["sample_rate"].tolist(), batch["sample_rate"].dtype) == ([0.5, 1.0, 0.25], torch.float32)
+    assert batch["actions"].to_lists() == [[1, 2], [], []]
+    assert batch["cid"] == [b"a", b"", b"c"]
+    assert list(only_batch(path, ["__LABEL__", "__ACTIONS__"])) == ["__LABEL__", "__ACTIONS__"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "width", "expected"),
+    [
+        (pa.array([1, None, 0], pa.int32()), 1, [[1], [INVALID_LABEL], [0]]),
+        (
+            pa.array([0.5, 1.5, None], pa.float64()),
+            2,
+            [[0.5, INVALID_LABEL], [1.5, INVALID_LABEL], [INVALID_LABEL] * 2],
+        ),
+        (pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.int64(), 2)), 1, [[1], [3], [5]]),
+    ],
+)
+def test_labels_of_any_numbers(tmp_path: Path, labels: Any, width: int, expected: list[list[float]]) -> None:
+    batch = only_batch(write(tmp_path / "x.parquet", {"__LABEL__": labels}), num_labels=width)
+    assert (batch["label"].tolist(), batch["label"].dtype) == (expected, torch.float32)
+
+
+def test_reserved_columns_of_another_kind_are_refused(tmp_path: Path) -> None:
+    cases = [
+        ({"__UID__": pa.array([0.5])}, r"'__UID__': expected int, got double"),
+        ({"__UID__": pa.array([[1]])}, "the field 'uid' of LineId has one value for each row, got list"),
+        ({"__ACTIONS__": pa.array([1])}, "the field 'actions' of LineId has a list for each row, got int64"),
+        ({"__LABEL__": pa.array([[[1]]])}, "labels are numbers or lists of numbers, got list<"),
+        ({"uid": pa.array([1]), "__UID__": pa.array([1])}, "there is a column 'uid' already"),
+    ]
+    for columns, message in cases:
+        with pytest.raises(InvalidArgumentError, match=message):
+            only_batch(write(tmp_path / "x.parquet", columns), num_labels=1)
+    with pytest.raises(ValueError, match="num_labels must be a whole number from 1 on, got 0"):
+        ParquetDataset(tmp_path, num_labels=0)
 
 
 def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:

@@ -319,6 +319,18 @@ def test_a_position_of_something_else_is_refused(cluster: KafkaCluster, saved: K
         KafkaDataset("refused", cluster.brokers).read(saved.to_bytes())
 
 
+def test_committed_starts_where_the_group_is_and_at_the_first_message_elsewhere(cluster: KafkaCluster) -> None:
+    cluster.spread("again", numbers(40))
+    config = plain(group="returning")
+    dataset = KafkaDataset("again", cluster.brokers, start="committed", stop="end", config=config)
+    assert sorted(map(int, rest_of(dataset.read()))) == list(range(40))
+    with dataset.read() as reading:
+        reading._client.commit({Partition("again", 1): 4, Partition("again", 2): 10})
+    assert sorted(map(int, rest_of(dataset.read()))) == sorted([*range(0, 40, 4), *range(17, 40, 4), *range(3, 40, 4)])
+    other = KafkaDataset("again", cluster.brokers, start="committed", stop="end", config=plain(group="new"))
+    assert sorted(map(int, rest_of(other.read()))) == list(range(40))
+
+
 def test_nothing_is_committed_unless_it_is_asked_for(cluster: KafkaCluster) -> None:
     cluster.spread("lag", numbers(40))
     dataset = KafkaDataset("lag", cluster.brokers, stop="end", config=plain(group="watched"))

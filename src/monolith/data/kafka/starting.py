@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from monolith.data.kafka.position import Offsets
 
 Start: TypeAlias = str | datetime | Mapping[str, Mapping[int, int]]
-"""``"earliest"``, ``"latest"``, the time of the first message, or topic -> partition -> offset."""
+"""``"earliest"``, ``"latest"``, ``"committed"`` (where the group's last commit stands), the time of the first message,
+or topic -> partition -> offset."""
 Stop: TypeAlias = str | datetime
 """``"never"``, ``"end"`` (what is there when reading begins), or the time of the first message not to be read."""
 
@@ -25,9 +26,9 @@ def check_start(start: Start) -> None:
     """Refuses what is no start."""
     if isinstance(start, datetime):
         milliseconds(start)
-    elif not isinstance(start, Mapping) and start not in {"earliest", "latest"}:
+    elif not isinstance(start, Mapping) and start not in {"earliest", "latest", "committed"}:
         raise ValueError(
-            f'start must be "earliest", "latest", a time, or offsets by topic and partition, got {start!r}'
+            f'start must be "earliest", "latest", "committed", a time, or offsets by topic and partition, got {start!r}'
         )
 
 
@@ -59,6 +60,10 @@ def new_offsets(client: Client, partitions: Sequence[Partition], start: Start) -
         if missing := [partition for partition in partitions if partition not in given]:
             raise InvalidArgumentError(f"start: no offset for {_list(missing)}")
         return {partition: given[partition] for partition in partitions}
+    if start == "committed":
+        # What nobody has committed is read from its first message: nothing is lost that way.
+        found = {partition: offset for partition, (offset, _) in client.committed(partitions).items()}
+        return new_offsets(client, [each for each in partitions if each not in found], "earliest") | found
     return {partition: ends[start == "latest"] for partition, ends in client.watermarks(partitions).items()}
 
 

@@ -25,7 +25,9 @@ class LabelAbove(Condition):
     """Holds where the label of some task is above that task's threshold, or at it unless `strict`.
 
     A label that is absent (`INVALID_LABEL`) or NaN is above no threshold. Tasks beyond the thresholds do not count.
-    The original calls it ``filter_by_label``, and `strict` ``filter_equal``.
+    A sample with fewer labels than thresholds is judged by those it has; the original dropped it, but in a batch it
+    cannot be told from one whose task has none. The original calls it ``filter_by_label``, and `strict`
+    ``filter_equal``.
 
     >>> from monolith.data import Batch
     >>> batch = Batch({"label": torch.tensor([[0.0, 2.0], [1.0, 0.0]])}, num_rows=2)

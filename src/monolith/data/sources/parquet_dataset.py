@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.sources.arrow_columns import ColumnType, batch_column
 from monolith.data.sources.file_dataset import FileDataset
+from monolith.data.sources.reserved_columns import is_reserved, reserved_column
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
+    from monolith.data.batch import ColumnValues
     from monolith.data.sources.file_dataset import OpenFile
     from monolith.data.sources.file_feed import Files
 
@@ -34,6 +36,9 @@ class ParquetDataset(FileDataset[Batch]):
         columns: Names, or names with what each must hold: ``any``, ``int``, ``fid_v1`` (turned into v2), ``fid_v2``,
             ``float`` or ``bytes``. None for all columns of each file.
         block_rows: Rows of a batch.
+        num_labels: Makes typed fields of reserved columns: ``__LABEL__`` becomes ``label``, float32 [rows, num_labels]
+            as `Label` gives it, and ``__UID__`` and the like become the field of LineId of that name. None leaves them
+            what they are, as the original did for batches.
         cycle_length: Files that are read at a time, a block of each in turn.
         bad: Counts the rows that are left of a damaged row group, and a file that is no Parquet as one, and decides
             how many may be left out. A store that fails is no damage, and always raises.
@@ -49,14 +54,18 @@ class ParquetDataset(FileDataset[Batch]):
         columns: Iterable[str] | Mapping[str, ColumnType | str] | None = None,
         *,
         block_rows: int = 1 << 14,
+        num_labels: int | None = None,
         cycle_length: int = 1,
         bad: BadRecords | None = None,
     ) -> None:
         _pyarrow()
         super().__init__(files, cycle_length=cycle_length)
         self._bad = BadRecords() if bad is None else bad
-        self._block_rows = whole_number("block_rows", block_rows, at_least=1)
-        self._columns = None if columns is None else _typed(columns)
+        self._wanted = _Wanted(
+            columns=None if columns is None else _typed(columns),
+            block_rows=whole_number("block_rows", block_rows, at_least=1),
+            num_labels=None if num_labels is None else whole_number("num_labels", num_labels, at_least=1),
+        )
 
     def open_file(self, path: str, place: Any) -> OpenFile[Batch]:
         """Begins to read a file; a place is a row group and how many of its rows were returned."""
@@ -69,7 +78,7 @@ class ParquetDataset(FileDataset[Batch]):
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
-            return _OpenParquet(file, path, self._columns, (group, row), block_rows=self._block_rows, bad=self._bad)
+            return _OpenParquet(file, path, self._wanted, (group, row), bad=self._bad)
         except _DamagedError as error:
             file.close()
             self._bad.add(str(error))
@@ -77,6 +86,14 @@ class ParquetDataset(FileDataset[Batch]):
         except BaseException:
             file.close()
             raise
+
+
+class _Wanted(NamedTuple):
+    """What is to be made of a file, as `ParquetDataset` says."""
+
+    columns: dict[str, ColumnType] | None
+    block_rows: int
+    num_labels: int | None
 
 
 class _DamagedError(DataLossError):
@@ -103,20 +120,19 @@ class _OpenParquet:
         self,
         file: Any,
         path: str,
-        columns: dict[str, ColumnType] | None,
+        wanted: _Wanted,
         start: tuple[int, int],
         *,
-        block_rows: int,
         bad: BadRecords,
     ) -> None:
         self._file = file
         self._path = path
-        self._block_rows = block_rows
+        self._wanted = wanted
         self._bad = bad
         self._row_group, self._row = start
         with _named_errors(path):
             self._parquet = _pyarrow().ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
-        self._columns = self._checked(columns)
+        self._columns = self._checked(wanted.columns)
         self._blocks: Iterator[Any] | None = None
 
     @property
@@ -152,7 +168,7 @@ class _OpenParquet:
         """The blocks of the row group, without the rows that were returned before."""
         to_skip = self._row
         blocks = self._parquet.iter_batches(
-            batch_size=self._block_rows, row_groups=[self._row_group], columns=list(self._columns)
+            batch_size=self._wanted.block_rows, row_groups=[self._row_group], columns=list(self._columns)
         )
         for block in blocks:
             skipped = min(to_skip, block.num_rows)
@@ -162,10 +178,16 @@ class _OpenParquet:
 
     def _batch_of(self, block: Any) -> Batch:
         arrays = dict(zip(block.schema.names, block.columns, strict=True))
-        columns = {
-            name: batch_column(arrays[name], wanted, f"file '{self._path}': column {name!r}")
-            for name, wanted in self._columns.items()
-        }
+        columns: dict[str, ColumnValues] = {}
+        for column, wanted in self._columns.items():
+            name, place = column, f"file '{self._path}': column {column!r}"
+            if self._wanted.num_labels is not None and is_reserved(column):
+                name, values = reserved_column(column, arrays[column], self._wanted.num_labels, place)
+            else:
+                values = batch_column(arrays[column], wanted, place)
+            if name in columns:
+                raise InvalidArgumentError(f"{place}: there is a column {name!r} already; leave one of them out")
+            columns[name] = values
         self._row += block.num_rows
         return Batch(columns, num_rows=block.num_rows)
 
