@@ -119,7 +119,7 @@ def test_token_and_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         tls_key=server.key,
     )
     tls = ["--tls_ca", str(server.certificate)]
-    with training(str(tmp_path), credentials=credentials):
+    with training(str(tmp_path), host="127.0.0.1", credentials=credentials):
         assert control("status", tmp_path, *tls, "--token", "open sesame") == 0
         assert control("status", tmp_path, *tls, "--token_file", str(secret)) == 0
         capsys.readouterr()

@@ -16,7 +16,16 @@ from monolith.checkpoint import Saver
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import RunnerConfig, Session, Trainer, TrainerConfig, current_context, trainer_config_of
+from monolith.train import (
+    ControlConfig,
+    RunnerConfig,
+    Session,
+    Trainer,
+    TrainerConfig,
+    current_context,
+    trainer_config_of,
+)
+from monolith.train.compat import conversions
 from monolith.train.local_runner import make_trainer
 from train.renamed_task import ALIASES, RenamedTask
 
@@ -355,3 +364,28 @@ def test_an_exported_state_is_no_training_session(tmp_path: Path) -> None:
     with Session(task) as session, Saver(tmp_path) as saver:
         session.run(task.input_fn("train").make(0))
         assert saver.save(session.state, background=False).step == 1
+
+
+class TestController:
+    def test_it_is_served_unless_it_is_switched_off(self) -> None:
+        assert trainer_config_of(RunnerConfig()).control == ControlConfig()
+        assert trainer_config_of(RunnerConfig(serve_controller=True)).control == ControlConfig()
+        assert trainer_config_of(RunnerConfig(serve_controller=False)).control is None
+
+    def test_a_run_without_grpc_says_once_that_it_has_none(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("monolith.train.compat.conversions.find_spec", lambda _: None)
+        conversions._say_that_there_is_no_controller.cache_clear()
+        trainer_config_of(RunnerConfig(serve_controller=False))
+        trainer_config_of(RunnerConfig(mode="eval"))
+        assert "controller" not in caplog.text
+        for _ in range(2):
+            assert trainer_config_of(RunnerConfig()).control is None
+        assert caplog.text.count("no controller is served") == 1
+        assert "pip install 'monolith[control]'" in caplog.text
+
+    def test_one_that_is_asked_for_needs_grpc(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("monolith.train.compat.conversions.find_spec", lambda _: None)
+        with pytest.raises(ValueError, match="option serve_controller=True needs grpcio, which is not installed"):
+            trainer_config_of(RunnerConfig(serve_controller=True))

@@ -161,10 +161,11 @@ class ReportingConfig(Config):
 class ControlConfig(Config):
     """The service by which an operator stops, resumes and saves a run; see ``docs/how-to/control.md``."""
 
-    host: str = "127.0.0.1"
-    """Interface to listen on: this machine only, or ``0.0.0.0`` for all."""
+    host: str | None = None
+    """Interface to listen on, such as ``127.0.0.1``, or ``0.0.0.0`` for all; None: a Unix socket that only the user who
+    trains can reach. The address stands in the model directory."""
     port: int = 0
-    """0 takes a free one; the address stands in the model directory."""
+    """Of the host; 0 takes a free one."""
     token_file: str | None = None
     """File with a secret that callers must know; None asks for none."""
     tls_certificate: str | None = None

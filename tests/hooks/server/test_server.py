@@ -164,9 +164,10 @@ def test_an_error_of_the_save_reaches_the_caller_and_training_goes_on(run: Train
 
 
 def test_a_bad_message_never_takes_it_down(run: Training, client: ControllerClient) -> None:
-    host, port = split_address(run.hook.address)
     for noise in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 400, b""):
-        with socket.create_connection((host, port), timeout=10) as connection:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(run.hook.address.removeprefix("unix:"))
             connection.sendall(noise)
     with grpc.insecure_channel(run.hook.address) as channel:
         for path, status in [
@@ -183,11 +184,12 @@ def test_a_bad_message_never_takes_it_down(run: Training, client: ControllerClie
     assert client.get_block_status() == ([], [0])
 
 
-def test_the_address_is_there_while_it_serves_and_only_on_this_machine(tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", [None, "127.0.0.1"])
+def test_the_address_is_there_while_it_serves(tmp_path: Path, host: str | None) -> None:
     file = tmp_path / "model" / "controller_server_addr.txt"
-    with training(str(tmp_path / "model")) as run:
+    with training(str(tmp_path / "model"), host=host) as run:
         assert file.read_text() == run.hook.address
-        assert split_address(run.hook.address)[0] == "127.0.0.1"
+        assert run.hook.address.startswith("unix:/" if host is None else "127.0.0.1:")
     assert not file.exists()
     assert run.hook.address == ""
     with pytest.raises(NotFoundError, match=r"no address in .*controller_server_addr\.txt; .* is one running"):
@@ -244,9 +246,9 @@ def test_a_rebuilt_session_keeps_the_server(run: Training, client: ControllerCli
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with training(str(tmp_path)) as run:
+    with training(str(tmp_path), host="127.0.0.1") as run:
         _, port = split_address(run.hook.address)
-        hook = ServerHook(str(tmp_path / "other"), BarrierOp(1), run.saver, port=port)
+        hook = ServerHook(str(tmp_path / "other"), BarrierOp(1), run.saver, host="127.0.0.1", port=port)
         with (
             pytest.raises(UnavailableError, match=f"cannot listen on 127.0.0.1:{port}; is the port taken"),
             StepLoop([hook]),
@@ -306,17 +308,25 @@ class TestToken:
     def test_it_is_not_shown(self) -> None:
         assert "sesame" not in repr(ServerCredentials(token="sesame")) + repr(ClientCredentials(token="sesame"))  # noqa: S106
 
-    def test_an_open_door_is_warned_about(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        with training(str(tmp_path), host="0.0.0.0") as run:  # noqa: S104 - what is warned about
+    @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])  # noqa: S104 - what is warned about
+    def test_an_open_door_is_warned_about(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str) -> None:
+        with training(str(tmp_path), host=host) as run:
             assert split_address(run.hook.address)[0] != "0.0.0.0"  # noqa: S104 - nobody can call that
         assert "asks for no token" in caplog.text
+
+    def test_a_door_that_is_none_is_not(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with training(str(tmp_path)):
+            pass
+        with training(str(tmp_path), host="127.0.0.1", credentials=ServerCredentials(token="t")):  # noqa: S106 - a test's
+            pass
+        assert "asks for no token" not in caplog.text
 
 
 class TestTls:
     def test_encrypted_calls_pass_and_plain_ones_do_not(self, tmp_path: Path) -> None:
         server = make_certificate(tmp_path, "server")
         shown = ServerCredentials(tls_certificate=server.certificate, tls_key=server.key)
-        with training(str(tmp_path), credentials=shown) as run:
+        with training(str(tmp_path), host="127.0.0.1", credentials=shown) as run:
             trusting = ClientCredentials(tls_ca=server.certificate)
             with ControllerClient.of_model_dir(str(tmp_path), credentials=trusting) as client:
                 assert client.get_global_step() == 0
@@ -333,7 +343,7 @@ class TestTls:
         asks = ServerCredentials(
             tls_certificate=server.certificate, tls_key=server.key, tls_client_ca=caller.certificate
         )
-        with training(str(tmp_path), credentials=asks) as run:
+        with training(str(tmp_path), host="127.0.0.1", credentials=asks) as run:
             shows = ClientCredentials(tls_ca=server.certificate, tls_certificate=caller.certificate, tls_key=caller.key)
             with ControllerClient(run.hook.address, credentials=shows) as client:
                 assert client.get_global_step() == 0

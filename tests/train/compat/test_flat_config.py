@@ -19,9 +19,9 @@ from monolith.train import (
 
 
 class TestNames:
-    def test_as_many_options_as_the_original_has_and_two_about_expiry(self) -> None:
+    def test_as_many_options_as_the_original_has_and_three_of_our_own(self) -> None:
         counts = [len(each.option_names()) for each in (CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig)]
-        assert counts == [2 + 72, 2 + 72 + 14, 2 + 72 + 14 + 39]
+        assert counts == [3 + 72, 3 + 72 + 14, 3 + 72 + 14 + 39]
 
     @pytest.mark.parametrize(
         ("name", "default"),

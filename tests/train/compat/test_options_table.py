@@ -57,6 +57,7 @@ OTHERS: dict[str, Any] = {
     "discovery_type": ServiceDiscoveryType.ZK,
     "reload_alias_map": {"a": "b"},
     "use_native_multi_hash_table": False,
+    "serve_controller": False,
     "enable_alias_map_auto_gen": False,
     "device_fn": lambda _: "cpu",
 }
@@ -76,7 +77,7 @@ def fields_of(config: Any, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        is_section = dataclasses.is_dataclass(value) and hasattr(TrainerConfig(), field.name)
+        is_section = dataclasses.is_dataclass(getattr(TrainerConfig(), field.name, None))
         found |= fields_of(value, f"{field.name}.") if is_section else {f"{prefix}{field.name}": value}
     return found
 

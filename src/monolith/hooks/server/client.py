@@ -22,7 +22,7 @@ SAVE_TIMEOUT_SECONDS = 3600.0
 _CLASSES = {
     found.error_code: found
     for found in vars(errors).values()
-    if isinstance(found, type) and errors.OpError in found.__bases__
+    if isinstance(found, type) and issubclass(found, errors.OpError) and errors.OpError in found.__bases__
 }
 """Status code to the error of that name."""
 
@@ -77,7 +77,7 @@ class ControllerClient:
     """Calls one controller. A context manager; any thread may call it.
 
     Args:
-        address: ``host:port`` of the controller.
+        address: ``host:port`` or ``unix:<path>`` of the controller.
         credentials: What to show it, and whom to trust.
         timeout_seconds: How long a call may take; None gives a save an hour and others ten seconds.
     """
@@ -145,7 +145,7 @@ class ControllerClient:
         if code == errors.UnavailableError.error_code:
             return errors.UnavailableError(
                 f"controller at {self._address} does not answer ({text}); has training ended, or does it run on "
-                f"another machine, or under TLS?"
+                f"another machine, as another user, or under TLS?"
             )
         if code == errors.DeadlineExceededError.error_code:
             return errors.DeadlineExceededError(

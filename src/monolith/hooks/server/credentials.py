@@ -30,7 +30,7 @@ def load_grpc() -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerCredentials:
-    """What a server asks of its callers, and shows them. Without any, everybody who reaches the port may call."""
+    """What a server asks of its callers, and shows them. Without any, everybody who reaches it may call."""
 
     token: str | None = field(default=None, repr=False)
     """A secret that callers must know."""
@@ -46,6 +46,11 @@ class ServerCredentials:
         _require_pair(self.tls_certificate, self.tls_key)
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("controller: tls_client_ca is for TLS; give tls_certificate and tls_key too")
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether callers must show who they are."""
+        return self.token is not None or self.tls_client_ca is not None
 
     def accepts(self, metadata: Iterable[tuple[str, str | bytes]]) -> bool:
         """Whether a call with this metadata knows the token; takes as long for a wrong one as for a right one."""

@@ -12,6 +12,7 @@ from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
 from monolith.errors import UnavailableError
 from monolith.hook import Hook
 from monolith.hooks.server.credentials import ServerCredentials, load_grpc
+from monolith.hooks.server.owner_socket import OwnerSocket
 from monolith.hooks.server.service import ControllerService, make_handler
 from monolith.hooks.server.step_gate import StepGate
 
@@ -26,7 +27,6 @@ _log = logging.getLogger(__name__)
 
 NUM_THREADS = 2
 GRACE_SECONDS = 20.0
-_LOOPBACK = ("127.", "::1", "localhost")
 _EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
@@ -41,15 +41,18 @@ class ServerHook(Hook):
     StopTraining places the barrier. Workers wait there, and so does this session, before its next step: a stop that let
     the chief train on would not be one. SaveCheckpoint runs between two steps, in the thread that steps, and also while
     training is stopped; only while the session's `step_lock` is free, so that nobody works on a step, is it made by a
-    thread of the server. Only this machine can call, unless `host` says otherwise.
+    thread of the server. Only the user who trains can call, on this machine, unless `host` says otherwise.
 
     Args:
         model_dir: Folder of the model, local or remote.
         barrier: Where workers wait.
         saver_hook: Who saves on demand.
-        host: Interface to listen on; ``0.0.0.0`` or ``::`` for all.
-        port: 0 takes a free one.
+        host: Interface to listen on; ``0.0.0.0`` or ``::`` for all. None: a Unix socket that only this user can reach.
+        port: Of the host; 0 takes a free one.
         credentials: What callers must show.
+
+    Raises:
+        ValueError: a port or TLS, which are for a host, without one.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class ServerHook(Hook):
         barrier: Barrier,
         saver_hook: TriggersSave,
         *,
-        host: str = "127.0.0.1",
+        host: str | None = None,
         port: int = 0,
         credentials: ServerCredentials | None = None,
     ) -> None:
@@ -66,6 +69,9 @@ class ServerHook(Hook):
         self._model_dir = str(model_dir)
         self._host, self._port = host, port
         self._credentials = credentials or ServerCredentials()
+        self._socket: OwnerSocket | None = None
+        if host is None and (port or self._credentials.tls_certificate is not None):
+            raise ValueError("controller: a port and TLS are for a host, got none; give host='127.0.0.1', or another")
         self._gate = StepGate(barrier.is_barrier_placed)
         self._service = ControllerService(barrier, saver_hook, self._gate)
         self._server: Any = None
@@ -74,7 +80,7 @@ class ServerHook(Hook):
 
     @property
     def address(self) -> str:
-        """Where it serves, as ``host:port``; empty while it does not."""
+        """Where it serves, as ``host:port`` or ``unix:<path>``; empty while it does not."""
         return self._address
 
     def after_create_session(self, session: HookedSession) -> None:
@@ -103,12 +109,20 @@ class ServerHook(Hook):
         self._address = self._bind()
         self._server.start()
         text_files.write_text(address_file(self._model_dir), self._address)
-        if self._credentials.token is None and not self._host.startswith(_LOOPBACK):
+        if self._host is not None and not self._credentials.knows_callers:
             _log.warning("controller on %s asks for no token: whoever reaches it can stop training", self._address)
         _log.info("controller serves on %s", self._address)
 
     def _bind(self) -> str:
-        wanted = concat_ip_and_port(self._host, self._port)
+        if self._host is not None:
+            return self._bind_port(self._host)
+        self._socket = OwnerSocket()
+        self._server.add_insecure_port(self._socket.address)
+        self._socket.narrow()
+        return self._socket.address
+
+    def _bind_port(self, host: str) -> str:
+        wanted = concat_ip_and_port(host, self._port)
         secure = self._credentials.grpc_credentials()
         try:
             if secure is None:
@@ -117,8 +131,7 @@ class ServerHook(Hook):
                 port = self._server.add_secure_port(wanted, secure)
         except RuntimeError as error:
             raise UnavailableError(f"controller: cannot listen on {wanted}; is the port taken? ({error})") from error
-        host = get_local_ip() if self._host in _EVERY_INTERFACE else self._host
-        return concat_ip_and_port(host, port)
+        return concat_ip_and_port(get_local_ip() if host in _EVERY_INTERFACE else host, port)
 
     def _stop(self) -> None:
         self._gate.close()
@@ -128,6 +141,9 @@ class ServerHook(Hook):
             server.stop(GRACE_SECONDS).wait()
         if self._threads is not None:
             self._threads.shutdown()
+        if self._socket is not None:
+            self._socket.remove()
+            self._socket = None
         if self._address and text_files.read_text(address_file(self._model_dir)) == self._address:
             text_files.remove(address_file(self._model_dir))
         self._address = ""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
+from monolith.train.trainer_config import ControlConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +17,9 @@ if TYPE_CHECKING:
     from monolith.tables.filters import AdmissionFilter
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.params import Params
+
+
+_log = logging.getLogger(__name__)
 
 
 def none_if_empty(value: Any) -> Any:
@@ -71,6 +78,29 @@ def servers(options: CpuTrainingConfig, _: Params) -> int:
             f" num_workers={options.num_workers}; runs of several processes are not part of this version"
         )
     return options.num_ps
+
+
+def controller(options: CpuTrainingConfig, _: Params) -> ControlConfig | None:
+    """The controller, where it can be served; that it cannot is said once, as nobody could tell from the outside."""
+    if options.serve_controller is False:
+        return None
+    if find_spec("grpc") is not None:
+        return ControlConfig()
+    if options.serve_controller:
+        raise ValueError(
+            "option serve_controller=True needs grpcio, which is not installed; run: pip install 'monolith[control]'"
+        )
+    if options.mode == "train":
+        _say_that_there_is_no_controller()
+    return None
+
+
+@functools.cache
+def _say_that_there_is_no_controller() -> None:
+    _log.warning(
+        "no controller is served, so that 'monolith control' cannot reach this run: grpcio is not installed; run: pip"
+        " install 'monolith[control]', or set serve_controller to false"
+    )
 
 
 def tide_window(options: CpuTrainingConfig, _: Params) -> TideWindow | None:

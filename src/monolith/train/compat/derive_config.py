@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from monolith.train.compat.effects import Makes, Sets, effects_of
 from monolith.train.compat.refusal import require_effective
 from monolith.train.compat.task_parameters import PARAMETERS
 from monolith.train.params import Params
-from monolith.train.trainer_config import ControlConfig, TrainerConfig
+from monolith.train.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +65,7 @@ def _told_by_parameters(params: Params) -> dict[str, Any]:
 
 
 def _nested(told: Mapping[str, Any]) -> TrainerConfig:
-    own: dict[str, Any] = {"control": ControlConfig() if find_spec("grpc") else None}
+    own: dict[str, Any] = {}
     sections: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     for field, value in told.items():
         section, _, name = field.rpartition(".")

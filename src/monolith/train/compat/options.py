@@ -14,6 +14,7 @@ from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train.compat import reasons
 from monolith.train.compat.conversions import (
     admission,
+    controller,
     interval,
     is_not_false,
     negated,
@@ -217,6 +218,8 @@ class CpuTrainingConfig(FlatConfig):
     """Steps between summaries."""
     log_step_count_steps: Annotated[int, Sets("reporting.log_every_steps", none_if_empty)] = 100
     """Steps between log lines with loss and speed; 0: none."""
+    serve_controller: Annotated[bool | None, Makes("control", controller)] = None
+    """Serve the controller to the user who trains; None: where gRPC is installed. Not in the original."""
 
     @property
     def enable_full_sync_training(self) -> bool:
