@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,44 @@ def test_mistakes_are_one_line(
     assert said in shown
     assert shown.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+TF_CONFIG = json.dumps({"cluster": {"ps": ["h:1"], "worker": ["h:2", "h:3"]}, "task": {"type": "ps", "index": 0}})
+
+
+@pytest.mark.parametrize("by", ["flag", "variable", "file"])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"index": 1, "num_workers": 3},
+        {"num_workers": 3},
+        {"discovery_type": "primus", "tf_config": TF_CONFIG},
+        {"tf_config": TF_CONFIG},
+        {"zk_server": "h:2181"},
+        {"discovery_type": "zk"},
+        {"uuid": "run-7"},
+        {"server_type": "ps"},
+    ],
+    ids="-".join,
+)
+def test_a_process_of_a_job_does_not_train_a_copy_of_its_own(
+    told: dict[str, Any], by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags: list[str] = []
+    if by == "file":
+        (tmp_path / "run.json").write_text(json.dumps(told))
+        flags = ["--config_file", str(tmp_path / "run.json")]
+    for name, value in told.items():
+        if by == "flag":
+            flags += [f"--{name}", str(value)]
+        elif by == "variable":
+            monkeypatch.setenv(f"MONOLITH_{name.upper()}", str(value))
+    assert main(["train", TASK, "--model_dir", str(tmp_path / "m"), "--steps", "5", *flags]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert re.search(r"is refused: runs of several processes are not part|a trainer is a worker, got 'ps'", shown.err)
+    assert not (tmp_path / "m").exists(), "it has trained nothing, and written nothing"
 
 
 def test_an_unknown_option_in_a_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

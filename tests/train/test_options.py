@@ -52,7 +52,7 @@ class TestContradictions:
             ({"tide_start_hour": 1}, "tide"),
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
-            ({"index": 2}, "below num_workers"),
+            ({"index": 1, "num_workers": 3}, "option index=1 .* is refused: runs of several processes are not part"),
             ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
             ({"feature_evict_every_n_steps": -1}, "evict_every_steps must be > 0"),
             ({"params_override": "[]"}, "must be a JSON object"),
@@ -74,14 +74,17 @@ class TestIdentity:
                 seen.append(current_context())
                 super().build()
 
-        options = RunnerConfig(index=1, num_workers=3, model_name="served", server_type="worker")
+        options = RunnerConfig(model_name="served", server_type="worker")
         make_trainer(options, Asking.params()).train(steps=1)
         make_trainer(RunnerConfig(), Asking.params()).train(steps=1)
-        assert (seen[0].worker_index, seen[0].num_workers, seen[0].model_name) == (1, 3, "served")
+        Trainer(Asking, TrainerConfig(worker_index=1, num_workers=3)).train(steps=1)
+        assert (seen[0].worker_index, seen[0].num_workers, seen[0].model_name) == (0, 1, "served")
+        assert (seen[2].worker_index, seen[2].num_workers) == (1, 3)
         assert (seen[0].server_type, seen[1].model_name) == ("worker", "Asking")
 
     def test_a_worker_that_is_no_chief_saves_nothing(self, tmp_path: Path) -> None:
-        trained(tmp_path, index=1, num_workers=2)
+        config = TrainerConfig(model_dir=str(tmp_path), worker_index=1, num_workers=2)
+        Trainer(ExampleTask, config).train(steps=2)
         assert steps_of(tmp_path) == []
 
 
@@ -245,10 +248,9 @@ class TestRestoring:
 
     def test_a_run_alone_waits_for_nobody_to_prepare_the_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old")
-        options: dict[str, Any] = {"index": 1, "num_workers": 2, "is_local": True, "restore_dir": str(tmp_path / "old")}
-        state = trained(tmp_path / "new", steps=1, **options).state
-        assert state is not None
-        assert state.global_step == 7
+        options = RunnerConfig(model_dir=str(tmp_path / "new"), is_local=True, restore_dir=str(tmp_path / "old"))
+        config = dataclasses.replace(trainer_config_of(options), worker_index=1, num_workers=2)
+        assert Trainer(ExampleTask, config).train(steps=1).global_step == 7
 
     def test_the_checkpoint_of_another_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old", save_checkpoints_steps=2)
@@ -259,9 +261,7 @@ class TestRestoring:
 
     def test_a_worker_waits_for_the_chief_to_prepare_the_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old")
-        options = RunnerConfig(
-            model_dir=str(tmp_path / "new"), restore_dir=str(tmp_path / "old"), index=1, num_workers=2
-        )
+        options = RunnerConfig(model_dir=str(tmp_path / "new"), restore_dir=str(tmp_path / "old"))
 
         class Preparing(FakeClock):
             def sleep(self, seconds: float) -> None:
@@ -269,7 +269,8 @@ class TestRestoring:
                 trained(tmp_path / "new", steps=0, restore_dir=str(tmp_path / "old"))
 
         params = ExampleTask.params()
-        worker = Trainer(params, trainer_config_of(options, params), clock=Preparing())
+        config = dataclasses.replace(trainer_config_of(options, params), worker_index=1, num_workers=2)
+        worker = Trainer(params, config, clock=Preparing())
         assert worker.train(steps=1).global_step == 7
 
     def test_a_dense_part_that_starts_anew(self, tmp_path: Path) -> None:

@@ -112,7 +112,6 @@ class TestNumPs:
         [
             ({"num_ps": -1}, "num_ps must be >= 0, got -1"),
             ({"num_ps": 1025}, "num_ps must be at most 1024, got 1025"),
-            ({"num_ps": 2, "num_workers": 3}, "num_ps=2: servers are in the process of their only worker"),
         ],
     )
     def test_numbers_that_cannot_be(self, options: dict[str, Any], said: str) -> None:

@@ -177,6 +177,18 @@ class TestRunConfig:
         assert (made.checkpoints_max_to_keep, made.model_dir) == (3, "code")
         assert (made.max_retry_times, made.retry_wait_in_secs) == (0, 30), "its own defaults never take effect"
 
+    @pytest.mark.parametrize("name", RunConfig.option_names())
+    def test_a_default_that_is_written_out_changes_nothing(self, name: str) -> None:
+        written = RunConfig(**{name: RunConfig.default_of(name)})
+        assert trainer_config_of(written.to_runner_config()) == trainer_config_of(RunConfig().to_runner_config())
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("max_retry_times", 5), ("retry_wait_in_secs", 6), ("partial_recovery", True)]
+    )
+    def test_another_value_for_one_of_its_own_defaults_is_refused(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=f"option {name}={value} .* is refused"):
+            trainer_config_of(RunConfig(**{name: value}).to_runner_config())
+
     def test_the_pipeline_is_on_and_consul_becomes_zookeeper(self) -> None:
         made = RunConfig().to_runner_config()
         assert (made.embedding_prefetch_capacity, made.enable_embedding_postpush) == (1, True)

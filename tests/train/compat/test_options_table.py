@@ -13,7 +13,7 @@ import pytest
 
 from monolith.cluster import RunnerSettings
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.train import CpuTrainingConfig, RunConfig, RunnerConfig, TrainerConfig, flags, trainer_config_of
+from monolith.train import CpuTrainingConfig, Origin, RunConfig, RunnerConfig, TrainerConfig, flags, trainer_config_of
 from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import _kinds_of, flat_config
 from monolith.train.compat.variables import REFUSED_VARIABLES
@@ -41,7 +41,6 @@ SHOWN_BY = {
 
 TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_end_minute": 2, "tide_save_secs": 5}
 TOGETHER: dict[str, dict[str, Any]] = {
-    "index": {"num_workers": 9},
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
@@ -161,6 +160,18 @@ class TestRefused:
         with pytest.raises(ValueError, match=re.escape(said)):
             trainer_config_of(RunnerConfig(**{name: value}))
         trainer_config_of(RunnerConfig(**{name: default}))
+
+    @pytest.mark.parametrize("name", sorted(name for name in REFUSED if name in flags.flag_names(RunnerConfig)))
+    def test_a_default_that_is_written_out_as_a_flag_is_taken(self, name: str) -> None:
+        default = RunnerConfig.default_of(name)
+        if default is not None:
+            written = flags.parse(RunnerConfig(), [f"--{name}={getattr(default, 'name', default)}"])
+            assert written.is_set(name)
+            assert trainer_config_of(written) == trainer_config_of(RunnerConfig())
+
+    def test_what_nobody_said_is_not_refused(self) -> None:
+        options = RunnerConfig().update({"discovery_type": ServiceDiscoveryType.ZK}, Origin.DEFAULT)
+        trainer_config_of(options)
 
     def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
         trainer_config_of(RunnerConfig(use_native_multi_hash_table=True))

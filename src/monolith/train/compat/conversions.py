@@ -70,16 +70,6 @@ def parameter(params: Params, section: str, name: str, *, default: Any = None) -
     return params[section][name] if section in params and name in params[section] else default
 
 
-def servers(options: CpuTrainingConfig, _: Params) -> int:
-    """Parts that rows are divided into."""
-    if options.num_ps > 0 and options.num_workers > 1:
-        raise ValueError(
-            f"option num_ps={options.num_ps}: servers are in the process of their only worker, got"
-            f" num_workers={options.num_workers}; runs of several processes are not part of this version"
-        )
-    return options.num_ps
-
-
 def controller(options: CpuTrainingConfig, _: Params) -> ControlConfig | None:
     """The controller, where it can be served; that it cannot is said once, as nobody could tell from the outside."""
     if options.serve_controller is False:

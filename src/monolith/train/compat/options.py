@@ -21,7 +21,6 @@ from monolith.train.compat.conversions import (
     none_if_empty,
     profile_from,
     seconds_of_hours,
-    servers,
     tide_window,
 )
 from monolith.train.compat.effects import InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
@@ -44,11 +43,11 @@ class CpuTrainingConfig(FlatConfig):
         str, InRunnerSettings(), ReadBy("trainers, which are workers: any other value is an error")
     ] = "worker"
     """The role of this process."""
-    index: Annotated[int, Sets("worker_index"), InRunnerSettings()] = 0
+    index: Annotated[int, Refused(reasons.CLUSTER), InRunnerSettings()] = 0
     """Which one of its role; worker 0 is the chief, and only it saves."""
-    num_ps: Annotated[int, Makes("tables.num_ps", servers)] = 0
+    num_ps: Annotated[int, Sets("tables.num_ps")] = 0
     """Parameter servers, in the process of the only worker, up to 1024; rows and checkpoints do not depend on it."""
-    num_workers: Annotated[int, Sets("num_workers")] = 1
+    num_workers: Annotated[int, Refused(reasons.CLUSTER)] = 1
     """Workers, the chief among them."""
     model_name: Annotated[str, Sets("model_name")] = ""
     """Under which name the model is known, also in metrics; the task's by default."""
@@ -263,7 +262,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     """Servers beyond num_ps, from which the slowest are dropped."""
     num_redundant_ps: Annotated[int, Refused(reasons.CLUSTER)] = 0
     """Servers beyond need, so that the job begins when enough are there."""
-    uuid: Annotated[str, InRunnerSettings()] = ""
+    uuid: Annotated[str, Refused(reasons.CLUSTER), InRunnerSettings()] = ""
     """Name of the run, under which its processes find each other; name of its service in Consul."""
     operation_timeout_in_ms: Annotated[int, Refused(reasons.CLUSTER)] = -1
     """Longest wait of one operation; below 0: none."""
@@ -292,17 +291,19 @@ class RunnerConfig(DistributedCpuTrainingConfig):
 
     task: Annotated[str | None, ReadBy("`monolith train`, whose positional argument it is")] = None
     """Which task: module:Class, or a registered name."""
-    tf_config: Annotated[str | None, InRunnerSettings()] = None
+    tf_config: Annotated[str | None, Refused(reasons.CLUSTER), InRunnerSettings()] = None
     """TF_CONFIG of the scheduler Primus, JSON."""
     deep_insight_name: Annotated[str | None, InRunnerSettings(), ReadBy("`Estimator`, for the prefix of metrics")] = (
         None
     )
     """Name of the job over many runs, and in ZooKeeper."""
-    discovery_type: Annotated[ServiceDiscoveryType, InRunnerSettings()] = ServiceDiscoveryType.CONSUL
+    discovery_type: Annotated[ServiceDiscoveryType, Refused(reasons.CLUSTER), InRunnerSettings()] = (
+        ServiceDiscoveryType.CONSUL
+    )
     """Who knows the addresses."""
-    zk_server: Annotated[str | None, InRunnerSettings()] = None
+    zk_server: Annotated[str | None, Refused(reasons.CLUSTER), InRunnerSettings()] = None
     """Servers of ZooKeeper."""
-    zk_watch_address_family: Annotated[str, InRunnerSettings()] = AddressFamily.IPV4
+    zk_watch_address_family: Annotated[str, Refused(reasons.CLUSTER), InRunnerSettings()] = AddressFamily.IPV4
     """Which addresses are watched there, ipv4 or ipv6."""
     is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
     """This process alone: nobody is looked for; `monolith train` sets it."""
@@ -366,6 +367,6 @@ class RunnerConfig(DistributedCpuTrainingConfig):
             )
 
     def runner_settings(self) -> RunnerSettings:
-        """Who this process is and how it finds the others, for `monolith.cluster.get_discovery`."""
+        """Who this process is and how it finds the others, for `cluster.get_discovery`; no trainer looks yet."""
         names = [name for name, effects in effects_of(type(self)).items() if InRunnerSettings() in effects]
         return RunnerSettings(**{name: getattr(self, name) for name in names})

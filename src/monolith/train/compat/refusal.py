@@ -15,7 +15,7 @@ __all__ = ["require_effective"]
 
 
 def require_effective(config: FlatConfig) -> None:
-    """Refuses options and variables that would do nothing.
+    """Refuses options and variables that would do nothing; a default that is written out asks for nothing.
 
     Raises:
         ValueError: names it, its value and the reason.
@@ -23,7 +23,7 @@ def require_effective(config: FlatConfig) -> None:
     for name, effects in effects_of(type(config)).items():
         value, default = getattr(config, name), config.default_of(name)
         for effect in effects:
-            if isinstance(effect, Refused) and value != default and value not in effect.taken:
+            if isinstance(effect, Refused) and config.is_set(name) and value != default and value not in effect.taken:
                 raise ValueError(
                     f"option {name}={value!r} (from {config.origin(name)}) is refused: {effect.reason}; leave it at"
                     f" {default!r}"

@@ -72,10 +72,9 @@ class RunConfig(FlatConfig):
             runner: With flags and the environment already in it; None: a new one.
         """
         made = RunnerConfig() if runner is None else runner
-        shared = [name for name in self.option_names() if name in RunnerConfig.option_names()]
-        made.update({name: getattr(self, name) for name in shared if self.is_set(name)}, Origin.CODE)
+        made.update({name: getattr(self, name) for name in self.option_names() if self._is_said(name)}, Origin.CODE)
         if made.discovery_type is ServiceDiscoveryType.CONSUL:
-            made.discovery_type = ServiceDiscoveryType.ZK
+            made.update({"discovery_type": ServiceDiscoveryType.ZK}, Origin.DEFAULT)
         if not made.enable_gpu_training:
             made.embedding_prefetch_capacity = max(1, made.embedding_prefetch_capacity)
             made.enable_embedding_postpush = True
@@ -84,3 +83,10 @@ class RunConfig(FlatConfig):
         if self.enable_local_profiling and made.profile_some_steps_from is None:
             made.profile_some_steps_from = 0
         return made
+
+    def _is_said(self, name: str) -> bool:
+        """Whether it says something to a `RunnerConfig`; defaults of its own say nothing, also where written out."""
+        if name not in RunnerConfig.option_names() or not self.is_set(name):
+            return False
+        own = self.default_of(name)
+        return getattr(self, name) != own or own == RunnerConfig.default_of(name)
