@@ -131,8 +131,7 @@ class Catalog:
 
         A process killed between the commit and the update of `checkpoint` leaves the latter one behind.
         """
-        state = self.state()
-        listed = [] if state is None else [path for path in state.all_model_checkpoint_paths if checkpoint_exists(path)]
+        listed = _present(self.state())
         return listed + self._unlisted(listed)
 
     def newest_first(self) -> list[str]:
@@ -141,7 +140,7 @@ class Catalog:
         What was committed after `checkpoint` was written comes before what it points to.
         """
         state = self.state()
-        listed = [] if state is None else [path for path in state.all_model_checkpoint_paths if checkpoint_exists(path)]
+        listed = _present(state)
         chosen = [state.model_checkpoint_path] if state is not None else []
         others = [path for path in self.committed() if path not in listed]
         rest = sorted({*listed, *others}, key=lambda path: _age(path) or (0, -1), reverse=True)
@@ -152,6 +151,18 @@ class Catalog:
         ages = {path: _age(path) for path in self.committed() if path not in listed}
         later = [(age, path) for path, age in ages.items() if age is not None and age > newest]
         return [path for _, path in sorted(later)]
+
+
+def _present(state: CheckpointState | None) -> list[str]:
+    """What a state file lists and is there, or cannot be looked at: the warning comes when it is used."""
+    return [] if state is None else [path for path in state.all_model_checkpoint_paths if _may_exist(path)]
+
+
+def _may_exist(path: str) -> bool:
+    try:
+        return checkpoint_exists(path)
+    except OpError:
+        return True
 
 
 def _age(path: str) -> tuple[int, int] | None:

@@ -143,7 +143,7 @@ def _named(error: OSError, text: str) -> OpError:
         return ResourceExhaustedError(f"{text}; make room and save again")
     if error.errno in _NOT_ALLOWED:
         return PermissionDeniedError(text)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return NotFoundError(text)
     return FileUnavailableError(text)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self, overload
 from monolith.checkpoint._adapting import Keeps, keep_nothing
 from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint._cut import StateCut, encode_state, take_cut
-from monolith.checkpoint._folder import FolderPath, open_folder
+from monolith.checkpoint._folder import FolderPath, local_path, open_folder
 from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
 from monolith.checkpoint._restoring import restore_all, restore_without_dense
@@ -29,6 +29,7 @@ from monolith.errors import (
     InvalidArgumentError,
     NotFoundError,
     OpError,
+    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -238,8 +239,8 @@ class Saver:
 
         Args:
             state: A run made of the same parts as the one that was saved.
-            path: A prefix, with or without its folder. None: the newest one that is whole; each damaged one that is
-                passed over on the way is logged as a warning.
+            path: A prefix, with or without its folder. None: the newest one that is whole; each one that is passed
+                over on the way, damaged or on a disk that fails, is logged as a warning.
             options: What may differ between the two runs; None: as the saver was told.
 
         Returns:
@@ -248,23 +249,27 @@ class Saver:
         Raises:
             InvalidArgumentError: there is no checkpoint at `path`.
             DataLossError, NotFoundError: it is damaged, or all are.
+            UnavailableError: it cannot be read, or none can; on a remote file system, which may come back, no older
+                one is tried.
             FailedPreconditionError: the run is made of other parts.
         """
         if path is not None:
             return self._restore(require_path(self.model_dir, path), state, options)
-        failed: OpError | None = None
+        failed: tuple[str, OpError] | None = None
         for candidate in self._catalog.newest_first():
             try:
                 restored = self._restore(candidate, state, options)
-            except (DataLossError, NotFoundError) as error:
+            except (DataLossError, NotFoundError, UnavailableError) as error:
+                if isinstance(error, UnavailableError) and local_path(candidate) is None:
+                    raise
                 logger.warning("checkpoint '%s' cannot be used, trying the one before it: %s", candidate, error)
-                failed = failed or error
+                failed = failed or (candidate, error)
                 continue
             if failed is not None:
-                logger.warning("checkpoint '%s' was restored instead", candidate)
+                logger.warning("checkpoint '%s' was restored instead of '%s'", candidate, failed[0])
             return restored
         if failed is not None:
-            raise failed
+            raise failed[1]
         return None
 
     # Inside

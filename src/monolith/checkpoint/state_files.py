@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from monolith.checkpoint._folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
-from monolith.errors import OpError
+from monolith.errors import NotFoundError, OpError
 from monolith.files import isabs
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def checkpoint_exists(path: str) -> bool:
 
 def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> CheckpointState | None:
     """The state file with full paths; None, with a warning if it is there, where it cannot be read."""
-    if not folder.exists(filename):
-        return None
     try:
         state = text_format.Parse(folder.read(filename), CheckpointState())
+    except NotFoundError:
+        return None
     except (OpError, text_format.ParseError, UnicodeDecodeError) as error:
         logger.warning("%s: %s: %s", folder.place(filename), type(error).__name__, error)
         return None
