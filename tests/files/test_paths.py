@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolith.files import basename, dirname, exists, isabs, join
+from monolith.files import basename, dirname, exists, isabs, join, remove_folder
 
 LOCAL = st.text("ab/.", max_size=12)
 
@@ -60,3 +60,18 @@ def test_exists_on_any_file_system(tmp_path: Path) -> None:
         assert not exists("memory://models/OFFLINE")
     finally:
         memory.store.clear()
+
+
+@pytest.mark.parametrize("root", ["{tmp_path}", "file://{tmp_path}", "memory://removed"])
+def test_a_folder_is_removed_with_all_that_is_in_it_and_nothing_else(tmp_path: Path, root: str) -> None:
+    root = root.format(tmp_path=tmp_path)
+    files, folder = fsspec.core.url_to_fs(root)
+    for name in ("a/b/c", "a/d", "ab"):
+        files.makedirs(f"{folder}/{name}".rpartition("/")[0], exist_ok=True)
+        files.pipe_file(f"{folder}/{name}", b"x")
+    assert remove_folder(f"{root}/a")
+    assert not exists(f"{root}/a")
+    assert exists(f"{root}/ab")
+    assert not remove_folder(f"{root}/a")
+    assert not remove_folder(f"{root}/ab"), "it is no folder"
+    assert exists(f"{root}/ab")

@@ -4,6 +4,7 @@ import inspect
 import tempfile
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 
@@ -44,6 +45,20 @@ class TestLocalTrain:
         assert trainer.evaluate(steps=1)["global_step"] == 6
         pipeline = trainer.config.pipeline
         assert (pipeline.prefetch, pipeline.postpush) == (1, True)
+
+    @pytest.mark.parametrize("model_dir", ["memory://local-train/m", "file://{tmp_path}/m"])
+    def test_a_directory_of_another_file_system_is_removed_too(self, tmp_path: Path, model_dir: str) -> None:
+        model_dir = model_dir.format(tmp_path=tmp_path)
+        files, folder = fsspec.core.url_to_fs(model_dir)
+        files.makedirs(folder)
+        files.pipe_file(f"{folder}/left", b"over")
+        for _ in range(2):
+            trainer = local_train(ExampleTask.params(), model_dir=model_dir, steps=3)
+            assert trainer.state is not None
+            assert trainer.state.global_step == 3
+        assert not files.exists(f"{folder}/left")
+        assert files.exists(f"{folder}/model.ckpt-3.manifest")
+        files.rm(folder, recursive=True)
 
     def test_it_goes_on_where_it_is_told_to(self, tmp_path: Path) -> None:
         for steps in (3, 6):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
-from monolith.files.paths import basename, dirname, exists, is_name, isabs, join
+from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, remove_folder
 
 __all__ = [
     "CopyFile",
@@ -20,4 +20,5 @@ __all__ = [
     "is_name",
     "isabs",
     "join",
+    "remove_folder",
 ]

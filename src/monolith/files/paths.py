@@ -6,7 +6,7 @@ import re
 
 import fsspec
 
-__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join"]
+__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join", "remove_folder"]
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//?|$)")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
@@ -66,6 +66,16 @@ def exists(path: str) -> bool:
     files, name = fsspec.core.url_to_fs(path)
     files.invalidate_cache(name)
     return bool(files.exists(name))
+
+
+def remove_folder(path: str) -> bool:
+    """Removes a folder with all that is in it; returns whether there was one."""
+    files, name = fsspec.core.url_to_fs(path)
+    files.invalidate_cache(name)
+    found = bool(files.isdir(name))
+    if found:
+        files.rm(name, recursive=True)
+    return found
 
 
 def _root(path: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
-import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from monolith.files import remove_folder
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.refusal import require_effective
@@ -50,7 +50,7 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
         profiling: Trace the first ten steps, into ``profile/`` of the model directory.
         enable_embedding_prefetch: Read the rows of the next batch ahead.
         enable_embedding_postpush: Apply the gradients of rows beside the next step.
-        remove_model_dir_if_exists: Begin with an empty directory.
+        remove_model_dir_if_exists: Begin with an empty directory, on whatever file system it is.
         only_feature_engineering: Refused: see ``docs/options.md``.
 
     Returns:
@@ -69,8 +69,8 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
     if profiling:
         options.profile_some_steps_from = 0
     trainer = make_trainer(options, params)  # refuses before anything is removed
-    if remove_model_dir_if_exists and Path(folder).is_dir():
-        shutil.rmtree(folder)
+    if remove_model_dir_if_exists:
+        remove_folder(folder)
     trainer.train(steps=steps)
     return trainer
 
