@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# What tests of several folders share is imported by the name that mypy knows.
+# What tests of several folders share, and what scripts are made of, is imported by the name that mypy knows.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from leak_check import holdings, left_behind

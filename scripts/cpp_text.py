@@ -1,0 +1,19 @@
+"""C++ without what is not code, for scripts that read it by its text."""
+
+from __future__ import annotations
+
+import re
+
+_NOISE = re.compile(
+    r"""//[^\n]* | /\*.*?\*/                                # comments
+      | R"(?P<mark>[^()\s\\]*)\(.*?\)(?P=mark)"             # raw strings
+      | "(?:\\.|[^"\\\n])*" | (?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'   # strings and characters
+      | ^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*                      # preprocessor lines with their continuations
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+
+
+def without_noise(text: str) -> str:
+    """Comments, strings, characters and preprocessor lines blanked out; every other character stays where it is."""
+    return _NOISE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)

@@ -1,0 +1,79 @@
+"""A private copy in which the C++ core is built, its tests and the extension with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+from mutation.workplace import Workplace
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+    from mutation.rooms import Rooms
+
+_BUILD_SECONDS = 3600.0
+_TESTS = "monolith_core_test"
+_STRESS = "*Stress*"
+"""Tests that hammer for seconds what the others check at once."""
+
+
+class CorePlace(Workplace):
+    """A workplace whose extension comes from its own sources."""
+
+    def __init__(self, rooms: Rooms, root: Path, folder: Path, stop: threading.Event) -> None:
+        super().__init__(rooms, root, folder, stop)
+        self._extension = rooms.extension or "_core"
+        self._build = self.folder / "build"
+        self.has_cpp_tests = True
+        self._configure()
+        for target in [*([_TESTS] if self.has_cpp_tests else []), "_core"]:
+            if not (built := self.build(target))[0]:
+                raise SystemExit(f"the core does not build without a mutant:\n{built[1][-2000:]}")
+        if reason := self.failing_cpp_test():
+            raise SystemExit(f"a C++ test fails without a mutant: {reason}")
+
+    def _configure(self) -> None:
+        options = {
+            "CMAKE_BUILD_TYPE": "Release",
+            "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",  # compiles in half the time; rounds alike
+            "MONOLITH_WERROR": "OFF",  # a lost call may leave a variable unused
+            "MONOLITH_BUILD_EXTENSION": "ON",
+            "MONOLITH_BUILD_TESTS": "ON",
+            "Python_EXECUTABLE": self.python,
+        }
+        if shutil.which("ccache"):
+            options["CMAKE_CXX_COMPILER_LAUNCHER"] = f"env;CCACHE_BASEDIR={self.tree};CCACHE_NOHASHDIR=1;ccache"
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        command = ["cmake", "-S", str(self.tree), "-B", str(self._build), *generator]
+        ended = self.run([*command, *(f"-D{name}={value}" for name, value in options.items())], seconds=300)
+        if ended.code != 0 and "GTest" in ended.output:
+            self.has_cpp_tests = False
+            options["MONOLITH_BUILD_TESTS"] = "OFF"
+            ended = self.run([*command, *(f"-D{name}={value}" for name, value in options.items())], seconds=300)
+        if ended.code != 0:
+            raise SystemExit(f"the core cannot be configured:\n{ended.output[-2000:]}")
+
+    def build(self, target: str) -> tuple[bool, str]:
+        """Build what a mutant has changed; False with the compiler's words when it does not compile."""
+        ended = self.run(["cmake", "--build", str(self._build), "--target", target], seconds=_BUILD_SECONDS)
+        if ended.code == 0 and target == "_core":
+            self.take_extension(self._extension, next(self._build.glob("_core.*so")))
+        return ended.code == 0, ended.output
+
+    def build_tests(self) -> tuple[bool, str]:
+        """Build what judges first: the C++ tests, or the extension where GoogleTest is missing."""
+        return self.build(_TESTS if self.has_cpp_tests else "_core")
+
+    def failing_cpp_test(self) -> str:
+        """The first C++ test that fails, or nothing."""
+        if not self.has_cpp_tests:
+            return ""
+        command = [str(self._build / _TESTS), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter=-{_STRESS}"]
+        ended = self.run(command, seconds=300)
+        if ended.code == 0:
+            return ""
+        named = re.search(r"\[  FAILED  \] (\S+)", ended.output)
+        return ended.limit or (named[1] if named else f"the C++ tests ended with {ended.code}")

@@ -1,0 +1,122 @@
+"""The script on a toy project: it tells killed from living, goes on where it was, and leaves the tree alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mutate_script.toy import LIMIT, TESTS, make_project
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "mutate"
+
+
+def command(folder: Path, *arguments: str) -> list[str]:
+    config = folder / "rooms.toml"
+    return [sys.executable, str(SCRIPT), "--root", str(folder), "--config", str(config), "--may-live", "0", *arguments]
+
+
+def mutate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(folder, *arguments), capture_output=True, text=True, check=False, timeout=55)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    make_project(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first_run(project: Path) -> subprocess.CompletedProcess[str]:
+    return mutate(project, "--jobs", "2")
+
+
+@pytest.fixture
+def judged(project: Path, first_run: subprocess.CompletedProcess[str], tmp_path: Path) -> Path:
+    """A copy of the project after its first run, to be changed."""
+    return shutil.copytree(project, tmp_path / "judged", ignore=shutil.ignore_patterns("python-*"))
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    lines = (folder / "build/mutate/results.jsonl").read_text().splitlines()
+    return {record["mutant"]: record["verdict"]["outcome"] for record in map(json.loads, lines)}
+
+
+def test_what_a_test_checks_is_killed_and_what_none_checks_lives(
+    project: Path, first_run: subprocess.CompletedProcess[str]
+) -> None:
+    assert first_run.returncode == 1, first_run.stderr
+    assert verdicts(project) == {
+        "src/toy/limit.py:3: 3 -> 4": "killed",
+        "src/toy/limit.py:8: > -> >=": "killed",
+        "src/toy/limit.py:8: > -> <=": "killed",
+        "src/toy/limit.py:8: return number > SMALL -> return None": "killed",
+        "src/toy/limit.py:13: + -> -": "alive",
+        "src/toy/limit.py:13: 1 -> 2": "alive",
+        "src/toy/limit.py:13: return number + 1 -> return None": "alive",
+    }
+    assert "| limits | 7 | 4 | 3 |" in first_run.stdout
+    assert "src/toy/limit.py:13: + -> -" in (project / "build/mutate/survivors.md").read_text()
+
+
+def test_a_test_that_fails_anyway_judges_nothing_and_is_named(first_run: subprocess.CompletedProcess[str]) -> None:
+    assert "fail without a mutant, and judge nothing: tests/test_limit.py::test_is_broken" in first_run.stderr
+
+
+def test_the_tree_itself_is_never_touched(project: Path, first_run: subprocess.CompletedProcess[str]) -> None:
+    assert (project / "src/toy/limit.py").read_text() == LIMIT
+    assert sorted(path.name for path in (project / "src/toy").iterdir()) == ["__init__.py", "limit.py"]
+
+
+def test_a_second_run_judges_nothing_again_until_a_test_changes(
+    judged: Path, first_run: subprocess.CompletedProcess[str]
+) -> None:
+    again = mutate(judged)
+    assert again.stdout == first_run.stdout
+    assert "[" not in again.stderr
+    tests = judged / "tests/test_limit.py"
+    tests.write_text(TESTS.replace("    limit.nobody_asks(1)", "    assert limit.nobody_asks(1) == 2"))
+    mended = mutate(judged)
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert "| limits | 7 | 7 | 0 |" in mended.stdout
+    assert mended.stderr.count("killed") == 3
+
+
+def test_a_mutant_that_lives_by_right_is_told_with_its_reason_and_a_stale_reason_is_reported(judged: Path) -> None:
+    entry = (
+        '[[mutant]]\npath = "src/toy/limit.py"\nsource_line = "return number + 1"\nreason = "toy"\nchange = "{}"\n'
+    )
+    (judged / "equivalent.toml").write_text(entry.format("+ -> -") + entry.format("+ -> *"))
+    result = mutate(judged)
+    assert "- src/toy/limit.py:13: + -> -: toy" in result.stdout
+    assert "Alive: 2" in result.stdout
+    assert "fits no mutant any more: src/toy/limit.py: + -> *" in result.stderr
+
+
+def test_the_sample_is_drawn_by_the_seed_and_can_be_listed_without_a_run(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    lists = [mutate(tmp_path, "--list", "--count", "3", "--seed", seed).stdout for seed in ("0", "0", "1")]
+    assert lists[0] == lists[1] != lists[2]
+    assert lists[0].count("limit.py:") == 3
+    assert not (tmp_path / "build").exists()
+
+
+def test_ctrl_c_ends_a_hanging_test_and_keeps_what_was_judged(tmp_path: Path) -> None:
+    make_project(tmp_path)
+    started = tmp_path / "started"
+    hang = f"def test_hangs():\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(300)\n"
+    (tmp_path / "tests/test_a_hang.py").write_text("import pathlib, time\n\n\n" + hang)
+    with subprocess.Popen(command(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not started.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert "stopped; the same command goes on from here" in errors
+    assert "| all | 0 | 0 | 0 |" in output

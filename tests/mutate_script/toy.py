@@ -1,0 +1,62 @@
+"""A toy project with a room of its own, on which the mutation script is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LIMIT = '''"""Limits."""
+
+SMALL = 3
+
+
+def is_large(number: int) -> bool:
+    """Whether a number is above the limit."""
+    return number > SMALL
+
+
+def nobody_asks(number: int) -> int:
+    """Is called, and never checked."""
+    return number + 1
+'''
+TESTS = """import pathlib
+
+from toy import limit
+
+
+def test_large() -> None:
+    assert limit.is_large(4)
+    assert not limit.is_large(3)
+    assert limit.__file__.startswith(str(pathlib.Path(__file__).resolve().parents[1]))
+
+
+def test_nothing() -> None:
+    limit.nobody_asks(1)
+
+
+def test_is_broken() -> None:
+    assert limit.is_large(0)
+"""
+ROOMS = """
+[project]
+source = "src"
+
+[[room]]
+name = "limits"
+files = ["src/toy/*.py"]
+tests = ["tests"]
+"""
+
+
+def make_project(folder: Path) -> Path:
+    """Write the project; the path of its rooms."""
+    for name, text in {
+        "src/toy/__init__.py": "",
+        "src/toy/limit.py": LIMIT,
+        "tests/test_limit.py": TESTS,
+        "pyproject.toml": '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\n',
+        "rooms.toml": ROOMS,
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder / "rooms.toml"
