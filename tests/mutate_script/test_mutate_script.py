@@ -90,9 +90,7 @@ def test_a_second_run_judges_nothing_again_until_a_test_changes(
 
 
 def test_a_mutant_that_lives_by_right_is_told_with_its_reason_and_a_stale_reason_is_reported(judged: Path) -> None:
-    entry = (
-        '[[mutant]]\npath = "src/toy/limit.py"\nsource_line = "return number + 1"\nreason = "toy"\nchange = "{}"\n'
-    )
+    entry = '[[mutant]]\npath = "src/toy/limit.py"\nsource_line = "return number + 1"\nreason = "toy"\nchange = "{}"\n'
     (judged / "equivalent.toml").write_text(entry.format("+ -> -") + entry.format("+ -> *"))
     result = mutate(judged)
     assert "- src/toy/limit.py:13: + -> -: toy" in result.stdout
