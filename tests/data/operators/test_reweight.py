@@ -79,6 +79,34 @@ def test_rows_come_out_as_often_as_the_rules_say(
     assert got == expected
 
 
+@pytest.mark.parametrize(
+    ("weights", "labels", "pre", "now", "expected"),
+    [
+        ({1: 1, 3: 4}, {1: 1.0, 3: 1.0}, [3], [1], [-1.0] * 3),  # too many went out: taken back by the other sign
+        ({1: 4, 3: 1}, {1: 1.0, 3: 1.0}, [3], [1], [1.0] * 3),  # too few: the rest
+        ({1: 2, 3: 2}, {1: 1.0, 3: 1.0}, [3], [1], []),  # just right
+        ({1: 2, 3: 3}, {1: 1.0, 3: -1.0}, [3], [1], [1.0] * 5),  # another label: what went out and what is due
+        ({1: 2, 3: 3}, {1: 1.0}, [3], [1], [1.0] * 2),  # what went out had no label
+        ({1: 2, 3: 3}, {3: 1.0}, [3], [1], []),  # what is due has none
+        ({1: 2, 3: 3}, {1: 1.0, 3: -1.0}, [1], [3], []),  # the action is behind the one before
+        ({1: 2, 3: 3}, {1: 1.0, 3: -1.0}, [1], [1], []),  # the same action again
+        ({1: 2, 9: 3}, {1: 1.0}, [], [1, 9], [1.0] * 6),  # actions outside the list multiply
+        ({9: 3}, {1: 1.0}, [], [9], []),  # none of the list
+        ({9: 3}, {1: 1.0}, [9], [1], [1.0]),  # one outside the list is behind all that are in it
+        ({1: 0}, {1: 1.0}, [], [1], []),
+    ],
+)
+def test_a_sample_makes_up_for_what_was_emitted_before(
+    weights: dict[int, int], labels: dict[int, float], pre: list[int], now: list[int], expected: list[float]
+) -> None:
+    batch = Batch(
+        {"pre_actions": Ragged.from_lists([pre]), "actions": Ragged.from_lists([now]), "label": torch.zeros(1, 1)},
+        num_rows=1,
+    )
+    made = InstanceReweight((1, 3), weights=weights, labels=labels)(batch)
+    assert ([] if made is None else made["label"].view(-1).tolist()) == expected  # type: ignore[union-attr]
+
+
 def test_without_pre_actions_the_count_is_that_of_the_actions() -> None:
     batch = Batch({"actions": Ragged.from_lists([[1, 3], [], [9]]), "label": torch.zeros(3, 1)}, num_rows=3)
     made = InstanceReweight.from_text("1,3", "1:2:1,3:1:-1", pre_actions=None)(batch)
