@@ -3,12 +3,13 @@ from __future__ import annotations
 import inspect
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 import torch
 
-from monolith import observe, train
+from monolith import environment, observe, train
 from monolith.testing import ExampleTask
 from monolith.train import Estimator, RunConfig, RunnerConfig, local_train
 
@@ -120,10 +121,33 @@ class TestEstimator:
         new = Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path / "new")), warm_start_from=str(tmp_path / "old"))
         assert new.train(steps=1).global_step == 4
 
-    def test_the_name_of_the_job_goes_into_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("MONOLITH_METRIC_PREFIX", "monolith.training")
-        Estimator(ExampleTask, RunnerConfig(deep_insight_name="ranker")).train(steps=1)
-        assert observe.get_metric_prefix() == "monolith.training.ranker"
+    def test_the_name_of_the_job_goes_into_the_metrics_of_its_runs_and_of_no_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MONOLITH_METRIC_PREFIX", "site")
+        prefixes: list[str] = []
+
+        class Asking(ExampleTask):
+            def model_fn(self, features: Any, mode: Any) -> Any:
+                prefixes.append(observe.MetricClient().prefix)
+                return super().model_fn(features, mode)
+
+        ranker = Estimator(Asking, RunnerConfig(deep_insight_name="ranker"))
+        recall = Estimator(Asking, RunnerConfig(deep_insight_name="recall"))
+        for each in (ranker, recall, ranker, Estimator(Asking)):
+            each.train(steps=1)
+            assert observe.get_metric_prefix() == "site"
+            assert environment.get("MONOLITH_METRIC_PREFIX") == "site", "child processes are told nothing of a run"
+        assert prefixes == ["site.ranker", "site.recall", "site.ranker", "site"]
+
+    def test_steps_are_counted_under_the_name_of_the_job(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("MONOLITH_METRIC_PREFIX", "counted")
+        estimator = Estimator(ExampleTask, RunnerConfig(deep_insight_name="job", model_dir=str(tmp_path)))
+        estimator.train(steps=2)
+        estimator.train(steps=2)
+        named = {reading.name for reading in observe.process_recorder().read() if reading.name.startswith("counted.")}
+        assert named
+        assert all(name.startswith("counted.job.") and ".job.job." not in name for name in named)
 
     def test_options_can_change_until_the_first_call(self) -> None:
         estimator = Estimator(ExampleTask)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -480,11 +482,32 @@ class TestCurrentSession:
             assert get_current_session() is session
         assert seen == [session]
 
-    def test_another_thread_has_its_own(self) -> None:
-        found: list[object] = []
-        ask: Callable[[], None] = lambda: found.append(get_current_session())  # noqa: E731 - for a thread
+    def test_every_thread_sees_the_one_that_runs(self) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            ask: Callable[[], object] = lambda: thread.submit(get_current_session).result()  # noqa: E731 - short
+            assert ask() is None
+            with Session(ExampleTask()) as outer:
+                assert ask() is outer
+                with Session(ExampleTask()) as inner:
+                    assert ask() is inner
+                assert ask() is outer
+            assert ask() is None
+
+    def test_a_thread_that_trains_sees_its_own(self) -> None:
+        both_are_open = threading.Barrier(2)
+
+        def sees_its_own(_: int) -> bool:
+            with Session(ExampleTask()) as session:
+                both_are_open.wait(50)
+                is_own = get_current_session() is session
+                both_are_open.wait(50)
+                return is_own
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(sees_its_own, range(2))) == [True, True]
+        assert get_current_session() is None
+
+    def test_one_that_was_closed_is_seen_by_nobody(self) -> None:
         with Session(ExampleTask()):
-            thread = threading.Thread(target=ask)
-            thread.start()
-            thread.join()
-        assert found == [None]
+            context = contextvars.copy_context()
+        assert context.run(get_current_session) is None

@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from monolith.hook import Hook
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from monolith.hook import HookedSession
 
 __all__ = ["SetCurrentSessionHook", "close_session", "get_current_session", "open_session"]
 
-_OPEN: ContextVar[tuple[HookedSession, ...]] = ContextVar("monolith_open_sessions", default=())
-"""Sessions that are open in this context, the innermost last."""
+_OPENED_HERE: ContextVar[tuple[HookedSession, ...]] = ContextVar("monolith_opened_sessions", default=())
+"""Sessions that were opened in this context, the innermost last."""
+_open: tuple[HookedSession, ...] = ()
+"""Sessions that are open in this process, the latest last; replaced as a whole, under the lock, so that readers need
+none."""
+_lock = threading.Lock()
 
 
 def get_current_session() -> Any:
-    """The innermost open session of this context, else None.
+    """The innermost open session of this context; where none was opened, the latest of the process; else None.
 
-    A thread of its own sees the sessions that were open where its context was copied (``contextvars.copy_context``).
+    So threads that train side by side have each its own, and any other thread sees the one that is running.
     """
-    sessions = _OPEN.get()
+    everywhere = _open
+    here = [session for session in _OPENED_HERE.get() if _is_in(session, everywhere)]
+    sessions = here or everywhere
     return sessions[-1] if sessions else None
 
 
 def open_session(session: HookedSession) -> bool:
     """Makes a session the current one; False if it was open already."""
-    sessions = _OPEN.get()
-    if any(each is session for each in sessions):
-        return False
-    _OPEN.set((*sessions, session))
+    global _open  # noqa: PLW0603 - what the process has open
+    with _lock:
+        if _is_in(session, _open):
+            return False
+        _open = (*_open, session)
+    _OPENED_HERE.set((*_OPENED_HERE.get(), session))
     return True
 
 
 def close_session(session: HookedSession) -> None:
-    """Forgets a session; the one around it is current again. Does nothing if it is not open here."""
-    _OPEN.set(tuple(each for each in _OPEN.get() if each is not session))
+    """Forgets a session, in every thread; the one around it is current again. Does nothing if it is not open."""
+    global _open  # noqa: PLW0603 - what the process has open
+    with _lock:
+        _open = tuple(each for each in _open if each is not session)
+    _OPENED_HERE.set(tuple(each for each in _OPENED_HERE.get() if each is not session))
+
+
+def _is_in(session: HookedSession, sessions: Iterable[HookedSession]) -> bool:
+    return any(each is session for each in sessions)
 
 
 class SetCurrentSessionHook(Hook):

@@ -1,12 +1,20 @@
-"""What the names of this process's metrics begin with; kept in the environment, so that child processes share it."""
+"""What the names of metrics begin with: of a process and its children, by the environment; of a run, while it runs."""
 
 from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from monolith import environment
 from monolith.observe._metric_names import require_text
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 METRIC_PREFIX_VARIABLE = "MONOLITH_METRIC_PREFIX"
 DEFAULT_METRIC_PREFIX = "monolith.training"
+_NAME: ContextVar[str | None] = ContextVar("monolith_metric_name", default=None)
 
 
 def set_metric_prefix(prefix: str) -> None:
@@ -16,5 +24,18 @@ def set_metric_prefix(prefix: str) -> None:
 
 
 def get_metric_prefix() -> str:
-    """The prefix that was set, else ``monolith.training``."""
-    return environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_METRIC_PREFIX
+    """The prefix that was set, else ``monolith.training``; inside `use_metric_name` with that name behind it."""
+    names = (environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_METRIC_PREFIX, _NAME.get())
+    return ".".join(name for name in names if name)
+
+
+@contextmanager
+def use_metric_name(name: str | None) -> Iterator[None]:
+    """Inside, metric names have this name behind the prefix, in this context only; None: they have none."""
+    if name is not None:
+        require_text("metric name", name, "ranker")
+    token = _NAME.set(name)
+    try:
+        yield
+    finally:
+        _NAME.reset(token)

@@ -6,7 +6,6 @@ import copy
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.files import join
-from monolith.observe import get_metric_prefix, set_metric_prefix
 from monolith.train.compat.run_config import RunConfig
 from monolith.train.local_runner import make_trainer
 from monolith.train.task import Task
@@ -65,8 +64,6 @@ class Estimator:
     def trainer(self) -> Trainer:
         """What does the work."""
         if self._trainer is None:
-            if self._options.deep_insight_name:
-                set_metric_prefix(f"{get_metric_prefix()}.{self._options.deep_insight_name}")
             self._trainer = make_trainer(self._options, self._params)
         return self._trainer
 

@@ -22,6 +22,7 @@ from monolith.errors import NotFoundError, OpError, OutOfRangeError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.observe import use_metric_name
 from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
@@ -263,7 +264,7 @@ class Trainer:
             initial_capacity=config.tables.initial_capacity,
             store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 else None,
         )
-        with use_context(context), use_table_defaults(tables):
+        with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):
             yield
 
     def _saver(self) -> Saver | None:

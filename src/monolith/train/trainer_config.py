@@ -153,6 +153,8 @@ class ReportingConfig(Config):
     """Emit how many steps are made, for dashboards."""
     cluster_type: str = "stable"
     """A tag of metrics."""
+    job_name: str | None = None
+    """Name of the job over many runs: metric names of the run have it behind the prefix; None: they have none."""
     submit_time: int | None = None
     """When the job was submitted, Unix seconds; its start-up time is measured from there."""
 

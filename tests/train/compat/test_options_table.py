@@ -29,7 +29,6 @@ SHOWN_BY = {
     "intra_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
     "inter_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
     "params_override": "tests/train/test_options.py::TestInput::test_parameters_of_the_task_are_overridden",
-    "deep_insight_name": "tests/train/test_local_train.py::TestEstimator::test_the_name_of_the_job_goes_into_metrics",
     "enable_parameter_sync": (
         "tests/train/compat/test_flat_config.py::TestRunConfig::test_parameter_sync_means_realtime_training"
     ),

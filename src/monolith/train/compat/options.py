@@ -293,10 +293,8 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Which task: module:Class, or a registered name."""
     tf_config: Annotated[str | None, Refused(reasons.CLUSTER), InRunnerSettings()] = None
     """TF_CONFIG of the scheduler Primus, JSON."""
-    deep_insight_name: Annotated[str | None, InRunnerSettings(), ReadBy("`Estimator`, for the prefix of metrics")] = (
-        None
-    )
-    """Name of the job over many runs, and in ZooKeeper."""
+    deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InRunnerSettings()] = None
+    """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
     discovery_type: Annotated[ServiceDiscoveryType, Refused(reasons.CLUSTER), InRunnerSettings()] = (
         ServiceDiscoveryType.CONSUL
     )
