@@ -152,6 +152,25 @@ def test_slots_may_be_added_and_removed() -> None:
     assert list(new.tables) == list(old.tables), "so the table's rows are found again"
 
 
+def test_slots_whose_names_have_the_same_number_find_their_rows_again() -> None:
+    """``ad_4`` and ``fc_user_259`` both hash to 28227."""
+    old = make(fc_user_259=ml.Slot(2), ad_4=ml.Slot(2))
+    new = make(ad_4=ml.Slot(2), fc_user_259=ml.Slot(2))
+    new.load_state_dict(old.state_dict())
+    assert [slot["number"] for slot in new.state_dict()["_extra_state"]["slots"].values()] == [28227, 28228]
+
+
+def test_a_slot_that_takes_an_older_ones_number_is_told_how_to_keep_the_rows() -> None:
+    state = make(fc_user_259=ml.Slot(2)).state_dict()
+    both = make(fc_user_259=ml.Slot(2), ad_4=ml.Slot(2))
+    with pytest.raises(
+        FailedPreconditionError,
+        match=r"slot 'fc_user_259': was saved with number 28227, now 28228: .* as it was with number=28227, or under",
+    ):
+        both.load_state_dict(state)
+    make(fc_user_259=ml.Slot(2, number=28227), ad_4=ml.Slot(2)).load_state_dict(state)
+
+
 def test_a_state_of_another_format_is_refused() -> None:
     emb = make()
     with pytest.raises(FailedPreconditionError, match="expected a saved state of format 1 or 2, got 3"):

@@ -143,14 +143,38 @@ def test_a_slot_with_any_id_has_a_table_of_its_own_with_its_own_rules() -> None:
     assert tables[0].numbers == {}
 
 
-def test_numbers_follow_from_names_and_clashes_are_refused_all_at_once() -> None:
+def test_numbers_follow_from_names_and_given_ones_that_clash_are_refused_all_at_once() -> None:
     (table,) = merge(user=Slot(4), item=Slot(4, number=7))
     assert table.numbers == {"user": 18674, "item": 7}, "fnv1a of the name; rows are found by it, so it never changes"
     with pytest.raises(
         ValueError,
         match=r"'user' and 'a' \(18674\); 'b' and 'c' \(3\); give them numbers .* 'a' number=0, 'c' number=1,",
     ):
-        merge(user=Slot(4), a=Slot(4, number=18674), b=Slot(4, number=3), c=Slot(4, number=3))
+        merge(
+            user=Slot(4, id_layout="v2"), a=Slot(4, number=18674), b=Slot(4, number=3), c=Slot(4, number=3), d=Slot(4)
+        )
+
+
+def test_of_names_with_the_same_number_the_later_one_takes_the_next_free_one() -> None:
+    """``ad_4`` and ``fc_user_259`` both have 28227."""
+    for names in (("ad_4", "fc_user_259"), ("fc_user_259", "ad_4")):
+        (table,) = merge(**{name: Slot(4) for name in names})
+        assert table.numbers == {"ad_4": 28227, "fc_user_259": 28228}, "by name, not by place"
+    (table,) = merge(ad_4=Slot(4), fc_user_259=Slot(4), given=Slot(4, number=28227), next=Slot(4, number=28229))
+    assert table.numbers == {"ad_4": 28228, "fc_user_259": 28230, "given": 28227, "next": 28229}
+    (table,) = merge(ad_4=Slot(4), fc_user_259=Slot(4, id_layout="v2"))
+    assert table.numbers == {"ad_4": 28228, "fc_user_259": 28227}, "what ids carry already cannot change"
+
+
+def test_the_next_free_number_of_the_highest_is_the_lowest() -> None:
+    (table,) = merge(ad_4=Slot(4), **{f"s{n}": Slot(4, number=n) for n in range(28227, 32768)})
+    assert table.numbers["ad_4"] == 0
+
+
+def test_any_hundreds_of_names_get_numbers_of_their_own() -> None:
+    for model in range(20):
+        (table,) = merge(**{f"model{model}_feature{n}": Slot(4) for n in range(200)})
+        assert len(set(table.numbers.values())) == 200
 
 
 def test_equal_numbers_in_different_tables_are_fine() -> None:

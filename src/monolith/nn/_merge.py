@@ -5,7 +5,8 @@ slot's number is written into bits 48..62 of the id (layout v2 of `monolith.ids`
 on the same bits. A slot with ids of any kind gets a table of its own.
 
 Names of tables and numbers of slots are what saved rows are found by, so they do not depend on what may change between
-two runs: a table is named by the shape of its rows, a slot is numbered by its name.
+two runs: a table is named by the shape of its rows, a slot is numbered by its name and, where two names have the same
+number, by those beside it.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def merge_slots(
     """The tables that hold the rows of these slots, in the order of their first slots.
 
     Raises:
-        InvalidArgumentError: slots of one table that have the same number.
+        InvalidArgumentError: slots of one table that were given the same number.
     """
     tables: list[MergedTable] = []
     for name, slot in slots.items():
@@ -128,8 +129,7 @@ def merge_slots(
     _name_tables(tables)
     for table in tables:
         if not table.takes_any_id:
-            table.numbers = {name: _number_of(name, slot) for name, slot in table.slots.items()}
-            _require_own_numbers(table)
+            table.numbers = _numbers_of(table)
     return tables
 
 
@@ -229,20 +229,47 @@ def _name_tables(tables: Sequence[MergedTable]) -> None:
         taken.add(table.name)
 
 
-def _number_of(name: str, slot: Slot) -> int:
-    return fnv1a_64(name) % NUM_SLOTS_V2 if slot.number is None else slot.number
+def _numbers_of(table: MergedTable) -> dict[str, int]:
+    """A number of its own for every slot: the one it names, or that of its name.
+
+    Where that is taken, a slot takes the next free one; the first by name comes first, and those that cannot give way
+    come before all. So the numbers follow from the slots alone, in whatever order a model has them.
+    """
+    settled = {name: _hashed(name) if slot.number is None else slot.number for name, slot in table.slots.items()}
+    fixed = {name: settled[name] for name, slot in table.slots.items() if slot.number is not None or _is_carried(slot)}
+    _require_own_numbers(fixed)
+    if len(settled) > NUM_SLOTS_V2:
+        raise InvalidArgumentError(
+            f"table {table.name!r}: at most {NUM_SLOTS_V2} slots fit one table, got {len(settled)}; give some of them a"
+            " dim or optimizer of their own"
+        )
+    taken = set(fixed.values())
+    for name in sorted(settled.keys() - fixed.keys()):
+        while settled[name] in taken:
+            settled[name] = (settled[name] + 1) % NUM_SLOTS_V2
+        taken.add(settled[name])
+    return settled
 
 
-def _require_own_numbers(table: MergedTable) -> None:
+def _hashed(name: str) -> int:
+    return fnv1a_64(name) % NUM_SLOTS_V2
+
+
+def _is_carried(slot: Slot) -> bool:
+    """The ids were packed with the slot's number by somebody else."""
+    return slot.id_layout == "v2"
+
+
+def _require_own_numbers(numbers: Mapping[str, int]) -> None:
     by_number: dict[int, list[str]] = {}
-    for name, number in table.numbers.items():
+    for name, number in numbers.items():
         by_number.setdefault(number, []).append(name)
     clashes = [names for names in by_number.values() if len(names) > 1]
     if not clashes:
         return
     free = (number for number in range(NUM_SLOTS_V2) if number not in by_number)
     advice = [f"{name!r} number={next(free)}" for names in clashes for name in names[1:]]
-    pairs = "; ".join(" and ".join(map(repr, names)) + f" ({table.numbers[names[0]]})" for names in clashes)
+    pairs = "; ".join(" and ".join(map(repr, names)) + f" ({numbers[names[0]]})" for names in clashes)
     raise InvalidArgumentError(
         f"slots with the same number would share rows: {pairs}; give them numbers of their own, such as"
         f" {', '.join(advice)}, and keep these for as long as saved rows are used"

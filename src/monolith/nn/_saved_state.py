@@ -75,7 +75,7 @@ def load(state: Mapping[str, Any], worker: StoreWorker, placed: Mapping[str, Pla
         if changes:
             raise FailedPreconditionError(
                 f"slot {name!r}: was saved with {'; '.join(changes)}: its rows would not be found; define the slot as"
-                " it was, or under another name to start anew"
+                f" it was{_advice(saved, placed[name])}, or under another name to start anew"
             )
     worker.leave()
     worker.global_step = int(state["global_step"])
@@ -91,6 +91,12 @@ def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:
             copied.__dict__[name] = copy.deepcopy(value, memo) if name == "_buffers" else copy.copy(value)
     copied.__dict__.update(own)
     return copied
+
+
+def _advice(saved: Mapping[str, Any], slot: PlacedSlot) -> str:
+    """Another slot that came or went may have changed a number that the slot does not name."""
+    moved = saved["number"] is not None and saved["number"] != slot.number and slot.slot.number is None
+    return f" with number={saved['number']}" if moved else ""
 
 
 def _whereabouts(slot: PlacedSlot) -> dict[str, Any]:
