@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/hash.h"
+#include "base/process_key.h"
 
 namespace monolith {
 
@@ -39,7 +39,7 @@ class FirstSeen {
   // The cell of this id, or the free cell where it belongs.
   size_t CellOf(int64_t id) const {
     const size_t mask = cells_.size() - 1;
-    size_t at = HashId(id) & mask;
+    size_t at = (HashInProcess(static_cast<uint64_t>(id)) >> 32) & mask;
     while (cells_[at] != kAbsent && ids_[cells_[at]] != id) at = (at + 1) & mask;
     return at;
   }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/process_key.h"
 #include "memory/block_arena.h"
 #include "table/index_line.h"
 
@@ -27,8 +28,8 @@ inline constexpr uint32_t kPlateLines = 16;    // of one bucket on one plate
 inline constexpr uint32_t kPlateBuckets = 16;  // that share a plate
 inline constexpr uint32_t kPlateColumns = kNumBuckets / kPlateBuckets;
 
-// The part of a hash that says how far down its index an id is at home.
-inline uint64_t HomeBits(uint64_t hash) { return (hash >> 20) & 0xffffffffu; }
+// 32 bits that say how far down its index an id is at home.
+inline uint64_t HomeBits(uint64_t hash) { return HashInProcess(hash) >> 32; }
 inline uint32_t HomeLine(uint64_t hash, uint32_t num_lines) {
   return static_cast<uint32_t>((HomeBits(hash) * num_lines) >> 32);
 }

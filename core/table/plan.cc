@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/process_key.h"
 #include "base/thread_pool.h"
 #include "table/id_checks.h"
 #include "table/row_copy.h"
@@ -123,8 +124,7 @@ class Planner {
     uint32_t num_unique = 0;
     for (uint32_t j = 0; j < size; ++j) {
       const int64_t id = ids[j];
-      // All ids here share the bucket's bits of the hash; a plain multiply tells them apart.
-      size_t slot = (static_cast<uint64_t>(id ^ (id >> 32)) * kGoldenGamma) >> (64 - bits);
+      size_t slot = HashInProcess(static_cast<uint64_t>(id)) >> (64 - bits);
       while (table[slot] != 0 && ids[table[slot] - 1] != id) slot = (slot + 1) & (slots - 1);
       if (table[slot] == 0) {
         ids[num_unique] = id;

@@ -19,7 +19,8 @@ namespace monolith {
 
 class RowIndex {
  public:
-  // The bucket takes the top bits of a hash, the home line middle ones, the tag the lowest: all of them independent.
+  // The bucket takes the top bits of a hash, the tag the lowest. The home line is found by a hash that only this
+  // process knows (base/process_key.h): however ids are chosen, few of them share a line.
   static uint8_t TagOf(uint64_t hash) {
     const auto tag = static_cast<uint8_t>(hash);
     return tag == 0 ? 1 : tag;

@@ -103,6 +103,30 @@ TEST_F(RowIndexTest, ANeighbourFollowsWhenOneGrowsAndTakesNoMemory) {
   EXPECT_EQ(memory_.MemoryBytes(), bytes);
 }
 
+// Every entry in a line that is not its home costs each of its searches the lines between: these are counted.
+TEST_F(RowIndexTest, HoweverHashesAreChosenEntriesAreNearTheirHomes) {
+  constexpr uint32_t kEntries = 20000;
+  const auto hash_of = [](int kind, uint64_t k) -> uint64_t {
+    constexpr uint64_t kOneBucket = uint64_t{kBucket} << (64 - kBucketBits);
+    switch (kind) {
+      case 0: return kOneBucket | 0x123456789a000000 >> kBucketBits | k;  // alike but for the lowest bits
+      case 1: return kOneBucket | k << 20;                                // alike but for some in the middle
+      default: return kOneBucket | k << 38;                               // alike but for the highest
+    }
+  };
+  for (int kind = 0; kind < 3; ++kind) {
+    BlockArena blocks;
+    IndexMemory memory(blocks);
+    RowIndex index;
+    index.Use(&memory, kBucket);
+    index.Grow(kEntries, 0.5, [](auto&&) {});
+    for (uint32_t row = 0; row < kEntries; ++row) index.Insert(hash_of(kind, row), row);
+    uint64_t passed = 0;
+    for (uint32_t line = 0; line < index.shape().num_lines; ++line) passed += index.shape().Line(line)->passed;
+    EXPECT_LT(passed, kEntries / 2) << "kind " << kind;
+  }
+}
+
 TEST_F(RowIndexTest, EntriesOfOneHashOverflowIntoLaterLinesAndComeBack) {
   constexpr uint32_t kEntries = 100;  // far more than a line holds
   for (uint32_t row = 0; row < 2000; ++row) Insert(Mix64(row), row);

@@ -6,12 +6,16 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "base/process_key.h"
 
 namespace monolith {
 namespace {
 
 constexpr size_t kFirstCells = 16;
+
+// Keys are chosen outside: where they go is not to be foreseen there. Stripes take the upper bits (StripeOf).
+uint64_t HashOf(int64_t id) { return HashInProcess(static_cast<uint64_t>(id)); }
+size_t CellOf(uint64_t hash) { return hash >> 16; }
 
 int64_t CheckedCapacity(int64_t capacity) {
   if (capacity <= 0) {
@@ -35,7 +39,7 @@ bool TouchedKeySet::Cells::Contains(int64_t id, uint64_t hash) const {
   if (id == kFree) return has_free_key_;
   if (cells_.empty()) return false;
   const size_t mask = cells_.size() - 1;
-  for (size_t at = hash & mask; cells_[at] != kFree; at = (at + 1) & mask) {
+  for (size_t at = CellOf(hash) & mask; cells_[at] != kFree; at = (at + 1) & mask) {
     if (cells_[at] == id) return true;
   }
   return false;
@@ -45,7 +49,7 @@ void TouchedKeySet::Cells::ReserveOne() {
   if (used_ < cells_.size() / 4 * 3) return;
   std::vector<int64_t> larger(cells_.empty() ? kFirstCells : 2 * cells_.size(), kFree);
   for (const int64_t id : cells_) {
-    if (id != kFree) Place(&larger, id, HashId(id));
+    if (id != kFree) Place(&larger, id, HashOf(id));
   }
   cells_ = std::move(larger);
 }
@@ -61,7 +65,7 @@ void TouchedKeySet::Cells::Add(int64_t id, uint64_t hash) {
 
 void TouchedKeySet::Cells::Place(std::vector<int64_t>* cells, int64_t id, uint64_t hash) {
   const size_t mask = cells->size() - 1;
-  size_t at = hash & mask;
+  size_t at = CellOf(hash) & mask;
   while ((*cells)[at] != kFree) at = (at + 1) & mask;
   (*cells)[at] = id;
 }
@@ -134,7 +138,7 @@ int64_t TouchedKeySet::ClearAndInsert(int64_t id, uint64_t hash) {
 }
 
 int64_t TouchedKeySet::Insert(int64_t id) {
-  const uint64_t hash = HashId(id);
+  const uint64_t hash = HashOf(id);
   while (!InsertIfRoom(id, hash)) {
     // 0: another thread emptied the set in between.
     if (const int64_t dropped = ClearAndInsert(id, hash); dropped > 0) return dropped;

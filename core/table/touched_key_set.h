@@ -113,8 +113,8 @@ class TouchedKeySet final : AtRestInForks {
   void GoOnInParent() override { UnlockAll(); }
   void GoOnInChild() override { UnlockAll(); }
 
-  // Cells are found by the low bits of the hash, so stripes take others.
-  size_t StripeOf(uint64_t hash) const { return (hash >> 32) & (num_stripes_ - 1); }
+  // Cells are found by lower bits of the hash.
+  size_t StripeOf(uint64_t hash) const { return (hash >> 48) & (num_stripes_ - 1); }
   // Inserts under the stripe's lock; false iff the set is above its capacity, and then nothing was done.
   bool InsertIfRoom(int64_t id, uint64_t hash);
   // Empties the set, inserts `id` and returns how many were dropped; 0 iff the set turned out not to be above its

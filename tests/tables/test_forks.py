@@ -38,7 +38,7 @@ def exit_code_of_child(work: Callable[[], None]) -> int:
         try:
             work()
             status = 0
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the exit code tells
             traceback.print_exc()
         finally:
             os._exit(status)
