@@ -25,8 +25,8 @@ from monolith.tables.entry_dump import (
     export_group_entry_dump,
     import_entry_dump,
     import_group_entry_dump,
-    validate_sharded_files,
 )
+from monolith.tables.sharded_files import validate_sharded_files
 from tables import entry_dump_reference as reference
 from tables.snapshot_cases import DAY, EXTREME_IDS, group_state, some_ids, state_of, train, trained_group, two_tables
 

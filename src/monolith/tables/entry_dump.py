@@ -10,18 +10,17 @@ fails leaves no file, rows are checked against the table's dims and optimizers, 
 from __future__ import annotations
 
 import os
-import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.errors import AlreadyExistsError, DataLossError, FailedPreconditionError, InvalidArgumentError
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from monolith.tables.sharded_files import refuse_other_totals, shard_path, shards_of, temporary_path
 from monolith.tables.snapshot.files import bucket_ranges, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from monolith.tables._native_tables import NativeTables
     from monolith.tables.hash_table import HashTable
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 BasePath = str | os.PathLike[str]
 
-_SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})")
 _ROWS_PER_SHARD = 1_000_000
 _MOST_AUTOMATIC_SHARDS = 4
 _MOST_SHARDS = 99_999
@@ -68,7 +66,7 @@ def import_entry_dump(table: HashTable, base: BasePath, *, clear: bool = True) -
         DataLossError: a file is damaged; names file, offset and reason.
     """
     number = table.native.number_of(table.name)
-    plan = [(str(path), [(number, -1)]) for path in _shards(Path(base))]
+    plan = [(str(path), [(number, -1)]) for path in shards_of(Path(base))]
     _import(table.native, plan, snappy=False, check_only=True)
     if clear:
         table.clear()
@@ -103,7 +101,7 @@ def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = 
         DataLossError: a file is damaged; names file, offset and reason.
     """
     base = Path(base)
-    data, meta = _shards(base), _shards(_meta_base(base))
+    data, meta = shards_of(base), shards_of(_meta_base(base))
     if len(data) != len(meta):
         raise InvalidArgumentError(f"{base}: {len(data)} data files but {len(meta)} metadata files")
     numbers = {name: number for number, name in enumerate(group.native.names)}
@@ -154,55 +152,10 @@ def export_group_entry_dump(group: TableGroup, base: BasePath, *, num_shards: in
 def entry_counts(base: BasePath) -> dict[str, int]:
     """Table name to number of entries of a group's files, summed over their shards; reads the metadata only."""
     counts: dict[str, int] = {}
-    for path in _shards(_meta_base(Path(base))):
+    for path in shards_of(_meta_base(Path(base))):
         for name, entries in _read_metadata(path):
             counts[name] = counts.get(name, 0) + entries
     return counts
-
-
-def validate_sharded_files(base: str, filenames: Iterable[str]) -> int:
-    """The number of shards of a complete set of files; names that are not shards, such as temporary ones, are ignored.
-
-    Raises:
-        InvalidArgumentError: a file of another base, differing totals, a missing shard, or none at all.
-    """
-    total: int | None = None
-    shards: set[int] = set()
-    for filename in filenames:
-        if not filename.startswith(base):
-            raise InvalidArgumentError(f"Filename {filename} doesn't belong to {base}")
-        match = _SHARD_NAME.fullmatch(filename[len(base) :])
-        if match is None:
-            continue
-        shard, count = int(match[1]), int(match[2])
-        total = count if total is None else total
-        if count != total:
-            raise InvalidArgumentError(f"Filename {filename} doesn't match nshards. {total}")
-        if shard >= total:
-            raise InvalidArgumentError(f"Shard {shard}exceeds {total} for {filename}")
-        shards.add(shard)
-    if total is None:
-        raise InvalidArgumentError(f"There is no valid sharded files for {base}")
-    for shard in range(total):
-        if shard not in shards:
-            raise InvalidArgumentError(f"Shard {shard} doesn't show up for {base}")
-    return total
-
-
-def _shards(base: Path) -> list[Path]:
-    total = validate_sharded_files(str(base), (str(path) for path in _siblings(base)))
-    return [_shard_path(base, shard, total) for shard in range(total)]
-
-
-def _siblings(base: Path) -> list[Path]:
-    """Files whose names begin with the base's and a dash; not by glob, which would read the base as a pattern."""
-    if not base.parent.is_dir():
-        return []
-    return sorted(path for path in base.parent.iterdir() if path.name.startswith(f"{base.name}-"))
-
-
-def _shard_path(base: Path, shard: int, total: int) -> Path:
-    return base.with_name(f"{base.name}-{shard:05d}-of-{total:05d}")
 
 
 def _meta_base(base: Path) -> Path:
@@ -220,14 +173,11 @@ def _num_shards(wanted: int, rows: int) -> int:
 def _export_files(base: Path, num_shards: int) -> list[tuple[Path, Path, int, int]]:
     """Path, temporary path and buckets of every shard."""
     make_folder(base.parent)
-    for path in _siblings(base):
-        match = _SHARD_NAME.fullmatch(path.name[len(base.name) :])
-        if match is not None and int(match[2]) != num_shards:
-            raise AlreadyExistsError(f"{path}: belongs to an earlier dump of {match[2]} shards; remove it first")
+    refuse_other_totals(base, num_shards)
     files = []
     for shard, (begin, end) in enumerate(bucket_ranges(num_shards)):
-        path = _shard_path(base, shard, num_shards)
-        files.append((path, path.with_name(f"{path.name}-tmp-{secrets.randbits(64)}"), begin, end))
+        path = shard_path(base, shard, num_shards)
+        files.append((path, temporary_path(path), begin, end))
     return files
 
 
