@@ -42,9 +42,7 @@ class Workplace:
         self._stop = stop
         # A compiled module is taken for that of a source of the same size and second: no two writes may share a time.
         self._last_write = 0
-        if folder.exists():
-            shutil.rmtree(folder)
-        shutil.copytree(root, self.tree, ignore=_NOT_COPIED, symlinks=True)
+        copy_tree(root, self.tree)
         self._make_environment()
         if rooms.extension is not None:
             self.take_extension(rooms.extension, _installed_extension(rooms.extension))
@@ -65,10 +63,7 @@ class Workplace:
         packages = [
             entry
             for entry in sys.path
-            if Path(entry).is_dir()
-            and entry not in standard
-            and not entry.endswith("lib-dynload")
-            and not Path(entry).resolve().is_relative_to(self.root / self.source.relative_to(self.tree))
+            if Path(entry).is_dir() and entry not in standard and not entry.endswith("lib-dynload")
         ]
         (library,) = (place / "lib").glob("python*/site-packages")
         (library / "copy.pth").write_text(
@@ -121,6 +116,13 @@ class Workplace:
         plugins = ["-p", "mutation.calls_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
         folders = [f"--rootdir={self.tree}", f"--basetemp={self.folder / 'temporary'}"]
         return [self.python, "-m", "pytest", "-q", "--tb=line", *plugins, *folders]
+
+
+def copy_tree(root: Path, target: Path) -> None:
+    """Copy a project without what is built, in the place of an earlier copy."""
+    if target.parent.exists():
+        shutil.rmtree(target.parent)
+    shutil.copytree(root, target, ignore=_NOT_COPIED, symlinks=True)
 
 
 def _installed_extension(name: str) -> Path:

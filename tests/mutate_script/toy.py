@@ -14,9 +14,9 @@ def is_large(number: int) -> bool:
     return number > SMALL
 
 
-def nobody_asks(number: int) -> int:
+def nobody_asks() -> int:
     """Is called, and never checked."""
-    return number + 1
+    return 1
 '''
 TESTS = """import pathlib
 
@@ -30,11 +30,15 @@ def test_large() -> None:
 
 
 def test_nothing() -> None:
-    limit.nobody_asks(1)
+    limit.nobody_asks()
 
 
 def test_is_broken() -> None:
     assert limit.is_large(0)
+"""
+PROJECT = """
+[tool.pytest.ini_options]
+addopts = ["--import-mode=importlib", "-p", "no:hypothesispytest"]  # which takes a second to load
 """
 ROOMS = """
 [project]
@@ -53,7 +57,7 @@ def make_project(folder: Path) -> Path:
         "src/toy/__init__.py": "",
         "src/toy/limit.py": LIMIT,
         "tests/test_limit.py": TESTS,
-        "pyproject.toml": '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\n',
+        "pyproject.toml": PROJECT,
         "rooms.toml": ROOMS,
     }.items():
         path = folder / name
