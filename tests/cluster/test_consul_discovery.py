@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,12 +56,15 @@ def make(agent: ConsulAgent, clock: FakeClock) -> Iterator[Make]:
         each.close()
 
 
-def test_a_dead_agent_is_tried_five_times(agent: ConsulAgent, make: Make, clock: FakeClock) -> None:
+def test_a_dead_agent_is_tried_five_times(
+    agent: ConsulAgent, make: Make, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
     discovery = make()
     agent.stop()
     with pytest.raises(ConnectionRefusedError):
         discovery.query("ps")
-    assert 0 < clock.monotonic() < 4 * 5.0
+    assert clock.monotonic() == 4 * 2.5, "four pauses from 0 to 5 s"
 
 
 def test_a_service_is_told_again_behind_an_answer_that_is_no_json(agent: ConsulAgent, make: Make) -> None:

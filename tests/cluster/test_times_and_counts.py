@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -70,19 +71,21 @@ def test_a_query_has_fifteen_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timeouts == [15]
 
 
-def test_pauses_between_tries_are_random_and_below_five_seconds() -> None:
-    pauses: list[float] = []
+def test_there_are_five_tries_and_pauses_from_zero_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+    tries: list[float] = []
+    clock = FakeClock()
 
-    class Recording(FakeClock):
-        def sleep(self, seconds: float) -> None:
-            pauses.append(seconds)
+    def draw(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return float(len(drawn))
 
     def fail() -> None:
+        tries.append(clock.monotonic())
         raise ConnectionResetError
 
-    for _ in range(20):
-        with pytest.raises(ConnectionResetError):
-            retry_with_socket_error(fail, clock=Recording())
-    assert len(pauses) == 20 * 4
-    assert all(0 <= pause <= 5 for pause in pauses)
-    assert len(set(pauses)) > 1
+    monkeypatch.setattr(random, "uniform", draw)
+    with pytest.raises(ConnectionResetError):
+        retry_with_socket_error(fail, clock=clock)
+    assert drawn == [(0, 5)] * 4
+    assert tries == [0, 1, 3, 6, 10]

@@ -69,3 +69,9 @@ def test_the_hook_asks_now_and_then_and_stops() -> None:
         while not loop.stop_requested:
             loop.run(lambda: None)
     assert asked == [10, 20, 30, 40]
+    asked.clear()
+    hook = EarlyStoppingHook(evaluate, EarlyStop(patience_steps=1000))
+    with StepLoop([hook]) as loop:
+        while not loop.stop_requested:
+            loop.run(lambda: None)
+    assert asked == [1000, 2000], "every 1,000 steps unless told otherwise"

@@ -161,6 +161,20 @@ class TestReqTime:
         assert session.stop_requested == stops
         assert timer.should_trigger_for_step(1000) == stops
 
+    def test_it_saves_also_where_the_timer_is_off(
+        self, tmp_path: Path, timer: SecondOrStepTimerWithTideSetting
+    ) -> None:
+        """As `SyncTrainingForceDumpHook` leaves it by day."""
+        (tmp_path / "limit_req_time").write_text("100")
+        timer.disable()
+        hook = ReqTimeControlDumpHook(str(tmp_path), timer)
+        enabled = []
+        for time in (99, 100):
+            hook.after_run(self.session(time).context())
+            enabled.append(timer.enabled)
+        assert enabled == [False, True]
+        assert timer.should_trigger_for_step(1000)
+
     @pytest.mark.parametrize("text", ["", "soon", "12.5", "-1"])
     def test_a_limit_that_is_no_time_is_logged(
         self, tmp_path: Path, timer: SecondOrStepTimerWithTideSetting, text: str, caplog: pytest.LogCaptureFixture

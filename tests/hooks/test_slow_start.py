@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 
 import pytest
 
@@ -53,9 +54,26 @@ def test_it_starts_anyway_when_the_others_are_slow(caplog: pytest.LogCaptureFixt
     clock = SleepCalls()
     with caplog.at_level(logging.INFO):
         waiter(10, clock, minutes=1, extra=30).before_run(session.context())
-    assert 90 < clock.monotonic() <= 91
+    assert clock.monotonic() == 90.5, "the first look behind 60 s and 30 s"
     assert "starting at step 2 without waiting for step 10 any longer" in caplog.text
-    assert 3 <= caplog.text.count("waiting for step 10 before training; the job is at 2") <= 5
+    assert caplog.messages.count("waiting for step 10 before training; the job is at 2") == 4, "every 30 s"
+
+
+@pytest.mark.parametrize("chance", [0.0, 599.5])
+def test_by_default_it_waits_ten_minutes_and_up_to_ten_more_by_chance(
+    monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
+    bounds: list[tuple[float, float]] = []
+
+    def draw(low: float, high: float) -> float:
+        bounds.append((low, high))
+        return chance
+
+    monkeypatch.setattr(random, "uniform", draw)
+    clock = SleepCalls()
+    CustomGlobalStepWaiterHook(10, clock=clock).before_run(FakeSession(global_step=2).context())
+    assert bounds == [(0, 600)]
+    assert clock.monotonic() == 600 + chance + 0.5
 
 
 def test_patience_begins_with_the_second_step_of_the_job() -> None:
@@ -68,7 +86,7 @@ def test_patience_begins_with_the_second_step_of_the_job() -> None:
 
     clock = SleepCalls(somebody_begins)
     waiter(10, clock, minutes=1).before_run(session.context())
-    assert begins_after * 0.5 + 60 < clock.monotonic() <= begins_after * 0.5 + 61
+    assert clock.monotonic() == begins_after * 0.5 + 60.5
 
 
 def test_a_stop_ends_the_wait() -> None:

@@ -103,3 +103,13 @@ def test_steps_that_a_restore_took_back_are_not_counted_twice() -> None:
     clock.advance(100)
     hook.after_run(session.context())
     assert recorder.read() == []
+
+
+def test_a_cluster_is_stable_unless_told_otherwise() -> None:
+    clock, recorder, session = FakeClock(), MetricRecorder(), FakeSession()
+    hook = ThroughputMetricHook("ranker", metrics=MetricClient("m", recorder=recorder), clock=clock)
+    hook.before_run(session.context())
+    session.global_step = 3
+    clock.advance(30)
+    hook.after_run(session.context())
+    assert recorder.counter("m.run_steps.all", {"model_name": "ranker", "cluster_type": "stable"}) == 3

@@ -244,6 +244,13 @@ def test_fused_reorder_lays_rows_out_shard_after_shard() -> None:
     assert fused.offsets.tolist() == [0, 6, 0, 7, 1, 7, 9, 3, 12]
 
 
+@pytest.mark.parametrize(("shards", "sizes"), [(4, [3, 3, 3, 3]), (5, [0, 3, 3, 3, 3]), (7, [0, 2, 2, 2, 2, 2, 2])])
+def test_fused_reorder_spares_the_first_of_more_than_four_shards_unless_told_otherwise(
+    shards: int, sizes: list[int]
+) -> None:
+    assert kernels.fused_reorder_by_indices([range(12)], shards, [1]).shard_sizes.tolist() == sizes
+
+
 @given(inputs=st.lists(few_ids, max_size=4), shards=st.integers(1, 6), spare=st.booleans(), data=st.data())
 def test_fused_reorder_agrees_with_lists(
     inputs: list[list[int]], shards: int, spare: bool, data: st.DataObject

@@ -91,11 +91,18 @@ def test_rows_in_and_out_are_counted_and_logged(caplog: pytest.LogCaptureFixture
     assert counted.retention_ratio == 0
     with caplog.at_level(logging.INFO):
         counted(batch())
-        assert caplog.text == ""
-        clock.advance(301)
+        clock.advance(299.5)
         counted(batch())
-    assert "young: 8 rows in, 4 out, 0.5000 kept" in caplog.text
-    assert (counted.rows_in, counted.rows_out) == (8, 4)
+        assert caplog.messages == []
+        clock.advance(0.5)  # five minutes
+        counted(batch())
+        clock.advance(299.5)
+        counted(batch())
+        assert caplog.messages == ["young: 12 rows in, 6 out, 0.5000 kept"]
+        clock.advance(0.5)
+        counted(batch())
+    assert caplog.messages[1:] == ["young: 20 rows in, 10 out, 0.5000 kept"]
+    assert (counted.rows_in, counted.rows_out) == (20, 10)
     nothing = Counted(InShare(end=0.0, keys=("req_time",)))
     assert nothing(batch()) is None
     assert (nothing.rows_in, nothing.rows_out) == (4, 0)
