@@ -67,7 +67,14 @@ def test_only_servers_and_workers_can_be_asked_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", ["[]", "{}", '{"cluster": {}}', '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}']
+    "broken",
+    [
+        "[]",
+        "{}",
+        '{"cluster": {}}',
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps"}}',
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 1e999}}',
+    ],
 )
 def test_another_shape_is_shown(broken: str) -> None:
     with pytest.raises(ValueError, match="TF_CONFIG: expected"):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,17 +48,6 @@ def test_a_killed_run_ends_like_one_that_was_not_whoever_keeps_the_rows(
     (row,) = json.loads(done.stdout)["scenarios"]
     assert (row["kills"], row["problems"]) == (1, [])
     assert row["good"] == row["runs"] >= 1
-
-
-@pytest.fixture
-def quick_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a killed process needs no disk to be slow for it."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as folder:
-        yield Path(folder)
 
 
 def trained(task_class: type[Any], steps: int) -> tuple[Any, TrainState]:

@@ -35,7 +35,7 @@ class TfConfigServiceDiscovery(ServiceDiscovery):
         try:
             self._cluster = {str(job): [str(addr) for addr in addrs] for job, addrs in config["cluster"].items()}
             self._task_type, self._task_index = str(config["task"]["type"]), int(config["task"]["index"])
-        except (KeyError, TypeError, AttributeError) as err:
+        except (KeyError, TypeError, AttributeError, OverflowError) as err:
             shape = '{"cluster": {job: [address, ...]}, "task": {"type": job, "index": number}}'
             raise ValueError(f"TF_CONFIG: expected {shape}, got {config!r}") from err
         if not 0 <= self._task_index < len(self._cluster.get(self._task_type, [])):

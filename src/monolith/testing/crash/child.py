@@ -40,6 +40,11 @@ class Child:
                 self._status = status
         return self._status is not None
 
+    def send(self, number: signal.Signals) -> None:
+        """A signal; one that is gone gets none."""
+        if not self.has_ended():
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """SIGKILL, and waits until it is gone."""
         if self._status is None:

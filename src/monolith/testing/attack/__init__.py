@@ -1,0 +1,72 @@
+"""Attacks on a whole training: `scripts/attack`, and a shorter version in `tests/system/`.
+
+Read `attempt.py` first: an attack makes attempts, one after another, and says of each what became of it. Every attack
+runs in a process of its own and has a file of its own; `ATTACKS` lists them. `monolith.testing.crash` is the attack by
+SIGKILL, which came first and whose processes and tasks these use.
+"""
+
+from __future__ import annotations
+
+from monolith.testing.attack import damage, failures, file_operations, inputs, signals, steps, texts, threads
+from monolith.testing.attack.attempt import Attack, Attempt, Report, run_attack
+
+__all__ = ["ATTACKS", "Attack", "Attempt", "Report", "run_attack"]
+
+ATTACKS = (
+    Attack(
+        name="signals",
+        does="SIGTERM and Ctrl-C at random moments, most inside a save",
+        must="every example counted once",
+        attempts=signals.attempts,
+        count=14,
+    ),
+    Attack(
+        name="failures",
+        does="exceptions from task, hooks and input",
+        must="every example counted once",
+        attempts=failures.attempts,
+        count=16,
+    ),
+    Attack(
+        name="file-operations",
+        does="a kill before each operation on files that a save makes",
+        must="every example counted once",
+        attempts=file_operations.attempts,
+        count=10,
+    ),
+    Attack(
+        name="damage",
+        does="flipped bits, missing ends and foreign bytes in files of a checkpoint",
+        must="refused with the model unchanged, or restored bit for bit",
+        attempts=damage.attempts,
+        count=150,
+    ),
+    Attack(
+        name="inputs",
+        does="hostile command lines, and spoilt files behind right ones",
+        must="a status and a line, no traceback",
+        attempts=inputs.attempts,
+        count=150,
+    ),
+    Attack(
+        name="texts",
+        does="spoilt texts for the parsers of manifests, discovery and options",
+        must="taken, or refused by an expected error",
+        attempts=texts.attempts,
+        count=3000,
+    ),
+    Attack(
+        name="threads",
+        does=f"right and wrong calls on a table from {threads.NUM_THREADS} threads",
+        must="rows whole, sums exact",
+        attempts=threads.attempts,
+        count=20,
+    ),
+    Attack(
+        name="steps",
+        does=f"one training, looked at every {steps.STEPS_PER_ATTEMPT} steps",
+        must="no more memory, objects, threads or descriptors",
+        attempts=steps.attempts,
+        count=6,
+    ),
+)

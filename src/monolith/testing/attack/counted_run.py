@@ -1,0 +1,79 @@
+"""A short training that counts its examples, as attacks need it: started, hit, started again and judged."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.testing.crash.child import Child
+from monolith.testing.crash.tasks import CountingTask
+from monolith.train import SavingConfig, Trainer, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from monolith.hook import Hook
+
+__all__ = ["NUM_STEPS", "SAVINGS", "end_of", "found_wrong", "found_wrong_anew", "make_task", "train"]
+
+NUM_STEPS = 24
+SAVINGS = (
+    SavingConfig(every_steps=3, max_to_keep=2),
+    SavingConfig(every_steps=2, max_to_keep=2, background=True),
+    SavingConfig(every_seconds=0.02, max_to_keep=2, background=True),
+)
+"""Where a save is under way at different moments of the steps."""
+_LONGEST_RUN_SECONDS = 50.0
+
+
+def make_task(seed: int, task_class: type[CountingTask] = CountingTask) -> CountingTask:
+    """A task that reads few, small batches."""
+    params = task_class.params()
+    params.set(num_steps=NUM_STEPS, batch_size=32, seed=seed)
+    return task_class(params)
+
+
+def train(task: CountingTask, model_dir: Path, saving: SavingConfig, hooks: Sequence[Hook] = ()) -> int:
+    """Runs or resumes; returns the step at which it ended."""
+    torch.set_num_threads(1)
+    state = Trainer(task, TrainerConfig(model_dir=str(model_dir), saving=saving), hooks=hooks).train()
+    return state.global_step
+
+
+def found_wrong(model_dir: Path, seed: int, saving: SavingConfig) -> str | None:
+    """Resumes a run, lets it end, and looks; None if every example was counted once."""
+    task = make_task(seed)
+    step = train(task, model_dir, saving)
+    if step != NUM_STEPS:
+        return f"ended at step {step}, expected {NUM_STEPS}"
+    return "; ".join(task.miscounts()[:3]) or None
+
+
+def found_wrong_anew(model_dir: Path, seed: int, saving: SavingConfig) -> str | None:
+    """`found_wrong` in a process of its own; the caller must not have used tables."""
+    child = Child(lambda _: {"wrong": found_wrong(model_dir, seed, saving)})
+    try:
+        wrong: str | None = end_of(child)["result"]["wrong"]
+    except RuntimeError as error:
+        return f"cannot be resumed: {error}"
+    finally:
+        child.close()
+    return wrong
+
+
+def end_of(child: Child) -> dict[str, Any]:
+    """What a process told until it ended.
+
+    Raises:
+        RuntimeError: it failed, or did not end.
+    """
+    deadline = time.monotonic() + _LONGEST_RUN_SECONDS
+    while not child.has_ended():
+        if time.monotonic() > deadline:
+            child.kill()
+            raise RuntimeError(f"did not end within {_LONGEST_RUN_SECONDS:g} s")
+        time.sleep(0.002)
+    return child.told()
