@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from monolith.errors import FailedPreconditionError
 from monolith.files import remove_folder
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from monolith.train.params import Params
 
 __all__ = ["local_train", "make_trainer", "use_threads"]
+
+_TOO_MANY_THREADS = 2**15
+"""No machine has so many processors; torch would try, and end the process."""
 
 
 def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
@@ -97,13 +101,28 @@ def make_trainer(options: CpuTrainingConfig, params: Params, *, deterministic: b
 
 
 def use_threads(options: CpuTrainingConfig) -> None:
-    """Tells torch how many threads the options ask for; where they say nothing, torch decides."""
+    """Tells torch how many threads the options ask for; where they say nothing, torch decides.
+
+    Raises:
+        ValueError: a number that torch does not take.
+        FailedPreconditionError: torch has begun with another number, which cannot change any more.
+    """
     if not isinstance(options, DistributedCpuTrainingConfig):
         return
-    if options.is_set("intra_op_parallelism_threads"):
-        torch.set_num_threads(options.intra_op_parallelism_threads)
-    if options.is_set("inter_op_parallelism_threads"):
-        torch.set_num_interop_threads(options.inter_op_parallelism_threads)
+    threads = {
+        "intra_op_parallelism_threads": torch.set_num_threads,
+        "inter_op_parallelism_threads": torch.set_num_interop_threads,
+    }
+    for name, use in threads.items():
+        number = getattr(options, name)
+        if not options.is_set(name):
+            continue
+        if not 1 <= number < _TOO_MANY_THREADS:
+            raise ValueError(f"option {name} must be from 1 to {_TOO_MANY_THREADS - 1}, got {number}")
+        try:
+            use(number)
+        except RuntimeError as error:
+            raise FailedPreconditionError(f"option {name}={number}: {str(error).splitlines()[0]}") from error
 
 
 def _with_dispatcher(told: InputOptions, flags: dict[str, object]) -> InputOptions:

@@ -189,6 +189,7 @@ def is_parsable(cls: type[FlatConfig], name: str) -> bool:
 
 
 _PARSABLE = (bool, int, float, str, dict, type(None))
+_NAMES_OF_KINDS = {type(None): "None", dict: "dict of texts"}
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 
 
@@ -217,8 +218,8 @@ def _require_type(cls: type[FlatConfig], name: str, value: Any) -> None:
     accepted = (*kinds, int) if float in kinds else kinds
     if isinstance(value, bool) and bool not in kinds:
         accepted = ()
-    if not isinstance(value, accepted):
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+    if not isinstance(value, accepted) or (isinstance(value, dict) and not _are_texts(value)):
+        wanted = " or ".join(_NAMES_OF_KINDS.get(kind, kind.__name__) for kind in kinds)
         raise TypeError(f"{cls.__name__}: {name} must be {wanted}, got {value!r}")
 
 
@@ -237,7 +238,18 @@ def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
             members = ", ".join(member.name.lower() for member in kind)
             raise ValueError(f"{subject} must be one of {members}, got {text!r}") from None
     try:
-        return json.loads(text) if kind is dict else kind(text)
+        return _names_by_name(text) if kind is dict else kind(text)
     except ValueError:
-        wanted = {int: "a whole number", float: "a number", dict: "JSON"}[kind]
+        wanted = {int: "a whole number", float: "a number", dict: 'JSON such as {"name": "other name"}'}[kind]
         raise ValueError(f"{subject} must be {wanted}, got {text!r}") from None
+
+
+def _names_by_name(text: str) -> dict[str, str]:
+    found = json.loads(text)
+    if not isinstance(found, dict) or not _are_texts(found):
+        raise ValueError(text)
+    return found
+
+
+def _are_texts(found: dict[Any, Any]) -> bool:
+    return all(isinstance(each, str) for item in found.items() for each in item)
