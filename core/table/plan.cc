@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -20,10 +22,11 @@ constexpr int kBucketsPerTask = 32;
 
 class Planner {
  public:
-  Planner(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) : ids_(ids) {
+  Planner(std::span<const int64_t> ids, std::vector<int64_t> table_splits, bool dedup)
+      : given_ids_(ids), ids_(ids.size()) {
     plan_.num_tables = static_cast<int>(table_splits.size()) - 1;
     plan_.deduplicated = dedup;
-    plan_.table_splits.assign(table_splits.begin(), table_splits.end());
+    plan_.table_splits = std::move(table_splits);
     num_cells_ = static_cast<size_t>(kNumBuckets) * plan_.num_tables;
     num_chunks_ = static_cast<int>(std::clamp<int64_t>(NumIds() / kIdsPerTask, 1, NumThreads()));
   }
@@ -44,15 +47,16 @@ class Planner {
  private:
   int64_t NumIds() const { return static_cast<int64_t>(ids_.size()); }
 
-  // Calls visit(position, cell) for the positions of one chunk, in input order.
+  // Calls visit(position, id, cell) for the positions of one chunk, in input order; `ids` is where the ids are read.
   template <typename Visit>
-  void ForChunk(int chunk, Visit&& visit) const {
+  void ForChunk(int chunk, const int64_t* ids, Visit&& visit) const {
     const int64_t begin = NumIds() * chunk / num_chunks_, end = NumIds() * (chunk + 1) / num_chunks_;
     for (int table = 0; table < plan_.num_tables; ++table) {
       const int64_t from = std::max(begin, plan_.table_splits[table]),
                     to = std::min(end, plan_.table_splits[table + 1]);
       for (int64_t i = from; i < to; ++i) {
-        visit(i, static_cast<size_t>(BucketOf(ids_[i])) * plan_.num_tables + table);
+        const int64_t id = ids[i];
+        visit(i, id, static_cast<size_t>(BucketOf(id)) * plan_.num_tables + table);
       }
     }
   }
@@ -66,12 +70,17 @@ class Planner {
     });
   }
 
+  // The only pass that reads what was given: its owner may be writing there, and what was counted must be what is
+  // sorted.
   void CountCells() {
     next_ = Buffer<uint32_t>(num_cells_ * num_chunks_);
     ParallelFor(num_chunks_, [&](int chunk) {
       uint32_t* counts = next_.data() + num_cells_ * chunk;
       std::memset(counts, 0, num_cells_ * sizeof(uint32_t));
-      ForChunk(chunk, [counts](int64_t, size_t cell) { ++counts[cell]; });
+      ForChunk(chunk, given_ids_.data(), [this, counts](int64_t i, int64_t id, size_t cell) {
+        ids_[i] = id;
+        ++counts[cell];
+      });
     });
     cell_begin_ = Buffer<uint32_t>(num_cells_ + 1);
     uint32_t total = 0;
@@ -92,9 +101,9 @@ class Planner {
     sorted_positions_ = Buffer<int32_t>(ids_.size());
     ParallelFor(num_chunks_, [&](int chunk) {
       uint32_t* next = next_.data() + num_cells_ * chunk;
-      ForChunk(chunk, [&](int64_t i, size_t cell) {
+      ForChunk(chunk, ids_.data(), [&](int64_t i, int64_t id, size_t cell) {
         const uint32_t at = next[cell]++;
-        sorted_ids_[at] = ids_[i];
+        sorted_ids_[at] = id;
         sorted_positions_[at] = static_cast<int32_t>(i);
       });
     });
@@ -190,7 +199,8 @@ class Planner {
     });
   }
 
-  const std::span<const int64_t> ids_;
+  const std::span<const int64_t> given_ids_;
+  Buffer<int64_t> ids_;  // as they were when they were counted
   Plan plan_;
   size_t num_cells_;
   int num_chunks_;
@@ -208,8 +218,9 @@ class Planner {
 Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) {
   CheckCount(ids.size());
   if (table_splits.size() < 2) throw Error(Code::kInvalidArgument, "table_splits must have two or more elements");
-  CheckSplits("table_splits", table_splits, ids.size());
-  return Planner(ids, table_splits, dedup).Make();
+  std::vector<int64_t> splits(table_splits.begin(), table_splits.end());
+  CheckSplits("table_splits", splits, ids.size());
+  return Planner(ids, std::move(splits), dedup).Make();
 }
 
 void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out) {

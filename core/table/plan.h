@@ -36,6 +36,7 @@ struct Plan {
   int32_t CountOf(int64_t u) const { return starts[u + 1] - starts[u]; }
 };
 
+// Reads each given id once: whoever changes them meanwhile gets the plan of what was read, never a broken one.
 // With dedup false every occurrence counts as an id of its own, kept in input order inside its cell.
 // Throws kInvalidArgument unless table_splits begins with 0, does not decrease and ends with ids.size() < 2^31.
 Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup);

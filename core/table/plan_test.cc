@@ -1,0 +1,99 @@
+#include "table/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "base/hash.h"
+#include "table/first_seen.h"
+#include "table/first_touch_for_test.h"
+#include "table/group_for_test.h"
+
+namespace monolith {
+namespace {
+
+Plan PlanOf(std::span<const int64_t> ids) {
+  return MakePlan(ids, std::vector<int64_t>{0, static_cast<int64_t>(ids.size())}, true);
+}
+
+// Every input position once, with its id, in the cell of that id.
+void ExpectWhole(const Plan& plan, std::span<const int64_t> ids) {
+  std::vector<int32_t> order(plan.order.data(), plan.order.data() + plan.order.size());
+  std::sort(order.begin(), order.end());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ASSERT_EQ(order[i], static_cast<int32_t>(i));
+    ASSERT_EQ(plan.unique[static_cast<size_t>(plan.inverse[i])], ids[i]);
+  }
+  for (uint32_t bucket = 0; bucket < kNumBuckets; ++bucket) {
+    for (int64_t u = plan.splits[bucket]; u < plan.splits[bucket + 1]; ++u) {
+      ASSERT_EQ(BucketOf(plan.unique[static_cast<size_t>(u)]), bucket);
+      ASSERT_GT(plan.CountOf(u), 0);
+    }
+  }
+}
+
+// HashId the other way round: the id that has this hash.
+int64_t IdOf(uint64_t hash) {
+  uint64_t x = hash ^ (hash >> 31) ^ (hash >> 62);
+  x *= 0x319642b2d24d8ec3ull;
+  x ^= (x >> 27) ^ (x >> 54);
+  x *= 0x96de1b173f119089ull;
+  x ^= (x >> 30) ^ (x >> 60);
+  return static_cast<int64_t>(x - kGoldenGamma);
+}
+
+// Ids of one bucket that agree in the upper, or in the lower, 32 bits of their hash, or of the id itself.
+std::vector<int64_t> LookAlikes() {
+  std::vector<int64_t> ids;
+  for (uint64_t k = 0; k < 8; ++k) {
+    ids.push_back(IdOf((uint64_t{0x12345678} << 32) | (k * 0x01010101)));
+    ids.push_back(IdOf((uint64_t{0x12345678} << 32) ^ (k << 33)));
+  }
+  const std::vector<int64_t> crowd = IdsInBuckets(1, 5, 6);
+  for (uint64_t high = 1; ids.size() < 40; ++high) {  // equal lower halves, by which the bucket still differs
+    const auto id = static_cast<int64_t>((high << 32) | static_cast<uint32_t>(crowd[0]));
+    if (BucketOf(id) == 5) ids.push_back(id);
+  }
+  for (uint64_t high = 1; ids.size() < 60; ++high) {  // equal after the halves were mixed
+    const auto id = static_cast<int64_t>((high << 32) | (static_cast<uint32_t>(crowd[0]) ^ high));
+    if (BucketOf(id) == 5) ids.push_back(id);
+  }
+  return ids;
+}
+
+TEST(PlanTest, TheHashCanBeUndone) {
+  for (const int64_t id : {int64_t{0}, int64_t{-1}, int64_t{77}, INT64_MIN, INT64_MAX}) EXPECT_EQ(IdOf(HashId(id)), id);
+}
+
+TEST(PlanTest, IdsThatAgreeInHalfOfTheirHashStayApart) {
+  std::vector<int64_t> ids = LookAlikes();
+  ids.insert(ids.end(), ids.begin(), ids.begin() + 10);
+  const std::set<int64_t> distinct(ids.begin(), ids.end());
+  const Plan plan = PlanOf(ids);
+  EXPECT_EQ(plan.num_unique(), static_cast<int64_t>(distinct.size()));
+  ExpectWhole(plan, ids);
+  FirstSeen seen;
+  for (const int64_t id : ids) seen.NumberOf(id);
+  EXPECT_EQ(seen.ids().size(), distinct.size());
+}
+
+TEST(PlanTest, IdsThatChangeMeanwhileGiveThePlanOfWhatWasRead) {
+  const int64_t last =
+      IdsInBuckets(1, kNumBuckets - 1, kNumBuckets)[0];  // more of these go behind the end, if anything
+  std::span<int64_t> ids;
+  FirstTouch memory(1, [&] { std::fill_n(ids.begin(), ids.size() / 2, last); });
+  ids = memory.As<int64_t>();
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i % 300);
+  const std::vector<int64_t> as_read(ids.begin(), ids.end());
+  memory.Arm();
+  const Plan plan = PlanOf(ids);
+  EXPECT_TRUE(memory.was_touched());
+  EXPECT_EQ(plan.num_unique(), 300);
+  ExpectWhole(plan, as_read);
+}
+
+}  // namespace
+}  // namespace monolith
