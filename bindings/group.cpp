@@ -226,14 +226,23 @@ void BindWrites(nb::class_<Group>& group) {
           [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
-             const std::optional<In<float>>& latest, bool known_finite, const Push* push) {
-            const Update update{Span(gradients), layout == 1, Span(rows),   Span(scales), Span(learning_rates), step,
-                                Span(times),     scale,       known_finite, Span(latest)};
+             const std::optional<In<float>>& latest, bool known_finite, const Push* push, bool has_step) {
+            const Update update{.gradients = Span(gradients),
+                                .per_unique = layout == 1,
+                                .gradient_rows = Span(rows),
+                                .gradient_scales = Span(scales),
+                                .learning_rates = Span(learning_rates),
+                                .step = step,
+                                .has_step = has_step,
+                                .times = Span(times),
+                                .scale = scale,
+                                .known_finite = known_finite,
+                                .latest = Span(latest)};
             return WithoutGil([&] { return self.Apply(plan, update, push); });
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
           "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
-          "known_finite"_a = false, "push"_a.none() = nb::none())
+          "known_finite"_a = false, "push"_a.none() = nb::none(), "has_step"_a = true)
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,
@@ -284,8 +293,7 @@ void BindWorkers(nb::class_<Group>& group) {
 void BindWhole(nb::class_<Group>& group) {
   group.def(
            "size", [](const Group& self, int table) { return self.table(table).Size(); }, "table"_a)
-      .def(
-          "newest_time", [](const Group& self, int table) { return self.table(table).newest_time.load(); }, "table"_a)
+      .def("newest_time", &Group::NewestTime, "table"_a)
       .def(
           "ids", [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); },
           "table"_a)

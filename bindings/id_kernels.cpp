@@ -2,6 +2,7 @@
 // struct.
 #include "table/id_kernels.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,6 +16,7 @@
 #include "table/buffer.h"
 #include "table/shard_reorder.h"
 #include "table/slot_ids.h"
+#include "table/time_bound.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -28,6 +30,19 @@ using FloatBuffer = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cp
 template <typename... T>
 std::tuple<VectorArray<T>...> ArraysOf(std::vector<T>&&... values) {
   return {ArrayOf(std::move(values))...};
+}
+
+void BindTimes(nb::module_& m) {
+  m.attr("MAX_TIME_STEP") = kMaxTimeStep;
+  // None: no time is far ahead.
+  m.def(
+      "bound_times",
+      [](const IdArray& times, int64_t clock) -> std::optional<std::tuple<VectorArray<int64_t>, int64_t>> {
+        std::optional<BoundedTimes> bounded = WithoutGil([&] { return BoundTimes(SpanOf(times), clock); });
+        if (!bounded) return std::nullopt;
+        return std::tuple(ArrayOf(std::move(bounded->times)), bounded->num_ahead);
+      },
+      nb::arg("times").noconvert(), nb::arg("clock"));
 }
 
 void BindGrouping(nb::module_& m) {
@@ -167,6 +182,7 @@ void BindSlots(nb::module_& m) {
 }  // namespace
 
 void BindIdKernels(nb::module_& m) {
+  BindTimes(m);
   BindGrouping(m);
   BindRagged(m);
   BindReorder(m);

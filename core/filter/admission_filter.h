@@ -11,14 +11,24 @@
 
 namespace monolith {
 
+inline constexpr int64_t kNoStep = -1;
+
+// An id that is not in the table, seen `count` more times. REQUIRES: count > 0, 0 < threshold <= max_threshold() of the
+// filter.
+struct Offer {
+  uint64_t hash;  // HashId(id) mixed with the table
+  uint32_t count;
+  uint32_t threshold;
+  uint64_t seed;           // of (table, id), for filters that draw
+  int64_t step = kNoStep;  // of the call; without one, a filter that draws counts the offers of the id
+};
+
 class FilterSlice {
  public:
   virtual ~FilterSlice() = default;
 
-  // Called for an id that is not in the table, seen `count` more times. True iff the id must be dropped now.
-  // `hash` is HashId(id) mixed with the table; `seed` is a function of (seed, table, id, step) for filters that draw.
-  // REQUIRES: 0 < threshold <= max_threshold() of the filter that made the slice, count > 0.
-  virtual bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) = 0;
+  // True iff the id must be dropped now.
+  virtual bool ShouldDrop(const Offer& offer) = 0;
 
   // Exact state as bytes, and back; the format carries its own parameters and refuses bytes of other ones with
   // kDataLoss or kInvalidArgument, leaving the slice as it was. Empty bytes: nothing was ever counted.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace monolith {
@@ -28,21 +29,17 @@ bool AdmitsEveryOccurrenceAlike(uint64_t word, uint32_t count, uint32_t threshol
 
 }  // namespace
 
-bool ProbabilisticFilterSlice::ShouldDrop(uint64_t /*hash*/, uint32_t count, uint32_t threshold, uint64_t seed) {
-  const uint64_t word = CounterRandom(seed).Bits(kCounter);
-  return equal_probability_ ? !AdmitsEveryOccurrenceAlike(word, count, threshold)
-                            : !AdmitsInProportion(word, count, threshold);
-}
-
-void ProbabilisticFilterSlice::Load(const std::string& bytes) {
-  if (bytes.empty()) return;
-  throw Error(Code::kInvalidArgument,
-              "probabilistic filter: it keeps no state, but " + std::to_string(bytes.size()) +
-                  " bytes of another filter were given; restore with the filter that was saved");
+bool ProbabilisticFilterSlice::ShouldDrop(const Offer& offer) {
+  const auto turn = offer.step == kNoStep ? offers_.Add(offer.hash) : static_cast<uint64_t>(offer.step);
+  const uint64_t word = CounterRandom(Combine(offer.seed, turn)).Bits(kCounter);
+  const bool admits = equal_probability_ ? AdmitsEveryOccurrenceAlike(word, offer.count, offer.threshold)
+                                         : AdmitsInProportion(word, offer.count, offer.threshold);
+  if (admits) offers_.Forget(offer.hash);
+  return !admits;
 }
 
 std::unique_ptr<FilterSlice> ProbabilisticFilterSlice::Clone() const {
-  return std::make_unique<ProbabilisticFilterSlice>(equal_probability_);
+  return std::make_unique<ProbabilisticFilterSlice>(*this);
 }
 
 std::unique_ptr<FilterSlice> ProbabilisticFilter::MakeSlice() const {

@@ -1,11 +1,12 @@
-// Admits a new id by a draw instead of a count: no memory, nothing to save.
+// Admits a new id by a draw instead of a count.
 //
 // Unequal: an id seen `count` times in a call enters with probability min(1, count / threshold).
 // Equal: every single occurrence enters with p = 1 - 0.05^(1 / threshold), so `count` of them with 1 - (1 - p)^count;
 // after `threshold` occurrences 95 of 100 ids are in.
 //
-// The draw is a function of the caller's seed alone, hence the same for any number of threads, after a restart,
-// anywhere.
+// The draw is a function of the seed of (table, id) and the step of the call, hence the same for any number of threads,
+// after a restart, anywhere, and nothing is kept. A call without a step has the number of earlier offers of the id in
+// its place: these are counted until the id is in, and are all of a slice's state.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "filter/admission_filter.h"
+#include "filter/offer_counts.h"
 
 namespace monolith {
 
@@ -21,16 +23,16 @@ class ProbabilisticFilterSlice final : public FilterSlice {
  public:
   explicit ProbabilisticFilterSlice(bool equal_probability) : equal_probability_(equal_probability) {}
 
-  bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) override;
-  std::string Save() const override { return {}; }
-  // Accepts the empty bytes of its own Save(); kInvalidArgument for any other, which belong to a filter that counts.
-  void Load(const std::string& bytes) override;
-  void Clear() override {}
-  size_t MemoryBytes() const override { return sizeof(*this); }
+  bool ShouldDrop(const Offer& offer) override;
+  std::string Save() const override { return offers_.Save(); }
+  void Load(const std::string& bytes) override { offers_.Load(bytes); }
+  void Clear() override { offers_.Clear(); }
+  size_t MemoryBytes() const override { return sizeof(*this) + offers_.MemoryBytes(); }
   std::unique_ptr<FilterSlice> Clone() const override;
 
  private:
   bool equal_probability_;
+  OfferCounts offers_;
 };
 
 class ProbabilisticFilter final : public AdmissionFilter {

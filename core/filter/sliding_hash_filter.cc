@@ -35,9 +35,7 @@ SlidingHashFilterSlice::SlidingHashFilterSlice(uint64_t capacity, uint32_t split
       num_starts_(FilterSplit::NumStarts(split_capacity_)),
       splits_(split_num, FilterSplit(split_capacity_)) {}
 
-bool SlidingHashFilterSlice::ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t /*seed*/) {
-  return Add(hash, count) < threshold;
-}
+bool SlidingHashFilterSlice::ShouldDrop(const Offer& offer) { return Add(offer.hash, offer.count) < offer.threshold; }
 
 uint32_t SlidingHashFilterSlice::Add(uint64_t hash, uint32_t count) {
   const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);

@@ -34,7 +34,7 @@ class SlidingHashFilterSlice final : public FilterSlice {
   // capacity <= 2^31.
   SlidingHashFilterSlice(uint64_t capacity, uint32_t split_num);
 
-  bool ShouldDrop(uint64_t hash, uint32_t count, uint32_t threshold, uint64_t seed) override;
+  bool ShouldDrop(const Offer& offer) override;
   std::string Save() const override;
   void Load(const std::string& bytes) override;
   void Clear() override;

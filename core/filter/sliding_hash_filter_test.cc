@@ -29,18 +29,18 @@ TEST(SlidingHashFilterTest, FirstThresholdOccurrencesAreDropped) {
   SlidingHashFilterSlice slice(1000, 7);
   for (uint32_t threshold = 1; threshold <= 15; ++threshold) {
     for (uint32_t occurrence = 1; occurrence <= threshold; ++occurrence) {
-      EXPECT_TRUE(slice.ShouldDrop(Hash(threshold), 1, threshold, kNoSeed)) << threshold << ' ' << occurrence;
+      EXPECT_TRUE(slice.ShouldDrop({Hash(threshold), 1, threshold, kNoSeed})) << threshold << ' ' << occurrence;
     }
-    EXPECT_FALSE(slice.ShouldDrop(Hash(threshold), 1, threshold, kNoSeed)) << threshold;
+    EXPECT_FALSE(slice.ShouldDrop({Hash(threshold), 1, threshold, kNoSeed})) << threshold;
   }
 }
 
 TEST(SlidingHashFilterTest, OccurrencesOfACallCountAfterItsDecision) {
   SlidingHashFilterSlice slice(1000, 7);
-  EXPECT_TRUE(slice.ShouldDrop(Hash(8), 5, 3, kNoSeed));
-  EXPECT_FALSE(slice.ShouldDrop(Hash(8), 1, 3, kNoSeed));
-  EXPECT_TRUE(slice.ShouldDrop(Hash(9), UINT32_MAX, 15, kNoSeed));
-  EXPECT_FALSE(slice.ShouldDrop(Hash(9), 1, 15, kNoSeed));
+  EXPECT_TRUE(slice.ShouldDrop({Hash(8), 5, 3, kNoSeed}));
+  EXPECT_FALSE(slice.ShouldDrop({Hash(8), 1, 3, kNoSeed}));
+  EXPECT_TRUE(slice.ShouldDrop({Hash(9), UINT32_MAX, 15, kNoSeed}));
+  EXPECT_FALSE(slice.ShouldDrop({Hash(9), 1, 15, kNoSeed}));
 }
 
 TEST(SlidingHashFilterTest, CountTravelsWithAnIdThatIsSeenAgain) {
@@ -78,7 +78,7 @@ TEST(SlidingHashFilterTest, IdWithoutACellIsAdmittedAndReported) {
   for (uint64_t signature = 0; signature < 32; ++signature) EXPECT_EQ(slice.Add(signature << 32, 1), 0u);
   EXPECT_EQ(slice.failure_count(), 0u);
   EXPECT_EQ(slice.Count(uint64_t{32} << 32), 15u);
-  EXPECT_FALSE(slice.ShouldDrop(uint64_t{32} << 32, 1, 15, kNoSeed));
+  EXPECT_FALSE(slice.ShouldDrop({uint64_t{32} << 32, 1, 15, kNoSeed}));
   EXPECT_EQ(slice.failure_count(), 1u);
   EXPECT_EQ(slice.Add(uint64_t{31} << 32, 1), 1u);
 }

@@ -183,4 +183,8 @@ bool GradientSums::IsFiniteAt(int64_t position, int table) const {
   return AllFinite(gradient, dims_[table]);
 }
 
+bool GradientSums::IsSumFiniteAt(int64_t position, int table) const {
+  return AllFinite(Of(plan_.inverse[position], table), dims_[table]);
+}
+
 }  // namespace monolith

@@ -58,16 +58,25 @@ class GradientSums {
   // The first input position whose own gradient is not finite and whose table `matters(table)`; -1 if there is none.
   template <typename Matters>
   int64_t FirstNonFinite(Matters&& matters) const {
+    return FirstPosition(matters, [this](int64_t position, int table) { return !IsFiniteAt(position, table); });
+  }
+  // The same of the sum that its gradient is part of: finite ones may add up to what is not.
+  template <typename Matters>
+  int64_t FirstNonFiniteSum(Matters&& matters) const {
+    return FirstPosition(matters, [this](int64_t position, int table) { return !IsSumFiniteAt(position, table); });
+  }
+
+ private:
+  template <typename Matters, typename Found>
+  int64_t FirstPosition(Matters&& matters, Found&& found) const {
     for (size_t t = 0; t < dims_.size(); ++t) {
       if (!matters(static_cast<int>(t))) continue;
       for (int64_t i = plan_.table_splits[t]; i < plan_.table_splits[t + 1]; ++i) {
-        if (!IsFiniteAt(i, static_cast<int>(t))) return i;
+        if (found(i, static_cast<int>(t))) return i;
       }
     }
     return -1;
   }
-
- private:
   void CheckSizes() const;
   void LayOutCells();
   void SumAll();
@@ -84,6 +93,7 @@ class GradientSums {
   void CheckGiven();
   int64_t OffsetInCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;
+  bool IsSumFiniteAt(int64_t position, int table) const;
   // The gradient of an input position.
   const float* At(int64_t position, int table) const {
     if (!layout_.sources.empty()) return layout_.sources[position];

@@ -75,8 +75,8 @@ bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64
   if (threshold == 0) return false;
   BeforeFilterChange(bucket);
   if (bucket.filter == nullptr) bucket.filter = admission_->MakeSlice();
-  const uint64_t seed = Combine(table.spec.RowSeed(id), static_cast<uint64_t>(step));
-  return bucket.filter->ShouldDrop(Combine(hash, DigestOf(table.spec.name)), count, threshold, seed);
+  return bucket.filter->ShouldDrop(
+      {Combine(hash, DigestOf(table.spec.name)), count, threshold, table.spec.RowSeed(id), step});
 }
 
 void Group::BeforeFilterChange(Bucket& bucket) {
@@ -141,6 +141,13 @@ int64_t Group::LastApplied(int64_t worker) const {
 void Group::RequireCurrent(int64_t worker, int64_t incarnation) const {
   Gate::Shared call(gate_);
   workers_.Require(worker, incarnation);
+}
+
+int64_t Group::NewestTime(int table_number) const {
+  if (table_number != -1) return table(table_number).newest_time.load(std::memory_order_relaxed);
+  int64_t newest = 0;
+  for (const auto& each : tables_) newest = std::max(newest, each->newest_time.load(std::memory_order_relaxed));
+  return newest;
 }
 
 void Group::Resume(std::span<const BatchStamp> stamps) {

@@ -64,6 +64,7 @@ struct Update {
   std::span<const float> gradient_scales;  // ... times gradient_scales[i]; empty = position i takes row i, times 1
   std::span<const float> learning_rates;   // every segment of every table, in table order
   int64_t step = 0;
+  bool has_step = true;  // false: the caller knows none, and admission counts the offers of an id instead
   std::span<const int64_t> times;
   float scale = 1.0f;             // of the summed gradient, for joint clipping
   bool known_finite = false;      // the caller saw that all gradients are finite; only asked of those per unique id
@@ -133,7 +134,8 @@ class Group {
   // What Apply() would say of the push alone: true for one that was applied before. Throws as it would, changes
   // nothing.
   bool IsDuplicate(const Push& push);
-  // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written.
+  // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written. `step` is
+  // for admission alone; kNoStep: there is none.
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
                  bool add, int64_t step);
   // status: 1 existed, 0 inserted.
@@ -187,6 +189,8 @@ class Group {
   // What Load() would refuse, without writing.
   void CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
                    const std::vector<std::string>& source_schemas);
+  // Of all updates, in Unix seconds, rows that are gone included; 0 before the first. Table -1: the newest of all.
+  int64_t NewestTime(int table) const;
   // For a restore: rows do not tell the newest time when its row is gone.
   void RaiseNewestTime(int table, int64_t time) { MutableTable(table).RaiseNewestTime(time); }
 
@@ -202,7 +206,8 @@ class Group {
   friend class RowWriter;
 
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
-  // Counts an id that is not in the table; true iff it must stay out, for now. Under the bucket's lock.
+  // Counts an id that is not in the table; true iff it must stay out, for now. `step` may be kNoStep. Under the
+  // bucket's lock.
   bool IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);

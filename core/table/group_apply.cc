@@ -1,5 +1,6 @@
 // Group::Apply: one optimizer step over the ids of a plan.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -108,6 +109,11 @@ class Applier {
       Refuse("expected " + std::to_string(group_.num_learning_rates()) + " learning rates, one for each segment, got " +
              std::to_string(update_.learning_rates.size()));
     }
+    for (const float rate : update_.learning_rates) {
+      if (!(std::isfinite(rate) && rate >= 0.0f)) {
+        Refuse("learning rates must be finite and >= 0, got " + std::to_string(rate));
+      }
+    }
     std::vector<Table*> tables;
     for (auto& table : group_.tables_) {
       if (table->spec.serving) Refuse("table '" + table->spec.name + "' is a serving table and cannot learn");
@@ -150,15 +156,17 @@ class Applier {
     return {segment.optimizer.get(), {learning_rate, update_.step, 0, nullptr}, segment.state_offset};
   }
 
-  // Nothing has been changed yet. Finite gradients whose sum is infinite are let through.
+  // Nothing has been changed yet.
   void RefuseNonFinite() const {
-    const int64_t position =
-        gradients_.FirstNonFinite([this](int table) { return tables_[table]->spec.nonfinite == NonFinite::kRaise; });
+    const auto raises = [this](int table) { return tables_[table]->spec.nonfinite == NonFinite::kRaise; };
+    int64_t position = gradients_.FirstNonFinite(raises);
+    const bool is_sum = position < 0;
+    if (is_sum) position = gradients_.FirstNonFiniteSum(raises);
     if (position < 0) return;
     const auto after = std::upper_bound(plan_.table_splits.begin(), plan_.table_splits.end(), position);
     const size_t table = (after - plan_.table_splits.begin()) - 1;
-    Refuse("table '" + tables_[table]->spec.name + "': the gradient of id " +
-           std::to_string(plan_.unique[plan_.inverse[position]]) + " (position " +
+    Refuse("table '" + tables_[table]->spec.name + "': the " + (is_sum ? "sum of the gradients" : "gradient") +
+           " of id " + std::to_string(plan_.unique[plan_.inverse[position]]) + " (position " +
            std::to_string(position - plan_.table_splits[table]) +
            ") is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to go on");
   }
@@ -173,7 +181,8 @@ class Applier {
   // been touched, and reading back there what was just written would wait for it.
   std::byte* LearnNew(const PlannedId& id, const float* gradient) {
     const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
-    if (group_.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, count, update_.step)) return nullptr;
+    if (group_.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, count, update_.has_step ? update_.step : kNoStep))
+      return nullptr;
     const uint32_t row = group_.InsertUnset(id.bucket_number, id.table, id.id, id.hash);
     std::byte* record = id.table.rows.AtAllocated(row);
     auto* payload = reinterpret_cast<std::byte*>(Scratch() + max_dim_);

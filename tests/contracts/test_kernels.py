@@ -203,7 +203,7 @@ def config_of(optimizer: Any, compressor: Any, initializer: Any, admission: Any)
             Segment(2, optimizer=row_optimizers.Sgd(learning_rate=0.1)),
         ],
         name="contract",
-        expire_days=3,
+        expire_days=1,
         min_count=MIN_COUNT,
         admission=admission,
     )
@@ -214,7 +214,7 @@ def run_random_operations(model: Model, rng: np.random.Generator, *, exact: bool
     for step in range(12):
         ids = rng.choice(pool, rng.integers(0, 9)).tolist()
         values = rng.standard_normal((len(ids), table.dim)).astype(np.float32)
-        array, time = np.array(ids, np.int64), step * DAY
+        array, time = np.array(ids, np.int64), step * DAY // 4
         match rng.integers(0, 8):
             case 0:
                 table.assign(array, values, time=time)
@@ -227,7 +227,7 @@ def run_random_operations(model: Model, rng: np.random.Generator, *, exact: bool
                 model.rows = {key: row for key, row in model.rows.items() if key not in ids}
             case 3:
                 table.evict(time)
-                model.rows = {key: row for key, row in model.rows.items() if time - row.time < 3 * DAY}
+                model.rows = {key: row for key, row in model.rows.items() if time - row.time < DAY}
             case _:
                 table.apply_gradients(array, values, step=step, time=time)
                 model.apply(ids, values, step, time)

@@ -33,6 +33,27 @@ def test_absent_ids_read_zeros_and_reading_inserts_nothing(new_store: StoreFacto
     assert store.stats().rows == 0
 
 
+@pytest.mark.parametrize("rate", [-0.5, float("nan"), float("inf")])
+def test_a_learning_rate_that_is_none_is_refused(new_store: StoreFactory, rate: float) -> None:
+    store = new_store(ONE_TABLE)
+    joined = store.join(0)
+    plan = joined.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(0))
+    how = Update(previous=NOTHING_APPLIED, step=0, learning_rates=torch.tensor([rate]), times=0)
+    with pytest.raises(InvalidArgumentError, match="learning rates must be finite and >= 0, got"):
+        joined.apply([(plan, torch.ones(2))], how).result()
+    assert store.stats().rows == 0
+
+
+def test_finite_gradients_of_two_plans_whose_sum_is_not_are_refused(new_store: StoreFactory) -> None:
+    store = new_store(ONE_TABLE)
+    joined = store.join(0)
+    plans = [joined.plan(torch.tensor([5]), torch.tensor([0, 1]), stamp=stamp(seq)) for seq in range(2)]
+    how = Update(previous=NOTHING_APPLIED, step=0, learning_rates=torch.ones(1), times=0, known_finite=True)
+    with pytest.raises(InvalidArgumentError, match=r"of id 5 .*is not finite"):
+        joined.apply([(plan, torch.full((2,), 3e38)) for plan in plans], how).result()
+    assert store.stats().rows == 0
+
+
 # Plans
 
 

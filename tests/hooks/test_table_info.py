@@ -11,6 +11,7 @@ import monolith as ml
 from hooks.sessions import FakeSession
 from monolith.checkpoint import TrainState
 from monolith.hooks import SyncTrainingInfoHook
+from monolith.hooks.table_info import describe_tables
 from monolith.testing import FakeClock
 
 
@@ -39,3 +40,11 @@ def test_a_session_without_tables_says_so(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO):
         hook.after_run(FakeSession().context())
     assert "0 rows in 0.0 MiB: no table" in caplog.text
+
+
+def test_times_that_lay_far_ahead_are_told() -> None:
+    table = ml.HashTable(ml.TableConfig([ml.Segment(1)], name="user"))
+    table.assign([1], [[1.0]], time=1_700_000_000)
+    assert describe_tables({"": table.store}).endswith(": user 1")
+    table.assign([1], [[1.0]], time=4_102_444_800)
+    assert describe_tables({"": table.store}).endswith(": user 1; 1 times lay far ahead")

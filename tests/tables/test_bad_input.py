@@ -145,7 +145,8 @@ def test_times_outside_of_32_bits_are_refused(table: HashTable, time: Any, kind:
         (0.1, InvalidArgumentError, r"learning_rates must have one number per segment \(2\), got 1"),
         (torch.ones(3), InvalidArgumentError, r"learning_rates must have one number per segment \(2\), got 3"),
         ([], InvalidArgumentError, r"learning_rates must have one number per segment \(2\), got 0"),
-        ([0.1, float("nan")], InvalidArgumentError, r"learning_rates must be finite, got \[0.1.*, nan\]"),
+        ([0.1, float("nan")], InvalidArgumentError, r"learning_rates must be finite and >= 0, got \[0.1.*, nan\]"),
+        ([0.1, -0.5], InvalidArgumentError, r"learning_rates must be finite and >= 0, got \[0.1.*, -0.5\]"),
         (["a", "b"], TypeError, r"learning_rates must be numbers, got \['a', 'b'\]"),
     ],
 )
@@ -186,6 +187,21 @@ def test_a_gradient_that_is_not_finite_names_the_first_id_and_changes_nothing(ta
         table.apply_gradients([1, 8, -9, 7], grads, time=9)
     with pytest.raises(InvalidArgumentError, match=r"the gradient of id -9 "):
         table.apply_pooled_gradients([1, 8, -9, 7], [0, 1, 2, 3, 4], grads, time=9)
+
+
+def test_finite_gradients_whose_sum_is_not_finite_are_refused_and_change_nothing(table: HashTable) -> None:
+    large = np.full((3, 2), -3e38, np.float32)
+    with pytest.raises(
+        InvalidArgumentError, match=r"table 'user': the sum of the gradients of id 8 \(position 1\) is not finite"
+    ):
+        table.apply_gradients([1, 8, 8], large, time=9)
+    with pytest.raises(InvalidArgumentError, match=r"the sum of the gradients of id 8 "):
+        table.apply_pooled_gradients([8, 8], [0, 1, 2], large[:2], time=9)
+    with pytest.raises(InvalidArgumentError, match=r"the sum of the gradients of id 8 "):
+        table.apply(table.plan([8, 8]), large[:2], per="id", time=9)
+    grads = np.array([[np.inf, 0], [-np.inf, 0]], np.float32)
+    with pytest.raises(InvalidArgumentError, match=r"the gradient of id 8 \(position 0\)"):
+        table.apply_gradients([8, 8], grads, time=9)
 
 
 @pytest.mark.parametrize("scale", [float("nan"), float("inf")])

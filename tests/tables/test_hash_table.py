@@ -143,11 +143,12 @@ def test_lookup_rows_gives_weights_state_and_time() -> None:
 
 def test_time_may_differ_by_id_and_defaults_to_now() -> None:
     table = sgd_table(dim=1)
-    table.apply_gradients([1, 2], [[1.0], [1.0]], time=np.array([5, 2**32 - 1]))
-    assert table.lookup_rows([1, 2]).time.tolist() == [5, 2**32 - 1]
-    assert table.newest_time == 2**32 - 1
-    table.assign([1], [[0.0]])
-    assert table.lookup_rows([1]).time.item() > 1_600_000_000
+    table.assign([3], [[0.0]])
+    assert table.lookup_rows([3]).time.item() > 1_600_000_000
+    newest = table.newest_time + 3600
+    table.apply_gradients([1, 2], [[1.0], [1.0]], time=np.array([5, newest]))
+    assert table.lookup_rows([1, 2]).time.tolist() == [5, newest]
+    assert table.newest_time == newest
     table.assign([1], [[0.0]], time=torch.tensor(8))
     assert table.lookup_rows([1]).time.item() == 8
 

@@ -216,8 +216,8 @@ def test_expiry_counts_from_the_newest_time_of_all_shards() -> None:
     store = shards(3)
     old, new = ids_of_shard(0, 3, 2), ids_of_shard(2, 3, 1)
     joined = store.join(0)
-    train(joined, store, old, 0, time=DAY)
-    train(joined, store, new, 1, time=10 * DAY)
+    for seq, day in enumerate(range(1, 11)):
+        train(joined, store, old if day == 1 else new, seq, time=day * DAY)
     assert joined.evict(now=-1) == 2
     assert [key for _, key in contents(store)] == new
 

@@ -31,7 +31,9 @@ def describe_tables(stores: Mapping[str, Store]) -> str:
         for module, each in stats.items()
         for table, numbers in each.tables.items()
     ]
-    return f"{rows} rows in {memory / 2**20:.1f} MiB: {', '.join(tables) or 'no table'}"
+    ahead = sum(each.times_ahead for each in stats.values())
+    wrong = f"; {ahead} times lay far ahead" if ahead else ""
+    return f"{rows} rows in {memory / 2**20:.1f} MiB: {', '.join(tables) or 'no table'}{wrong}"
 
 
 def _stores_of(session: HookedSession) -> Mapping[str, Store]:

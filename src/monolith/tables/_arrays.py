@@ -31,6 +31,8 @@ Times: TypeAlias = "int | torch.Tensor | NDArray[np.int64] | None"
 
 MAX_IDS = 2**31 - 1
 """Ids of one call: positions are 32-bit inside the core."""
+NO_STEP = -1
+"""Of a call of the core that only admission would ask for its step."""
 _TIME_END = 2**32
 _INT64 = np.dtype(np.int64)
 _FLOAT32 = np.dtype(np.float32)
@@ -92,6 +94,11 @@ def step_number(step: int, subject: str) -> int:
     if not 0 <= number < 2**63:
         raise InvalidArgumentError(f"{subject}: step must be >= 0, got {number}")
     return number
+
+
+def optional_step(step: int | None, subject: str) -> int | None:
+    """The global step as a plain int, if there is one."""
+    return None if step is None else step_number(step, subject)
 
 
 def finite_scale(scale: float, subject: str) -> float:

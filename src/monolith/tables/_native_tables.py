@@ -12,6 +12,7 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._core_group import build_core_group
+from monolith.tables.event_times import EventClock
 from monolith.tables.schema import Schema, TableSchema
 from monolith.tables.table_config import sorted_by_name
 
@@ -35,6 +36,8 @@ class NativeTables:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
+        self.event_clock = EventClock([self.core])
+        """For calls that take a whole batch; parts of one were bounded before."""
         self.identity = object()
         """What plans of these tables are known by."""
         self.dims = tuple(config.dim for config in self.configs)
@@ -109,6 +112,6 @@ def _checked_rates(values: LearningRates, num_segments: int, subject: str) -> ND
         raise InvalidArgumentError(
             f"{subject}: learning_rates must have one number per segment ({num_segments}), got {len(rates)}"
         )
-    if not np.isfinite(rates).all():
-        raise InvalidArgumentError(f"{subject}: learning_rates must be finite, got {rates.tolist()}")
+    if not (np.isfinite(rates) & (rates >= 0)).all():
+        raise InvalidArgumentError(f"{subject}: learning_rates must be finite and >= 0, got {rates.tolist()}")
     return rates

@@ -40,7 +40,7 @@ class BatchStamp:
     position: bytes = b""
     """Where reading resumes after this batch; opaque to the store."""
     event_time_ms: int = 0
-    """Newest event of the batch, Unix milliseconds."""
+    """Newest event that the worker has read up to this batch, Unix milliseconds."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.worker < _NUMBERS_END and 0 <= self.seq < _NUMBERS_END):
@@ -54,7 +54,7 @@ class BatchStamp:
 
     @property
     def event_time(self) -> int:
-        """Newest event of the batch, Unix seconds."""
+        """Newest event up to this batch, Unix seconds."""
         return self.event_time_ms // 1000
 
 

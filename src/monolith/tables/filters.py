@@ -61,10 +61,10 @@ class SlidingHashFilter(AdmissionFilter):
 
 @config
 class ProbabilisticFilter(AdmissionFilter):
-    """Admits by a draw instead of a count: needs no memory, has no state.
+    """Admits by a draw instead of a count; has no state where calls give their ``step``.
 
-    The draw is a function of the table's seed, the id and the global step, so a run can be repeated. Calls that leave
-    out ``step`` all draw at step 0: an id that was refused then stays out. Pass ``step``.
+    The draw is a function of the table's seed, the id and the global step, so a run can be repeated. In calls without
+    ``step`` the number of earlier offers of the id takes its place, which is kept until the id has a row.
     """
 
     max_threshold: ClassVar[int | None] = None

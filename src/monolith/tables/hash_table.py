@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import time as clock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
-from monolith.tables._arrays import finite_scale, float_array, hand_back, id_array, step_number, time_array
+from monolith.tables._arrays import (
+    NO_STEP,
+    finite_scale,
+    float_array,
+    hand_back,
+    id_array,
+    optional_step,
+    step_number,
+    time_array,
+)
 from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, Pooled, apply_directly
 from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables._whole_group import WholeGroup
@@ -17,9 +26,10 @@ from monolith.tables.batch import Applied
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_plan import LocalPlan
 from monolith.tables.local_store import LocalStore
-from monolith.tables.rows import FoundRows, applied_from_core
+from monolith.tables.rows import FoundRows
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith.tables._arrays import Floats, Ids, Times
@@ -28,14 +38,11 @@ if TYPE_CHECKING:
     from monolith.tables.history import Mark
     from monolith.tables.table_config import TableConfig
 
-_PER_ID, _PER_UNIQUE_ID = 0, 1
-"""How gradients lie: one row for each input id, or one for each distinct id in plan order."""
-
 Per = Literal["unique", "id"]
 
 
 def _layout(per: Per, subject: str) -> int:
-    layouts = {"id": _PER_ID, "unique": _PER_UNIQUE_ID}
+    layouts = {"id": PER_ID, "unique": PER_UNIQUE_ID}
     if per not in layouts:
         raise ValueError(f"{subject}: per must be 'unique' or 'id', got {per!r}")
     return layouts[per]
@@ -47,7 +54,8 @@ class HashTable(WholeGroup):
     ``ids`` are int64 of any shape: torch CPU tensors or NumPy arrays, without a copy when contiguous, or lists. Results
     are of the kind of ``ids`` (torch for lists). Calls may come from many threads at once; the change of one id is
     atomic, a batch is not. A refused call leaves the table as it was. ``time`` is Unix seconds, one or per id; None
-    means now.
+    means now. Times more than a day ahead of the newest before are set back: one call moves the clock by which rows
+    expire by a day at most.
 
     >>> import torch
     >>> from monolith.tables import HashTable, Segment, TableConfig, row_optimizers
@@ -79,6 +87,7 @@ class HashTable(WholeGroup):
         self._number = number
         self._owns_group = len(native) == 1
         self._core = native.core
+        self._clock = native.event_clock
         self._subject = native.subjects[number]
         self._recent = RecentBatch()
         self._state_bytes = 0 if self.config.serving else native.core.state_bytes(number)
@@ -167,7 +176,7 @@ class HashTable(WholeGroup):
         ids: Ids,
         grads: Floats,
         *,
-        step: int = 0,
+        step: int | None = None,
         time: Times = None,
         learning_rates: LearningRates | None = None,
         dedup: bool = True,
@@ -178,7 +187,8 @@ class HashTable(WholeGroup):
         Args:
             ids: Duplicates are summed first, in input order.
             grads: Gradients of the looked-up rows.
-            step: Global step, >= 0, for schedules and step-dependent rules.
+            step: Global step, >= 0, for schedules and step-dependent rules; None: 0, and a probabilistic filter draws
+                anew at every offer of an id.
             time: When the ids were seen; expiry counts from it.
             learning_rates: One per segment; None asks the segments' optimizers for this step.
             dedup: False makes one step per occurrence, in input order, and counts admission so.
@@ -190,14 +200,13 @@ class HashTable(WholeGroup):
         gradients = float_array(grads, shape, subject, "grads").reshape(-1)
         seen = None if latest is None else float_array(latest, shape, subject, "latest").reshape(-1)
         times = time_array(time, array.shape, subject)
-        number = step_number(step, subject)
-        rates = self.native.rates({self._number: learning_rates}, number)
+        number = optional_step(step, subject)
+        rates = self._rates(learning_rates, number)
         flat = array.reshape(-1)
         plan = self._recent.take_plan(ids, flat) if dedup and flat.size >= FEWEST_IDS else None
         if plan is None:
             plan = self._core.plan(flat, self.native.splits_for(self._number, flat.size), dedup)
-        applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
-        return applied_from_core(applied)
+        return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, latest=seen))
 
     def apply_pooled_gradients(
         self,
@@ -206,7 +215,7 @@ class HashTable(WholeGroup):
         grads: Floats,
         combiner: Combiner = "sum",
         *,
-        step: int = 0,
+        step: int | None = None,
         time: Times = None,
         learning_rates: LearningRates | None = None,
     ) -> Applied:
@@ -221,8 +230,8 @@ class HashTable(WholeGroup):
         shape = pooling.shape(len(splits) - 1, self.dim)
         gradients = float_array(grads, shape, subject, "grads").reshape(-1)
         times = time_array(time, array.shape, subject)
-        number = step_number(step, subject)
-        rates = self.native.rates({self._number: learning_rates}, number)
+        number = optional_step(step, subject)
+        rates = self._rates(learning_rates, number)
         taking = gradient_rows(pooling, splits)
         if taking.kept is not None:
             array = array[taking.kept]
@@ -230,13 +239,11 @@ class HashTable(WholeGroup):
         if array.size == 0:
             return Applied()
         plan = self._core.plan(array, self.native.splits_for(self._number, array.size), True)
-        if len(self.native) == 1:
-            rows, scales = taking.rows, taking.scales
-            applied = self._core.apply(plan, gradients, _PER_ID, rows, scales, rates, number, times, 1.0, None)
-        else:  # the core reads gradient rows in place for groups of one only
+        pooled: Pooled = (taking.rows, taking.scales)
+        if len(self.native) != 1:  # the core reads gradient rows in place for groups of one only
             gradients = expand_gradients(gradients.reshape(-1, self.dim), taking).reshape(-1)
-            applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, None)
-        return applied_from_core(applied)
+            pooled = (None, None)
+        return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, pooled))
 
     def reinitialize(self, ids: Ids, *, time: Times = None) -> Any:
         """Starts rows anew, inserting absent ids without asking admission.
@@ -246,8 +253,9 @@ class HashTable(WholeGroup):
         """
         array = id_array(ids, self._subject)
         status = np.empty(array.shape, np.int8)
-        seconds = int(clock.time()) if time is None else int(time_array(time, (), self._subject)[0])
-        self._core.reinitialize(self._number, array.reshape(-1), seconds, status.reshape(-1))
+        bounded = self._clock.bounded(time_array(time, (), self._subject))
+        self._core.reinitialize(self._number, array.reshape(-1), int(bounded.times[0]), status.reshape(-1))
+        self._clock.count(bounded)
         return hand_back(status, ids)
 
     def erase(self, ids: Ids) -> int:
@@ -267,7 +275,7 @@ class HashTable(WholeGroup):
         layout = _layout(per, self._subject)
         values = new_rows((len(plan), self.dim))
         self._core.read(plan.core, values.reshape(-1), step_number(step, self._subject))
-        if layout == _PER_UNIQUE_ID:
+        if layout == PER_UNIQUE_ID:
             return hand_back(values, plan.like)
         spread = new_rows((plan.core.num_ids, self.dim))
         plan.core.spread(self.dim, values.reshape(-1), spread.reshape(-1))
@@ -279,7 +287,7 @@ class HashTable(WholeGroup):
         grads: Floats,
         *,
         per: Per = "unique",
-        step: int = 0,
+        step: int | None = None,
         time: Times = None,
         learning_rates: LearningRates | None = None,
         scale: float = 1.0,
@@ -291,22 +299,20 @@ class HashTable(WholeGroup):
             grads: [U, dim], already summed, in the order of the plan's distinct ids; with ``per="id"`` [n, dim], in the
                 order of its input, to be summed here.
             per: What the rows of ``grads`` belong to.
-            step: Global step, >= 0.
+            step: Global step, >= 0; None as in `apply_gradients`.
             time: When the ids were seen.
             learning_rates: One per segment; None asks the segments' optimizers for this step.
             scale: Factor of the summed gradients, for joint clipping.
         """
         subject = self._subject
         layout = _layout(per, subject)
-        num_rows = len(plan) if layout == _PER_UNIQUE_ID else plan.core.num_ids
+        num_rows = len(plan) if layout == PER_UNIQUE_ID else plan.core.num_ids
         gradients = float_array(grads, (num_rows, self.dim), subject, "grads").reshape(-1)
         times = time_array(time, (plan.core.num_ids,), subject)
-        number = step_number(step, subject)
-        rates = self.native.rates({self._number: learning_rates}, number)
-        applied = self._core.apply(
-            plan.core, gradients, layout, None, None, rates, number, times, finite_scale(scale, subject), None
-        )
-        return applied_from_core(applied)
+        number = optional_step(step, subject)
+        rates = self._rates(learning_rates, number)
+        update = DirectUpdate(gradients, layout, rates, number, times, scale=finite_scale(scale, subject))
+        return apply_directly(self.native, plan.core, update)
 
     # The whole table
 
@@ -365,8 +371,12 @@ class HashTable(WholeGroup):
     def __repr__(self) -> str:
         return f"HashTable(name={self.name!r}, dim={self.dim}, rows={len(self)})"
 
+    def _rates(self, given: LearningRates | None, step: int | None) -> NDArray[np.float32]:
+        return self.native.rates({self._number: given}, step or 0)
+
     def _assign(self, ids: Ids, rows: Floats, time: Times, *, add: bool) -> None:
         array = id_array(ids, self._subject)
         values = float_array(rows, (*array.shape, self.dim), self._subject, "rows")
-        times = time_array(time, array.shape, self._subject)
-        self._core.assign(self._number, array.reshape(-1), values.reshape(-1), times, add, 0)
+        bounded = self._clock.bounded(time_array(time, array.shape, self._subject))
+        self._core.assign(self._number, array.reshape(-1), values.reshape(-1), bounded.times, add, NO_STEP)
+        self._clock.count(bounded)

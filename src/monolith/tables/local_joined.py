@@ -72,10 +72,19 @@ class LocalJoined:
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """One optimizer step per id with the sum of its gradients; a batch applied before is not applied again."""
-        return Finished(self.commit(self.prepare(updates, rule)))
+        clock = self._store.native.event_clock
+        num_ids = sum(self._own(plan).core.num_ids for plan, _ in updates)
+        bounded = clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
+        applied = self.commit(self.prepare(updates, rule, bounded.times))
+        if not applied.duplicate:
+            clock.count(bounded)
+        return Finished(applied)
 
-    def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> PreparedUpdate:
-        """Everything of `apply` but the update itself; what does not fit is refused here."""
+    def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update, times: NDArray[np.int64]) -> PreparedUpdate:
+        """Everything of `apply` but the update itself, with these times for those of the rule.
+
+        What does not fit is refused here.
+        """
         native = self._store.native
         plans = [self._own(plan) for plan, _ in updates]
         if not plans or len({id(plan) for plan in plans}) != len(plans):
@@ -84,7 +93,6 @@ class LocalJoined:
             float_array(gradient, (plan.num_values,), _SUBJECT, "gradient")
             for plan, (_, gradient) in zip(plans, updates, strict=True)
         ]
-        times = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
         return PreparedUpdate(
             plans=plans,
             push=self._push(plans, rule),

@@ -18,11 +18,13 @@ from monolith.forks import at_rest_in_forks
 from monolith.tables._arrays import id_array
 from monolith.tables._local_history import LocalHistory, overlap
 from monolith.tables.batch import NOTHING_APPLIED, Finished
+from monolith.tables.event_times import EventClock
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local_cut import LocalCut, ShardsCut
 from monolith.tables.local_plan import LocalRows
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import LocalStore, agreed_stamps
+from monolith.tables.row_block import BlockKind
 from monolith.tables.shard_plan import ShardPlan, split_batch
 from monolith.tables.shards_joined import ShardsJoined
 from monolith.tables.shards_restore import ShardsRestore
@@ -73,6 +75,8 @@ class LocalShards:
         """The buckets of each shard."""
         self.lock = at_rest_in_forks(threading.Lock())
         """Orders whatever touches several shards, so that all of them see the same."""
+        self.event_clock = EventClock([shard.native.core for shard in self.shards])
+        """Of the whole: shards take times as they come."""
         self._history = LocalHistory([shard.native.core for shard in self.shards], self.owned, _SUBJECT)
 
     @property
@@ -209,8 +213,13 @@ class LocalShards:
             raise InvalidArgumentError(
                 f"{_SUBJECT}: assign takes ids of the block's own bucket, got others in {block!r}"
             )
+        if block.kind is not BlockKind.FULL:
+            raise InvalidArgumentError(f"{_SUBJECT}: assign takes a block of full rows, got {block!r}")
         with self.lock:
-            self.shards[block.bucket * len(self.shards) // NUM_BUCKETS].assign(block, add=add)
+            bounded = self.event_clock.bounded(block.times.astype(np.int64))
+            owner = self.shards[block.bucket * len(self.shards) // NUM_BUCKETS]
+            owner.assign_at(block, bounded.times, add=add)
+            self.event_clock.count(bounded)
 
     def evict(self, *, now: int) -> int:
         """Removes expired rows; `now` -1 means each table's newest time, over all shards."""
@@ -229,6 +238,7 @@ class LocalShards:
             applied={worker: min(part.applied[worker] for part in parts) for worker in sorted(workers)},
             open_plans=parts[0].open_plans,
             tables={name: _table_stats([part.tables[name] for part in parts]) for name in self.schema.names},
+            times_ahead=self.event_clock.num_ahead,
         )
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import id_array, time_array
+from monolith.tables._arrays import NO_STEP, id_array, time_array
 from monolith.tables._local_history import LocalHistory
 from monolith.tables._native_tables import NativeTables
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
@@ -25,6 +25,7 @@ from monolith.tables.store import LoadReport, StoreStats, Traits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith.tables.batch import Pending, Plan, Rows
@@ -176,11 +177,17 @@ class LocalStore:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
         if block.kind is not BlockKind.FULL:
             raise InvalidArgumentError(f"{_SUBJECT}: assign takes a block of full rows, got {block!r}")
+        clock = self.native.event_clock
+        bounded = clock.bounded(block.times.astype(np.int64))
+        self.assign_at(block, bounded.times, add=add)
+        clock.count(bounded)
+
+    def assign_at(self, block: RowBlock, times: NDArray[np.int64], *, add: bool) -> None:
+        """As `assign`, with these times for those of the block."""
         self.native.core.check([block.data], bucket_bounds(ALL_BUCKETS), None)
         weights = block.weights(self.native.dims[block.table]).reshape(-1)
-        times = block.times.astype(np.int64)
         if block.count:
-            self.native.core.assign(block.table, block.keys, weights, times, add, 0)
+            self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP)
 
     def evict(self, *, now: int) -> int:
         """Removes expired rows; `now` -1 means each table's newest time."""
@@ -197,6 +204,7 @@ class LocalStore:
             applied={stamp.worker: stamp.seq for stamp in core.stamps()},
             open_plans=self.plans.count,
             tables=tables,
+            times_ahead=self.native.event_clock.num_ahead,
         )
 
     def close(self) -> None:

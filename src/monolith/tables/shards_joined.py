@@ -63,19 +63,26 @@ class ShardsJoined:
             np.split(float_array(gradient, (plan.num_values,), _SUBJECT, "gradient"), np.cumsum(plan.part_values)[:-1])
             for plan, (_, gradient) in zip(plans, updates, strict=True)
         ]
-        rules = self._rules(plans, rule)
+        latest = self._latest(plans, rule)
+        given = time_array(rule.times, (sum(len(plan.inverse) for plan in plans),), _SUBJECT)
+        clock = self._store.event_clock
         with self._store.lock:
+            bounded = clock.bounded(given)
+            times = self._times_by_shard(plans, bounded.times)
             prepared = []
             for number, joined in enumerate(self._parts):
                 own = [
                     (plan.parts[number], torch.from_numpy(parts[number]))
                     for plan, parts in zip(plans, gradients, strict=True)
                 ]
-                prepared.append(joined.prepare(own, rules[number]))
+                own_latest = None if latest is None else [parts[number] for parts in latest]
+                prepared.append(joined.prepare(own, replace(rule, latest=own_latest), times[number]))
             for joined, update in zip(self._parts, prepared, strict=True):
                 joined.require_applicable(update)
-            applied = [joined.commit(update) for joined, update in zip(self._parts, prepared, strict=True)]
-        return Finished(_whole(applied))
+            applied = _whole([joined.commit(update) for joined, update in zip(self._parts, prepared, strict=True)])
+            if not applied.duplicate:
+                clock.count(bounded)
+        return Finished(applied)
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""
@@ -98,23 +105,13 @@ class ShardsJoined:
         self.flush(timeout_seconds=0.0)
         return self._store.evict(now=now)
 
-    def _rules(self, plans: Sequence[ShardPlan], rule: Update) -> list[Update]:
-        """The update as each shard takes it: with the times and latest rows of its own ids."""
-        times = self._times(plans, rule)
-        latest = self._latest(plans, rule)
-        return [
-            replace(rule, times=own, latest=None if latest is None else [parts[number] for parts in latest])
-            for number, own in enumerate(times)
-        ]
-
-    def _times(self, plans: Sequence[ShardPlan], rule: Update) -> list[int | Tensor]:
-        sizes = [len(plan.inverse) for plan in plans]
-        times = time_array(rule.times, (sum(sizes),), _SUBJECT)
+    def _times_by_shard(self, plans: Sequence[ShardPlan], times: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """The times of each shard's own ids."""
         if len(times) == 1:  # of all ids, or of the only one, which is not in every shard
-            return [int(times[0])] * len(self._parts)
-        by_plan = np.split(times, np.cumsum(sizes)[:-1])
+            return [times] * len(self._parts)
+        by_plan = np.split(times, np.cumsum([len(plan.inverse) for plan in plans])[:-1])
         return [
-            torch.from_numpy(np.concatenate([own[plan.positions[k]] for plan, own in zip(plans, by_plan, strict=True)]))
+            np.concatenate([own[plan.positions[k]] for plan, own in zip(plans, by_plan, strict=True)])
             for k in range(len(self._parts))
         ]
 

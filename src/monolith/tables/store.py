@@ -111,6 +111,8 @@ class StoreStats:
     """Training plans that were read and neither applied nor discarded yet."""
     tables: Mapping[str, Mapping[str, float]]
     """Name -> the numbers of one table, as `HashTable.stats` returns them."""
+    times_ahead: int
+    """Times of updates, since the store was made, that lay far ahead of all before and were set back."""
 
 
 class PreparedRestore(AbstractContextManager["PreparedRestore"], Protocol):
@@ -164,6 +166,8 @@ class Joined(Protocol):
         """One optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
 
         A batch that was applied before is not applied again; a call that failed half way is completed by repeating it.
+        Times that lie far ahead are set back before any owner of rows sees them: one update moves the newest time of
+        a store by a day at most (`core/table/time_bound.h` has the rule, `testing.reference_times` has it in Python).
 
         Raises:
             FailedPreconditionError: `rule.previous` is not the last batch applied; says which one is.
@@ -288,7 +292,7 @@ class Store(Protocol):
     # The whole
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
-        """Overwrites (or adds to) the weights of the block's ids; optimizer state stays."""
+        """Overwrites (or adds to) the weights of the block's ids; optimizer state stays. Times as in `Joined.apply`."""
         ...
 
     def stats(self) -> StoreStats:

@@ -15,16 +15,17 @@ from monolith.tables._arrays import (
     float_array,
     hand_back,
     id_array,
+    optional_step,
     step_number,
     time_array,
 )
 from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local_plan import LocalPlan
 from monolith.tables.local_store import LocalStore
-from monolith.tables.rows import applied_from_core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from monolith.tables._pooling import Combiner
     from monolith.tables.batch import Applied
     from monolith.tables.table_config import TableConfig
-
-_PER_ID, _PER_UNIQUE_ID = 0, 1
 
 
 class _Batch(NamedTuple):
@@ -150,7 +149,7 @@ class TableGroup(WholeGroup):
         ids: Mapping[str, Ids],
         grads: Mapping[str, Floats],
         *,
-        step: int = 0,
+        step: int | None = None,
         time: Times | Mapping[str, Times] = None,
         learning_rates: Mapping[str, LearningRates] | None = None,
         dedup: bool = True,
@@ -163,35 +162,32 @@ class TableGroup(WholeGroup):
         """
         self._require_same_names(ids, grads=grads, latest=latest)
         batch = self._batch(ids)
-        number = step_number(step, "group")
-        rates = self._rates(batch, learning_rates, number)
+        number = optional_step(step, "group")
+        rates = self._rates(batch, learning_rates, number or 0)
         gradients = self._flat_floats(batch, grads, "grads")
         seen = None if latest is None else self._flat_floats(batch, latest, "latest")
         times = self._times(batch, time)
         plan = self._core.plan(batch.flat, batch.splits, dedup)
-        applied = self._core.apply(plan, gradients, _PER_ID, None, None, rates, number, times, 1.0, seen)
-        return applied_from_core(applied)
+        return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, latest=seen))
 
     def apply(
         self,
         plan: LocalPlan,
         grads: Floats,
         *,
-        step: int = 0,
+        step: int | None = None,
         time: Times = None,
         learning_rates: Mapping[str, LearningRates] | None = None,
         scale: float = 1.0,
     ) -> Applied:
         """One optimizer step with summed gradients in the flat order of `read`, each times ``scale``."""
-        number = step_number(step, "group")
+        number = optional_step(step, "group")
         gradients = float_array(grads, (plan.num_values,), "group", "grads")
         times = time_array(time, (plan.core.num_ids,), "group")
         given = self._named_rates(learning_rates)
-        rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number)
-        applied = self._core.apply(
-            plan.core, gradients, _PER_UNIQUE_ID, None, None, rates, number, times, finite_scale(scale, "group"), None
-        )
-        return applied_from_core(applied)
+        rates = self.native.rates({n: given.get(n) for n in range(len(self))}, number or 0)
+        update = DirectUpdate(gradients, PER_UNIQUE_ID, rates, number, times, scale=finite_scale(scale, "group"))
+        return apply_directly(self.native, plan.core, update)
 
     # All tables
 

@@ -109,7 +109,7 @@ class Sides:
             store.read(plan, step=_STEP).result().values.numpy() for store, plan in zip(self.stores, plans, strict=True)
         ]
         require_close("rows", *rows, exact=self.exact)
-        self.same("rows, applied, open plans", self.stores, _numbers)
+        self.same("rows, applied, open plans, times ahead", self.stores, _numbers)
 
     def contents(self, cuts: tuple[Cut, Cut]) -> tuple[Contents, Contents]:
         """All that is in two cuts, after it was compared."""
@@ -160,6 +160,6 @@ def refusal(what: str, subject: Any, call: Callable[[Any], object]) -> str:
     raise AssertionError(f"{what}: {type(subject).__name__} must refuse it, and did not")
 
 
-def _numbers(store: Store) -> tuple[int, Mapping[int, int], int]:
+def _numbers(store: Store) -> tuple[int, Mapping[int, int], int, int]:
     stats = store.stats()
-    return stats.rows, dict(stats.applied), stats.open_plans
+    return stats.rows, dict(stats.applied), stats.open_plans, stats.times_ahead

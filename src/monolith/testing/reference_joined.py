@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished
 from monolith.testing.reference_plan import merge
+from monolith.testing.reference_times import bounded_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,8 +128,10 @@ class ReferenceJoined:
             stamps = sorted((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
             applied = Applied(duplicate=True)
             if not self._clocks.was_applied(stamps, rule.previous):
-                applied = self._learn(merge(self._store.tables, own, rule), rule)
+                bounded, num_ahead = self._bounded(rule)
+                applied = self._learn(merge(self._store.tables, own, bounded), bounded)
                 self._clocks.stamps[self.worker] = stamps[-1]
+                self._store.times_ahead += num_ahead
             for plan in plans:
                 self._store.set_status(plan, "applied")
             return Finished(applied)
@@ -178,6 +182,13 @@ class ReferenceJoined:
         self._require_own(own.stamp)
         return own
 
+    def _bounded(self, rule: Update) -> tuple[Update, int]:
+        """The update without times that lie far ahead, and how many there were."""
+        is_per_id = isinstance(rule.times, torch.Tensor)
+        given = rule.times.tolist() if isinstance(rule.times, torch.Tensor) else [int(rule.times)]
+        times, num_ahead = bounded_times(given, self._store.newest_time)
+        return replace(rule, times=torch.tensor(times, dtype=torch.int64) if is_per_id else times[0]), num_ahead
+
     def _learn(self, merged: Mapping[tuple[int, int], Contribution], rule: Update) -> Applied:
         tables, epoch = self._store.tables, self._store.history.epoch
         rates = self._rates_by_table(rule.learning_rates.numpy())
@@ -206,6 +217,8 @@ class ReferenceJoined:
         expected = self._store.schema.num_segments
         if rates.shape != (expected,):
             raise InvalidArgumentError(f"learning_rates must have {expected} entries, got {rates.shape}")
+        if not (np.isfinite(rates) & (rates >= 0)).all():
+            raise InvalidArgumentError(f"learning rates must be finite and >= 0, got {rates.tolist()}")
         remaining = iter(rates)
         return [[next(remaining) for _ in table.config.segments] for table in self._store.tables]
 

@@ -106,7 +106,8 @@ def merge(
             else:
                 before.count += count
                 before.time = max(before.time, time)
-                before.gradient = before.gradient + gradient
+                with np.errstate(over="ignore", invalid="ignore"):  # whoever applies it looks whether it is finite
+                    before.gradient = before.gradient + gradient
         start += len(plan.inverse)
     return merged
 

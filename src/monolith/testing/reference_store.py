@@ -4,8 +4,9 @@ It implements the whole `monolith.tables.store.Store` protocol for tables that l
 `DelayCompensated`), begin with constants or `RandomUniform` and count occurrences for admission, and is bit for bit
 what `LocalStore` computes. It knows no cap on rows and no serving tables: the refusal says so. One lock orders calls.
 
-Read in this order: `reference_rows` (a table), `reference_learning` (its arithmetic), `reference_plan` (a batch),
-`reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut` and `reference_restore`.
+Read in this order: `reference_rows` (a table), `reference_learning` (its arithmetic), `reference_times` (its clock),
+`reference_plan` (a batch), `reference_joined` (a worker), `reference_history` (marks and readers), `reference_cut` and
+`reference_restore`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, 
 from monolith.testing.reference_plan import ReferencePlan, make_plan
 from monolith.testing.reference_restore import ReferenceRestore
 from monolith.testing.reference_rows import DictionaryTable
+from monolith.testing.reference_times import bounded_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,6 +58,8 @@ class ReferenceStore:
         self.clocks = ReferenceClocks()
         self.history = ReferenceHistory(self.tables, self.lock)
         self._open_plans = 0
+        self.times_ahead = 0
+        """Times that were set back so far."""
 
     # Batches
 
@@ -173,7 +177,9 @@ class ReferenceStore:
                 raise InvalidArgumentError(f"assign takes a block of full rows, got {block!r}")
             table, epoch = self.tables[block.table], self.history.epoch
             values = block.weights(table.dim)
-            for key, time, weights in zip(block.keys.tolist(), block.times.tolist(), values, strict=True):
+            times, num_ahead = bounded_times(block.times.tolist(), self.newest_time)
+            self.times_ahead += num_ahead
+            for key, time, weights in zip(block.keys.tolist(), times, values, strict=True):
                 table.contents.newest_time = max(table.contents.newest_time, time)
                 row = table.rows.get(key)
                 if row is None:
@@ -182,6 +188,11 @@ class ReferenceStore:
                     row = table.insert(key, epoch)
                 row.weights[:] = row.weights + weights if add else weights
                 row.time, row.epoch = time, epoch
+
+    @property
+    def newest_time(self) -> int:
+        """The clock of the store: the newest time of any table."""
+        return max(table.contents.newest_time for table in self.tables)
 
     def stats(self) -> StoreStats:
         """Counts only: dictionaries do not say what they weigh."""
@@ -195,6 +206,7 @@ class ReferenceStore:
                     table.schema.name: {"rows": len(table.rows), "tombstones": len(table.contents.tombstones)}
                     for table in self.tables
                 },
+                times_ahead=self.times_ahead,
             )
 
     def close(self) -> None:

@@ -1,0 +1,85 @@
+"""The clock by which rows expire, and how far one batch may move it: a wrong time must not make a table old."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["BoundedTimes", "EventClock", "bound_times"]
+
+_LOG = logging.getLogger(__name__)
+_ALL_TABLES = -1
+
+
+class BoundedTimes(NamedTuple):
+    """The times of one call as rows take them."""
+
+    times: NDArray[np.int64]
+    num_ahead: int
+    """How many of them were set back."""
+
+
+def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
+    """The times of one batch, those that are far ahead set back to where the data stands.
+
+    More than a day beyond `newest` is far ahead. The data stands at `newest` or, if that is later, at the lower median
+    of the batch, at most a day beyond `newest`. So a minority of wrong times moves nothing, a batch of nothing else a
+    day, and a gap in the data closes day by day. Where no time was seen (0), the median is taken for `newest`, with
+    more room if the times lie far apart. The rule itself is in `core/table/time_bound.h`.
+
+    >>> import numpy as np
+    >>> bound_times(np.array([1_700_000_060, 4_102_444_800, 1_700_000_090]), newest=1_700_000_000)
+    BoundedTimes(times=array([1700000060, 1700000090, 1700000090]), num_ahead=1)
+    """
+    found = _core.bound_times(times, newest)
+    return BoundedTimes(times, 0) if found is None else BoundedTimes(*found)
+
+
+class EventClock:
+    """Bounds how far one call may move the newest time of a store; any thread may call it.
+
+    Whoever takes a whole batch asks once, before it is divided
+    among owners of rows; they take the times as they come. What was set back counts once the rows have it.
+    """
+
+    def __init__(self, cores: Sequence[_core.Group]) -> None:
+        self._cores = tuple(cores)
+        self._lock = threading.Lock()
+        self.num_ahead = 0
+        """Times that were set back so far."""
+
+    def bounded(self, times: NDArray[np.int64]) -> BoundedTimes:
+        """The times as rows take them."""
+        return bound_times(times, self._newest())
+
+    def count(self, bounded: BoundedTimes) -> None:
+        """The rows have these times."""
+        if not bounded.num_ahead:
+            return
+        with self._lock:
+            is_first = self.num_ahead == 0
+            self.num_ahead += bounded.num_ahead
+        if is_first:
+            _LOG.warning(
+                "%d of %d times of a batch lie more than a day ahead of all before and were set back, to at most %d;"
+                " later ones are only counted (stats: times_ahead). One batch moves the clock by which rows expire by"
+                " a day at most: if the data has a gap, it closes with the next batches; otherwise look for wrong"
+                " times",
+                bounded.num_ahead,
+                len(bounded.times),
+                int(bounded.times.max()),
+            )
+
+    def _newest(self) -> int:
+        if len(self._cores) == 1:
+            return self._cores[0].newest_time(_ALL_TABLES)
+        return max(core.newest_time(_ALL_TABLES) for core in self._cores)
