@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.linalg import vector_norm
 
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
 
 if TYPE_CHECKING:
@@ -181,11 +181,15 @@ class Ledger:
     def discard(self) -> int:
         """Drops all gradients of the next step; returns how many passes they came from."""
         ready = self.ready()
-        with self._lock:
-            self._passes = {key: each for key, each in self._passes.items() if each not in ready}
-        for each in ready:
-            self._worker.discard(each.batch.plan)
+        self.drop(ready)
         return len(ready)
+
+    def drop(self, passes: Sequence[BatchPass]) -> None:
+        """Ends these without an update."""
+        with self._lock:
+            self._passes = {key: each for key, each in self._passes.items() if each not in passes}
+        for each in passes:
+            self._worker.discard(each.batch.plan)
 
     def _discard_dropped(self) -> None:
         while self.dropped_graphs:
@@ -221,11 +225,15 @@ class GradientStep:
         """One optimizer step for every id; any thread may call it.
 
         Raises:
-            InvalidArgumentError: a gradient is not finite. No row changed; the gradients are back in the module.
+            InvalidArgumentError: a gradient is not finite. No row changed; the gradients were dropped, as they would be
+                refused again and the next step with them. After any other error they are back in the module.
         """
         updates = [(each.batch.plan, each.gradient) for each in self._passes if each.gradient is not None]
         try:
             applied = self._worker.apply(updates, self._rule(self._worker.last_push))
+        except InvalidArgumentError:
+            self._ledger.drop(self._passes)
+            raise
         except BaseException:
             self._ledger.give_back(self._passes)
             raise

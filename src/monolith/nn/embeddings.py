@@ -272,8 +272,8 @@ class Embeddings(nn.Module):
 
         Raises:
             FailedPreconditionError: there was no backward pass.
-            InvalidArgumentError: a gradient or the scale is not finite. No row changed; the gradients are kept until
-                the next `step` or `discard`.
+            InvalidArgumentError: a gradient is not finite: no row changed, and the gradients are dropped, so that the
+                next batch can be trained. Or the scale is not finite: they are kept for the next `step` or `discard`.
         """
         taken = self.take_step(scale=scale, global_step=global_step)
         if taken is None:

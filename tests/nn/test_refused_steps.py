@@ -1,0 +1,107 @@
+"""A step that the store refuses changes no row, and does not keep the module from training on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import monolith as ml
+from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.tables.local_joined import LocalJoined
+
+SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
+LARGE = 3e38
+"""Finite, and twice as much is not."""
+
+
+def make() -> ml.Embeddings:
+    slots = {name: ml.Slot(1, initializer=ml.initializers.Zeros()) for name in ("user", "item")}
+    return ml.Embeddings(slots, SGD)
+
+
+def learn(emb: ml.Embeddings, user: int, item: int, *, factor: float = 1.0) -> None:
+    x = emb({"user": torch.tensor([user]), "item": torch.tensor([item])})
+    (x["user"].sum() + factor * x["item"].sum()).backward()
+
+
+def rows(emb: ml.Embeddings, ids: list[int]) -> list[float]:
+    found: list[float] = emb.lookup("user", torch.tensor(ids)).flatten().tolist()
+    return found
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_refuses_its_step_and_not_the_next_one(bad: float) -> None:
+    emb = make()
+    learn(emb, 1, 2, factor=bad)
+    with pytest.raises(InvalidArgumentError, match=r"the gradient of id .* is not finite; nothing was applied"):
+        emb.step()
+    assert emb.num_rows == 0
+    assert emb.store.stats().open_plans == 0
+    assert emb.discard() == 0
+    learn(emb, 5, 6)
+    assert emb.step().updated == 2
+    assert rows(emb, [1, 5]) == [0.0, -1.0]
+
+
+def test_a_refused_step_takes_all_of_its_passes_with_it_and_no_later_ones() -> None:
+    emb = make()
+    learn(emb, 1, 2, factor=math.nan)
+    learn(emb, 3, 4)
+    taken = emb.take_step()
+    learn(emb, 5, 6)
+    assert taken is not None
+    with pytest.raises(InvalidArgumentError, match="is not finite"):
+        taken.apply()
+    assert emb.step().updated == 2
+    assert rows(emb, [1, 3, 5]) == [0.0, 0.0, -1.0]
+
+
+def test_gradients_that_a_store_could_not_take_are_kept_for_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    emb = make()
+    learn(emb, 1, 2)
+    with monkeypatch.context() as broken:
+
+        def fail(*_: Any) -> None:
+            raise UnavailableError("store: it is away")
+
+        broken.setattr(LocalJoined, "apply", fail)
+        with pytest.raises(UnavailableError):
+            emb.step()
+    assert emb.step().updated == 2
+    assert rows(emb, [1]) == [-1.0]
+
+
+def test_gradients_of_a_step_that_was_applied_are_not_applied_again() -> None:
+    emb = make()
+    learn(emb, 1, 2)
+    emb.step()
+    assert emb.discard() == 0
+    learn(emb, 3, 4)
+    emb.step()
+    assert rows(emb, [1, 3]) == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("passes", "backwards", "ids"),
+    [(2, 1, [5]), (1, 2, [5]), (1, 1, [5, 5])],
+    ids=["passes", "backwards", "duplicates"],
+)
+def test_finite_gradients_whose_sum_is_not_finite_are_refused(passes: int, backwards: int, ids: list[int]) -> None:
+    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD)
+    for _ in range(passes):
+        loss = LARGE * emb({"user": torch.tensor(ids)})["user"].sum()
+        for left in range(backwards, 0, -1):
+            loss.backward(retain_graph=left > 1)
+    with pytest.raises(InvalidArgumentError, match=r"of id \d+ .*is not finite; nothing was applied"):
+        emb.step()
+    assert emb.num_rows == 0
+
+
+def test_one_large_gradient_is_applied() -> None:
+    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD)
+    (LARGE * emb({"user": torch.tensor([5])})["user"].sum()).backward()
+    assert emb.step().updated == 1
+    assert rows(emb, [5]) == pytest.approx([-LARGE])
