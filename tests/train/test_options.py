@@ -120,20 +120,30 @@ class TestTables:
         assert {each.admission for each in configs} == {admission}
         assert {each.initial_capacity for each in configs} == {500}
 
-    def test_a_task_that_names_its_filter_keeps_it(self) -> None:
+    @pytest.mark.parametrize("own", [NoFilter(), SlidingHashFilter(capacity=500), None], ids=repr)
+    def test_a_task_that_names_its_filter_keeps_it(self, own: Any) -> None:
+        configs: list[Any] = []
+
         class Own(ExampleTask):
             def build(self) -> None:
-                super().build()
-                self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)}, admission=NoFilter())
+                def store(tables: Any) -> Any:
+                    configs.extend(tables.values())
+                    return ml.tables.LocalStore(tables)
+
+                slots = {"user": ml.Slot(dim=4, min_count=3), "item": ml.Slot(dim=4)}
+                self.emb = ml.Embeddings(slots, admission=own, store=store)
+                self.top = torch.nn.Linear(8, 1)
 
         make_trainer(RunnerConfig(filter_capacity=1000), Own.params()).train(steps=1)
+        assert {each.admission for each in configs} == {own or SlidingHashFilter(capacity=1000)}
 
     def test_expired_rows_are_dropped_with_each_checkpoint(self, tmp_path: Path) -> None:
         class TwoDays(ExampleTask):
             def input_fn(self, mode: Any) -> Any:
-                days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(0)} for _ in range(2)]
-                days[1]["req_time"] = days[1]["req_time"] + 3 * 24 * 3600
-                days[1]["item"] = days[1]["item"] + 100_000
+                days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(0)} for _ in range(4)]
+                for day in (1, 2, 3):
+                    days[day]["req_time"] = days[day]["req_time"] + day * 24 * 3600
+                    days[day]["item"] = days[day]["item"] + 100_000
                 return days
 
         for evict in (True, False):

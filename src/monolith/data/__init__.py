@@ -26,6 +26,7 @@ from monolith.data.compression import Compression
 from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
+from monolith.data.in_range import InRange
 from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.merge import MergedDataset
 from monolith.data.parser import Parser
@@ -67,6 +68,7 @@ __all__ = [
     "INVALID_LABEL",
     "Ids",
     "InMemoryDataset",
+    "InRange",
     "Ints",
     "KafkaConfig",
     "KafkaDataset",

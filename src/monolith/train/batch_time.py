@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from monolith.errors import InvalidArgumentError
+from monolith.tables.event_times import bound_times
 from monolith.tensors import Ragged
 
-__all__ = ["REQUEST_TIME", "time_of"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["REQUEST_TIME", "BatchClock", "time_of"]
+
+_log = logging.getLogger(__name__)
 
 REQUEST_TIME: Final = "req_time"
 """The column with the Unix seconds of the request that an example comes from."""
+_TIME_END = 2**32
 
 
 def time_of(batch: Any) -> int | None:
@@ -22,6 +33,72 @@ def time_of(batch: Any) -> int | None:
     >>> time_of({"req_time": torch.tensor([1_700_000_000, 1_700_000_060])})
     1700000060
     """
+    times = _times_of(batch)
+    return None if times is None else int(times.max())
+
+
+class BatchClock:
+    """The times of a run's batches, one after another: a batch whose examples disagree has one that can be believed.
+
+    A single example that is dated years ahead is no reason to take all rows for old: the rule is that of
+    `monolith.tables.event_times`. Used by one thread.
+
+    Args:
+        newest: Where it goes on, Unix seconds; 0: no batch came before.
+    """
+
+    def __init__(self, newest: int = 0) -> None:
+        self.newest = newest
+        """Of all batches so far."""
+        self.num_ahead = 0
+        """Examples whose times were not believed."""
+
+    def time_of(self, batch: Any) -> int | None:
+        """The newest time of a batch that is not far ahead; None if it has no such column.
+
+        Raises:
+            InvalidArgumentError: an example has no Unix seconds; names it.
+        """
+        times = _times_of(batch)
+        if times is None:
+            return None
+        given = times.reshape(-1).to("cpu", torch.int64).numpy()
+        lowest, highest = int(given.min()), int(given.max())
+        if lowest < 0 or highest >= _TIME_END:
+            raise InvalidArgumentError(_wrong_time(given))
+        bounded = bound_times(given, self.newest)
+        time = highest
+        if bounded.num_ahead:
+            time = int(bounded.times.max())
+            self._count(bounded.num_ahead, example=int(given.argmax()), got=highest, taken=time)
+        self.newest = max(self.newest, time)
+        return time
+
+    def _count(self, num_ahead: int, *, example: int, got: int, taken: int) -> None:
+        if self.num_ahead == 0:
+            _log.warning(
+                "column %r: example %d of a batch has the time %d, more than a day ahead of all before; %d is taken for"
+                " the batch. One batch moves the clock by a day at most; later ones are only counted",
+                REQUEST_TIME,
+                example,
+                got,
+                taken,
+            )
+        self.num_ahead += num_ahead
+
+
+def _wrong_time(given: NDArray[np.int64]) -> str:
+    example = int(np.flatnonzero((given < 0) | (given >= _TIME_END))[0])
+    got = int(given[example])
+    unit = "; it looks like milliseconds" if _TIME_END <= got < 1000 * _TIME_END else ""
+    return (
+        f"column {REQUEST_TIME!r}: example {example} of the batch must have Unix seconds in [0, 2^32), got {got}{unit}."
+        f" To leave such examples out: dataset.filter(data.InRange({REQUEST_TIME!r}, 0, 2**32, bad=BadRecords(limit)))"
+    )
+
+
+def _times_of(batch: Any) -> Tensor | None:
+    """The times of a batch; None if it has none."""
     # A dict is the usual batch, and an abstract class takes its time to know it.
     if not (type(batch) is dict or isinstance(batch, Mapping)) or REQUEST_TIME not in batch:
         return None
@@ -32,4 +109,4 @@ def time_of(batch: Any) -> int | None:
         raise TypeError(f"column {REQUEST_TIME!r}: expected int64 Unix seconds, got {type(times).__name__}")
     if times.is_floating_point() or times.is_complex():
         raise TypeError(f"column {REQUEST_TIME!r}: expected int64 Unix seconds, got {times.dtype}")
-    return int(times.max()) if times.numel() else None
+    return times if times.numel() else None

@@ -19,7 +19,7 @@ from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
-from monolith.train.batch_time import REQUEST_TIME, time_of
+from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
 from monolith.train.refused_parameters import require_effective_parameters
@@ -240,6 +240,7 @@ class Session:
         self._step = ModelStep(self.task, self._state, self._pipeline)
         self._embeddings = _embeddings_of(self._state)
         self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
+        self._clock = BatchClock()
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
 
     def _discard(self) -> None:
@@ -280,16 +281,20 @@ class Session:
         return self.last
 
     def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
-        time = time_of(batch)
-        if time is None and self._deterministic:
-            time = 0
         last = self.state.applied.get(self._worker_index)
         if self._next_batch is None:
             self._next_batch = self._join(last)
+            self._clock = BatchClock(0 if last is None else last.event_time)
+        time = self._clock.time_of(batch) if self.mode == "train" else time_of(batch)
+        if time is None and self._deterministic:
+            time = 0
         if position is None:  # an input that does not say where it is: what is known stays
             position = b"" if last is None else last.position
         stamp = BatchStamp(
-            worker=self._worker_index, seq=self._next_batch, position=position, event_time_ms=1000 * (time or 0)
+            worker=self._worker_index,
+            seq=self._next_batch,
+            position=position,
+            event_time_ms=1000 * self._clock.newest,
         )
         self._next_batch += self.mode == "train"
         return BatchTurn(batch, time=time, stamp=stamp)
