@@ -87,6 +87,25 @@ void DecompressRows(const Group& group, int table, const PayloadArray& payload, 
   }
 }
 
+using TimeArray = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// Rows of a training table as EntryDump messages without ids.
+RecordList EncodeEntries(const Group& group, int table, const PayloadArray& payload, const TimeArray& times) {
+  const TableSpec& spec = group.table(table).spec;
+  const auto codec = MakeEntryDumpCodec(spec);
+  if (payload.shape(1) != codec->payload_bytes() || payload.shape(0) != times.shape(0)) {
+    throw Error(Code::kInvalidArgument, "table '" + spec.name + "': payload and times do not have the table's shape");
+  }
+  nb::list records;
+  std::string record;
+  for (size_t row = 0; row < payload.shape(0); ++row) {
+    codec->EncodeWithoutId(static_cast<uint32_t>(times.data()[row]),
+                           reinterpret_cast<const std::byte*>(payload.data() + row * payload.shape(1)), &record);
+    records.append(nb::bytes(record.data(), record.size()));
+  }
+  return records;
+}
+
 }  // namespace
 
 void BindEntryDump(nb::module_& m) {
@@ -110,6 +129,7 @@ void BindEntryDump(nb::module_& m) {
       },
       "group"_a, "cut"_a, "files"_a, "tables"_a, nb::kw_only(), "snappy"_a, "drop_expired"_a, "threads"_a,
       "transfer"_a);
+  m.def("encode_entries", &EncodeEntries, "group"_a, "table"_a, "payload"_a.noconvert(), "times"_a.noconvert());
   m.def("decompress_rows", &DecompressRows, "group"_a, "table"_a, "payload"_a.noconvert(), "weights"_a.noconvert());
 }
 

@@ -144,6 +144,15 @@ void EntryDumpCodec::Encode(int64_t key, uint32_t time, const std::byte* payload
   record->clear();
   PutVarint(kIdTag, record);
   record->append(reinterpret_cast<const char*>(&key), 8);
+  AppendRow(time, payload, record);
+}
+
+void EntryDumpCodec::EncodeWithoutId(uint32_t time, const std::byte* payload, std::string* record) const {
+  record->clear();
+  AppendRow(time, payload, record);
+}
+
+void EntryDumpCodec::AppendRow(uint32_t time, const std::byte* payload, std::string* record) const {
   PutFloats(2, payload, static_cast<size_t>(dim_), record);
   size_t size = 0;
   for (const SegmentDump& dump : dumps_) {

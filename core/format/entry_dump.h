@@ -33,6 +33,8 @@ class EntryDumpCodec {
 
   // Replaces *record.
   void Encode(int64_t key, uint32_t time, const std::byte* payload, std::string* record) const;
+  // The same message without its id, as the original hands out single entries.
+  void EncodeWithoutId(uint32_t time, const std::byte* payload, std::string* record) const;
 
   // False iff the bytes are not an EntryDump message at all. Throws Error(kInvalidArgument) for a message that does not
   // fit the table: other dimensions, another optimizer, a time outside 32 bits. *payload is written in both cases.
@@ -59,6 +61,7 @@ class EntryDumpCodec {
   static bool DecodeMembers(const SegmentDump& dump, std::string_view message, std::byte* payload);
   bool DecodeOptimizer(std::string_view message, size_t* decoded, std::byte* payload) const;
   void EncodeOptimizer(const std::byte* payload, std::string* record) const;
+  void AppendRow(uint32_t time, const std::byte* payload, std::string* record) const;
 
   int dim_ = 0;
   bool weights_only_;

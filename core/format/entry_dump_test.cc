@@ -98,6 +98,8 @@ TEST(EntryDump, BytesAreThoseOfTheMessage) {
       "\x0d\0\0\0\x3f\x15\0\0\0\x40"  // zero 0.5, norm 2.0
       "\x20\xac\x02";                 // last_update_ts_sec
   EXPECT_EQ(record, std::string(expected, sizeof(expected) - 1));
+  codec.EncodeWithoutId(300, reinterpret_cast<const std::byte*>(payload), &record);
+  EXPECT_EQ(record, std::string(expected + 9, sizeof(expected) - 10));
 }
 
 TEST(EntryDump, MissingOptimizerOrMembersKeepTheInitialState) {

@@ -25,6 +25,7 @@ from monolith.tables.entry_dump import (
     export_group_entry_dump,
     import_entry_dump,
     import_group_entry_dump,
+    lookup_entry,
 )
 from monolith.tables.sharded_files import validate_sharded_files
 from tables import entry_dump_reference as reference
@@ -117,6 +118,28 @@ def test_dumps_of_every_optimizer_say_what_its_rows_hold(
             assert reference.optimizer_fields(dumps[0], kind) == expected_fields(kind, state, dim_for(kind))
         seen[key] = time
     assert seen == {key: row[2] for key, row in state_of(table).items()}
+
+
+@pytest.mark.parametrize("optimizer", DUMPED, ids=kind_of)
+def test_single_entries_are_their_records_without_the_id_and_nothing_where_no_row_is(
+    tmp_path: Path, optimizer: row_optimizers.RowOptimizer
+) -> None:
+    table = table_of(Segment(dim_for(kind_of(optimizer)), optimizer=optimizer), Segment(1))
+    train(table, EXTREME_IDS, time=3_000_000_000)
+    (path,) = export_entry_dump(table, tmp_path / "dump")
+    records = {reference.parse(record)[1][0]: record for record in reference.records(path.read_bytes())}
+    ids = [12345, *EXTREME_IDS, EXTREME_IDS[0]]
+    entries = lookup_entry(table, ids)
+    assert entries == [b"", *(records[key][9:] for key in [*EXTREME_IDS, EXTREME_IDS[0]])]
+    assert 1 not in reference.parse(entries[1])
+    assert len(table) == len(EXTREME_IDS)
+    assert lookup_entry(table, []) == []
+
+
+def test_a_serving_table_has_no_entries_to_look_up() -> None:
+    table = HashTable(TableConfig([Segment(2)], serving=True))
+    with pytest.raises(FailedPreconditionError, match="ServingEntryAccessor doesn't support Save"):
+        lookup_entry(table, [1])
 
 
 @pytest.mark.parametrize("optimizer", DUMPED, ids=kind_of)

@@ -127,3 +127,17 @@ def test_equal_ids_of_two_tables_are_two_rows(name: str) -> None:
     group[name].assign([5], [[1.0] * group[name].dim])
     others = [other for other in group if other != name]
     assert all(5 not in group[other] for other in others)
+
+
+def test_reinitialize_says_1_for_old_rows_0_for_new_ones_and_minus_1_for_a_table_that_is_not_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = TableGroup({"user": TableConfig([Segment(1)]), "item": TableConfig([Segment(1)])})
+    group["item"].assign([5], [[0.5]])
+    assert group.reinitialize("item", torch.tensor([[5, 6]]), time=7).tolist() == [[1, 0]]
+    assert group["item"].lookup_rows([5, 6]).time.tolist() == [7, 7]
+    assert caplog.text == ""
+    status = group.reinitialize("items", np.array([[5, 6]]))
+    assert (status.tolist(), status.dtype) == ([[-1, -1]], np.int8)
+    assert "no table 'items'; it has item, user" in caplog.text
+    assert (len(group["user"]), len(group["item"])) == (0, 2)

@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from monolith.tables._arrays import id_array
 from monolith.tables.sharded_files import refuse_other_totals, shard_path, shards_of, temporary_path
 from monolith.tables.snapshot.files import bucket_ranges, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from monolith.tables._arrays import Ids
     from monolith.tables._native_tables import NativeTables
     from monolith.tables.hash_table import HashTable
+    from monolith.tables.table_config import TableConfig
     from monolith.tables.table_group import TableGroup
 
 BasePath = str | os.PathLike[str]
@@ -88,6 +93,19 @@ def export_entry_dump(table: HashTable, base: BasePath, *, num_shards: int = -1)
     files = _export_files(Path(base), _num_shards(num_shards, len(table)))
     _export(table.native, files, [number], snappy=False)
     return [path for path, *_ in files]
+
+
+def lookup_entry(table: HashTable, ids: Ids) -> list[bytes]:
+    """Single rows as ``EntryDump`` messages without the id: weights, optimizer state and time; empty without a row.
+
+    Raises:
+        FailedPreconditionError: A serving table, whose rows have no state.
+    """
+    _refuse_serving([table.native.configs[table.native.number_of(table.name)]])
+    rows = table.lookup_rows(id_array(ids, f"table '{table.name}'").reshape(-1))
+    payload = np.concatenate([rows.weights.view(np.uint8), rows.state], axis=1)
+    entries = _core.encode_entries(table.native.core, table.native.number_of(table.name), payload, rows.time)
+    return [entry if found else b"" for entry, found in zip(entries, rows.found.tolist(), strict=True)]
 
 
 def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = True) -> ImportReport:
@@ -197,8 +215,7 @@ def _import(
 def _export(
     native: NativeTables, files: Sequence[tuple[Path, Path, int, int]], tables: list[int], *, snappy: bool
 ) -> list[list[int]]:
-    if any(native.configs[number].serving for number in tables):
-        raise FailedPreconditionError("ServingEntryAccessor doesn't support Save")
+    _refuse_serving([native.configs[number] for number in tables])
     cut = native.core.cut()
     try:
         counts = _core.export_entry_dump(
@@ -215,6 +232,11 @@ def _export(
         cut.release()
     _core.sync_directory(str(files[0][0].parent))
     return counts
+
+
+def _refuse_serving(configs: list[TableConfig]) -> None:
+    if any(config.serving for config in configs):
+        raise FailedPreconditionError("ServingEntryAccessor doesn't support Save")
 
 
 def _metadata_record(name: str, entries: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from monolith.tables._pooling import Combiner
     from monolith.tables.batch import Applied
     from monolith.tables.table_config import TableConfig
+
+_log = logging.getLogger(__name__)
 
 
 class _Batch(NamedTuple):
@@ -143,6 +146,18 @@ class TableGroup(WholeGroup):
         self._require_same_names(ids, rows=rows)
         for name in sorted(ids):
             self[name].assign_add(ids[name], rows[name], time=time)
+
+    def reinitialize(self, name: str, ids: Ids, *, time: Times = None) -> Any:
+        """Starts rows of one table anew, as `HashTable.reinitialize`, with the original's answer for an unknown table.
+
+        Returns:
+            int8, shape of ids: 1 where the id had a row, 0 where it was inserted; -1 everywhere, with a warning in the
+            log, when the group has no table of that name.
+        """
+        if name in self:
+            return self[name].reinitialize(ids, time=time)
+        _log.warning("reinitialize: the group has no table %r; it has %s", name, ", ".join(self.names))
+        return hand_back(np.full(id_array(ids, "group").shape, -1, np.int8), ids)
 
     def apply_gradients(
         self,
