@@ -1,0 +1,65 @@
+"""Where embeddings differ from the original on purpose: what docs/parity.md says of it holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import monolith as ml
+
+ADAGRAD_OF_THE_ORIGINAL = ml.row_optimizers.Adagrad(learning_rate=0.05, initial_accumulator_value=1.0)
+
+
+def first_step(optimizer: ml.row_optimizers.RowOptimizer | None, factor: float) -> float:
+    """How far the first step moves a weight whose example has a gradient of 1 times ``factor``; None: by default."""
+    slots = {"a": ml.Slot(dim=1, initializer=ml.initializers.Zeros())}
+    emb = ml.Embeddings(slots) if optimizer is None else ml.Embeddings(slots, optimizer)
+    torch.autograd.backward(emb({"a": torch.tensor([7])})["a"].sum() * factor)
+    emb.step()
+    return abs(emb.lookup("a", torch.tensor([7])).item())
+
+
+def test_the_default_takes_a_first_step_of_the_learning_rate_from_averaged_and_from_summed_losses() -> None:
+    averaged, summed = first_step(None, 1 / 4096), first_step(None, 1.0)
+    assert summed == pytest.approx(0.05, rel=1e-3)
+    assert averaged == pytest.approx(0.05, rel=0.1)
+
+
+def test_the_accumulator_of_the_original_stands_still_where_losses_are_averaged() -> None:
+    assert first_step(ADAGRAD_OF_THE_ORIGINAL, 1.0) == pytest.approx(0.05 / 2**0.5)
+    assert first_step(ADAGRAD_OF_THE_ORIGINAL, 1 / 4096) < 2e-5
+
+
+def test_decay_by_rest_whose_rule_is_ours_is_not_on_unless_asked_for() -> None:
+    rule = ml.row_optimizers.DynamicWdAdagrad()
+    assert (rule.decouple_weight_decay, rule.enable_dynamic_wd, rule.flip_direction) == (False, False, False)
+
+
+def test_the_root_of_summed_squares_is_the_norm_over_the_places_of_a_sequence() -> None:
+    emb = ml.Embeddings({"a": ml.Slot(dim=2, combiner=ml.nn.FirstN(3))}, ml.row_optimizers.Sgd(learning_rate=1.0))
+    ids = torch.tensor([5, 6, 7])
+    batch = {"a": ml.Ragged.from_lists([[5, 6, 7], [], [5]])}
+    torch.autograd.backward(emb(batch)["a"].sum() * 0.0)  # makes the rows
+    emb.step()
+    rows = emb.lookup("a", ids)
+    out = torch.linalg.vector_norm(emb(batch)["a"], dim=1)
+    expected = torch.stack([rows.square().sum(0).sqrt(), torch.zeros(2), rows[0].abs()])
+    torch.testing.assert_close(out, expected)
+    upstream = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    torch.autograd.backward((out * upstream).sum())
+    emb.step()
+    gradient = rows / expected[0] * upstream[0]  # e / out * upstream
+    gradient[0] += rows[0].sign() * upstream[2]
+    torch.testing.assert_close(emb.lookup("a", ids), rows - gradient)
+
+
+def test_the_page_names_every_difference_with_a_test_that_exists(project_root: Path) -> None:
+    page = (project_root / "docs" / "parity.md").read_text(encoding="utf-8")
+    section = page.partition("## Embeddings and rows")[2].partition("\n## ")[0]
+    named = re.findall(r"`(tests/[^`]+)::(test_\w+)`", section)
+    assert len(named) >= 7
+    for file, name in named:
+        assert f"def {name}(" in (project_root / file).read_text(encoding="utf-8")
