@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from leak_check import holdings, left_behind
 from monolith import environment
+from parity_ledger import claimed_tests
+from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
@@ -29,6 +31,13 @@ settings.load_profile("repeatable")
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watches the tests that docs/parity.md names, where all reports arrive."""
+    if not hasattr(config, "workerinput"):
+        watch = SkippedClaims(claimed_tests(), is_error=bool(environment.get("CI")))
+        config.pluginmanager.register(watch, "skipped-claims")
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,22 @@
-"""docs/parity.md keeps its word: all 69 modules, and every claim with a symbol and a test behind it."""
+"""docs/parity.md keeps its word: all 69 modules, and every claim with a symbol and a test of behaviour behind it."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import re
-from dataclasses import dataclass
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from monolith import environment
+from parity_ledger import NO_COUNTERPART, ROOT, Row, cases, claimed_tests, rows
 
 MODULES = frozenset(
     {
@@ -87,33 +92,10 @@ MODULES = frozenset(
     }
 )
 STATUS = re.compile(r"works|open|partial \(missing: [^;]+; closed by: [^;]+\)")
-CODE = re.compile(r"`([^`]+)`")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    module: str
-    purpose: str
-    symbols: list[str]
-    tests: list[str]
-    status: str
-    differences: str
-
-    @property
-    def claims(self) -> bool:
-        return self.status != "open"
-
-
-@cache
-def rows() -> tuple[Row, ...]:
-    lines = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8").splitlines()
-    found = []
-    for line in lines:
-        if not line.startswith("| `"):
-            continue
-        module, purpose, lives, test, status, differences = (cell.strip() for cell in line.strip("|").split(" | "))
-        found.append(Row(module.strip("`"), purpose, CODE.findall(lives), CODE.findall(test), status, differences))
-    return tuple(found)
+LOOKS_AT_NAMES = frozenset({"ast", "inspect", "hasattr", "getmembers", "dir", "vars", "globals", "__all__"})
+"""What a test that only looks for names uses; one of behaviour needs none of it."""
+ASSERTS = frozenset({"raises", "warns", "fail", "eventually", "wait_until"})
+"""What a test may do instead of asserting by itself."""
 
 
 def imports(symbol: str) -> bool:
@@ -132,19 +114,54 @@ def imports(symbol: str) -> bool:
     return False
 
 
-def has_test(test_id: str) -> bool:
-    """Whether ``file::[Class::]function`` names a test that stands in that file."""
-    file_name, *names = test_id.split("::")
+@cache
+def _parsed(file_name: str) -> ast.Module | None:
     path = ROOT / file_name
-    if not path.is_file() or not names:
-        return False
-    scope: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+    return ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def find_test(test_id: str) -> ast.FunctionDef | None:
+    """The test that ``file::[Class::]function`` names."""
+    file_name, *names = test_id.split("::")
+    found: ast.stmt | ast.Module | None = _parsed(file_name)
     for name in names:
-        match = next((node for node in scope if getattr(node, "name", None) == name), None)
-        if match is None:
-            return False
-        scope = match.body if isinstance(match, ast.ClassDef) else []
-    return names[-1].startswith("test_")
+        scope = found.body if isinstance(found, ast.Module | ast.ClassDef) else []
+        found = next((node for node in scope if getattr(node, "name", None) == name), None)
+    return found if isinstance(found, ast.FunctionDef) and found.name.startswith("test_") else None
+
+
+def _with_helpers(test_id: str, test: ast.FunctionDef) -> Iterator[ast.AST]:
+    """The parts of a test, and of what it uses of its own file: helpers, classes and fixtures."""
+    tree = _parsed(test_id.partition("::")[0])
+    assert tree is not None
+    own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    waiting: list[ast.AST] = [test]
+    seen = {test.name}
+    while waiting:
+        for node in ast.walk(waiting.pop()):
+            yield node
+            name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else ""
+            if name in own and name not in seen:
+                seen.add(name)
+                waiting.append(own[name])
+
+
+def what_it_lacks(test_id: str) -> str | None:
+    """Why a test shows nothing: it is not there, asserts nothing or looks at names; None if it shows something."""
+    test = find_test(test_id)
+    if test is None:
+        return "is not there"
+    parts = list(_with_helpers(test_id, test))
+    by_others = any(name in ASSERTS or name.startswith("assert_") for name in _names(parts))
+    if not by_others and not any(isinstance(node, ast.Assert) for node in parts):
+        return "asserts nothing"
+    looks = sorted(_names(ast.walk(test)) & LOOKS_AT_NAMES)
+    return f"looks at names, by {', '.join(looks)}, and not at behaviour" if looks else None
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    found = (getattr(node, "id", None) or getattr(node, "attr", None) for node in nodes)
+    return {str(name) for name in found if name}
 
 
 def test_every_module_of_the_original_has_exactly_one_row() -> None:
@@ -162,21 +179,114 @@ def test_row_says_what_it_did_where_it_lives_and_how_far_it_is(row: Row) -> None
 
 
 @pytest.mark.parametrize("row", [row for row in rows() if row.claims], ids=lambda row: row.module)
-def test_claim_has_a_symbol_that_imports_and_a_test_that_exists(row: Row) -> None:
+def test_claim_has_a_symbol_that_imports_and_tests_of_behaviour(row: Row) -> None:
     assert row.tests, "the row claims something and names no test"
     assert [symbol for symbol in row.symbols if not imports(symbol)] == []
-    assert [test_id for test_id in row.tests if not has_test(test_id)] == []
+    assert {name: lack for name in row.tests if (lack := what_it_lacks(name))} == {}
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row.status == "works"], ids=lambda row: row.module)
+def test_what_works_is_shown_in_ci(row: Row) -> None:
+    assert [name for name, reason in row.tests.items() if not reason] != [], "every test of the row may be skipped"
 
 
 def test_an_open_row_names_no_test() -> None:
     assert [row.module for row in rows() if not row.claims and row.tests] == []
 
 
+def test_every_case_of_the_original_saver_has_a_test_of_behaviour_or_a_reason() -> None:
+    assert len(cases()) == 50
+    for case in cases():
+        if not case.shown_by.startswith(NO_COUNTERPART):
+            assert {name: lack for name in case.tests if (lack := what_it_lacks(name))} == {}
+            assert case.tests, f"{case.name} names no test and gives no reason"
+
+
 def test_the_checks_refuse_what_is_not_there() -> None:
     assert imports("monolith.errors.OpError")
     assert not imports("monolith.errors.NoSuchError")
     assert not imports("monolith.no_such_room")
-    assert has_test("tests/test_parity.py::test_the_checks_refuse_what_is_not_there")
-    assert not has_test("tests/test_parity.py::test_that_nobody_wrote")
-    assert not has_test("tests/test_parity.py::imports")
-    assert not has_test("tests/no_such_file.py::test_x")
+    assert what_it_lacks("tests/test_import_core.py::test_core_has_the_version_of_the_package") is None
+    assert what_it_lacks("tests/test_parity.py::test_that_nobody_wrote") == "is not there"
+    assert what_it_lacks("tests/test_parity.py::imports") == "is not there"
+    assert what_it_lacks("tests/no_such_file.py::test_x") == "is not there"
+    looking = "tests/cluster/test_times_and_counts.py::test_defaults"
+    assert what_it_lacks(looking) == "looks at names, by inspect, and not at behaviour"
+
+
+class TestSkippedClaims:
+    """A run of pytest of its own, on a file some of whose tests are claims."""
+
+    CLAIMS: ClassVar = {
+        "test_made_up.py::test_runs": "",
+        "test_made_up.py::test_skips": "",
+        "test_made_up.py::test_may_skip": "needs a GPU",
+        "test_made_up.py::TestSome::test_runs_in_one_case": "",
+        "test_made_up.py::test_skips_in_its_fixture": "",
+        "test_skips_whole.py::test_anything": "",
+    }
+    FILES: ClassVar = {
+        "conftest.py": """
+            import skipped_claims
+            def pytest_configure(config):
+                if not hasattr(config, "workerinput"):
+                    config.pluginmanager.register(skipped_claims.SkippedClaims({claims}, is_error={is_error}))
+        """,
+        "test_made_up.py": """
+            import pytest
+            @pytest.fixture
+            def absent(): pytest.skip("it is not installed")
+            def test_runs(): pass
+            def test_nobody_names(): pytest.skip("whatever")
+            @pytest.mark.skipif(True, reason="no time")
+            def test_skips(): pass
+            def test_may_skip(): pytest.skip("no GPU")
+            def test_skips_in_its_fixture(absent): pass
+            class TestSome:
+                @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.skip("no GPU"))])
+                def test_runs_in_one_case(self, device): pass
+        """,
+        "test_skips_whole.py": """
+            import pytest
+            pytest.importorskip("no_such_module")
+            def test_anything(): pass
+        """,
+    }
+
+    def run(self, folder: Path, *arguments: str, is_error: bool = True) -> subprocess.CompletedProcess[str]:
+        for name, text in self.FILES.items():
+            values = {"claims": repr(self.CLAIMS), "is_error": is_error} if name == "conftest.py" else {}
+            (folder / name).write_text(textwrap.dedent(text).format(**values) if values else textwrap.dedent(text))
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        variables = {
+            **environment.starting_with(""),
+            "PYTHONPATH": str(ROOT / "tests"),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        own = ["-p", "no:cacheprovider", f"--basetemp={folder / 'temporary'}"]
+        command = [sys.executable, "-m", "pytest", "-q", *own, *arguments, str(folder)]
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+    @pytest.mark.parametrize("arguments", [(), ("-p", "xdist", "-n", "2")])
+    def test_in_ci_a_claim_whose_test_is_skipped_fails_the_run(
+        self, tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        ended = self.run(tmp_path, *arguments)
+        assert ended.returncode == pytest.ExitCode.TESTS_FAILED, ended.stdout
+        named = re.findall(r"^(\S+): let it run, or write", ended.stdout, re.MULTILINE)
+        assert named == [
+            "test_made_up.py::test_skips",
+            "test_made_up.py::test_skips_in_its_fixture",
+            "test_skips_whole.py::test_anything",
+        ]
+
+    def test_elsewhere_it_is_told(self, tmp_path: Path) -> None:
+        ended = self.run(tmp_path, is_error=False)
+        assert ended.returncode == pytest.ExitCode.OK, ended.stdout
+        assert "claims of docs/parity.md whose tests were skipped" in ended.stdout
+
+    def test_it_watches_every_test_that_the_page_names(self, pytestconfig: pytest.Config) -> None:
+        assert len(claimed_tests()) > 150
+        assert {row.module for row in rows() if not row.tests.keys() <= claimed_tests().keys()} == set()
+        is_worker = environment.get("PYTEST_XDIST_WORKER") is not None
+        assert pytestconfig.pluginmanager.has_plugin("skipped-claims") is not is_worker
