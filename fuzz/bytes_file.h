@@ -1,0 +1,28 @@
+// Bytes as a file in memory, for parsers that open a path. Belongs to one thread.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <string>
+#include <string_view>
+
+namespace monolith {
+
+class BytesFile {
+ public:
+  explicit BytesFile(std::string_view bytes) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
+    if (descriptor_ < 0 || write(descriptor_, bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()))
+      __builtin_trap();
+  }
+  ~BytesFile() { close(descriptor_); }
+  BytesFile(const BytesFile&) = delete;
+  BytesFile& operator=(const BytesFile&) = delete;
+
+  std::string path() const { return "/proc/self/fd/" + std::to_string(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace monolith
