@@ -219,3 +219,15 @@ def test_rows_without_a_strategy_stay_or_go_and_unlisted_ones_stay() -> None:
     assert labels(SpecialStrategy({7: 0.0, 9: 1.0})(batch)) == [0.0, 1.0]
     assert labels(SpecialStrategy({7: 0.0, 9: 1.0}, keep_empty=False)(batch)) == [1.0]
     assert labels(SpecialStrategy({9: 1.0, 7: 0.0}, labels={9: 8.0})(batch)) == [0.0, 1.0, 8.0]
+
+
+def test_a_label_column_without_tasks_has_no_label_and_takes_the_first() -> None:
+    columns: dict[str, Any] = {
+        "label": torch.zeros(2, 0),
+        "rank": torch.tensor([3, 4]),
+        "actions": Ragged.from_lists([[1], []]),
+    }
+    batch = Batch(columns, num_rows=2)
+    assert HasValidLabel().holds(batch).tolist() == [False, False]
+    assert labels(RankLabel("rank")(batch)) == [3.0, 4.0]
+    assert labels(AddLabel((TaskLabel((1,)),))(batch)) == [1.0, 0.0]
