@@ -30,6 +30,7 @@ from monolith.data.operators import (
     TaskLabel,
 )
 from monolith.data.operators.item_pool import Draws
+from monolith.data.operators.row_draws import row_keys, uniform_draws
 from monolith.tensors import Ragged
 
 NAN = float("nan")
@@ -231,3 +232,11 @@ def test_a_label_column_without_tasks_has_no_label_and_takes_the_first() -> None
     assert HasValidLabel().holds(batch).tolist() == [False, False]
     assert labels(RankLabel("rank")(batch)) == [3.0, 4.0]
     assert labels(AddLabel((TaskLabel((1,)),))(batch)) == [1.0, 0.0]
+
+
+def test_a_share_has_its_begin_and_not_its_end() -> None:
+    batch = labelled(0.0, 0.0)
+    everything = InShare()
+    drawn = float(uniform_draws(row_keys(batch, everything.keys, everything), seed=0, owner=everything)[1, 0])
+    assert InShare(begin=drawn).holds(batch)[1]
+    assert not InShare(end=drawn).holds(batch)[1]
