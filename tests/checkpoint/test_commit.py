@@ -9,8 +9,9 @@ import pytest
 
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver
-from monolith.checkpoint._folder import LocalFolder, named_errors
+from monolith.checkpoint._folder import LocalFolder
 from monolith.errors import OpError
+from monolith.files import named_errors
 
 
 class FailingBehindTheRename(LocalFolder):

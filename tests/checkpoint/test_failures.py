@@ -22,7 +22,7 @@ import pytest
 from checkpoint.runs import Run, contents
 from checkpoint.zygote import Zygote
 from monolith.checkpoint import ModelDirLock, Saver, TrainState
-from monolith.checkpoint._folder import LocalFolder, named_errors
+from monolith.checkpoint._folder import LocalFolder
 from monolith.checkpoint.model_dir_lock import LOCK
 from monolith.errors import (
     DataLossError,
@@ -34,6 +34,7 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from monolith.files import named_errors
 
 
 @pytest.fixture(scope="module")

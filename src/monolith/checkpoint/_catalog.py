@@ -13,6 +13,8 @@ from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_s
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
 
@@ -132,7 +134,7 @@ class Catalog:
         A process killed between the commit and the update of `checkpoint` leaves the latter one behind.
         """
         listed = _present(self.state())
-        return listed + self._unlisted(listed)
+        return listed + _later(listed, _ages([*listed, *self.committed()]))
 
     def newest_first(self) -> list[str]:
         """In the order in which to try them: what `checkpoint` points to, then the others from the newest back.
@@ -142,15 +144,24 @@ class Catalog:
         state = self.state()
         listed = _present(state)
         chosen = [state.model_checkpoint_path] if state is not None else []
-        others = [path for path in self.committed() if path not in listed]
-        rest = sorted({*listed, *others}, key=lambda path: _age(path) or (0, -1), reverse=True)
-        return list(dict.fromkeys([*reversed(self._unlisted(listed)), *chosen, *rest]))
+        ages = _ages([*listed, *self.committed()])
+        rest = sorted(ages, key=lambda path: ages[path] or _NO_AGE, reverse=True)
+        return list(dict.fromkeys([*reversed(_later(listed, ages)), *chosen, *rest]))
 
-    def _unlisted(self, listed: list[str]) -> list[str]:
-        newest = max((age for age in map(_age, listed) if age is not None), default=(0, -1))
-        ages = {path: _age(path) for path in self.committed() if path not in listed}
-        later = [(age, path) for path, age in ages.items() if age is not None and age > newest]
-        return [path for _, path in sorted(later)]
+
+_NO_AGE = (0, -1)
+"""Below that of every checkpoint."""
+
+
+def _ages(paths: list[str]) -> dict[str, tuple[int, int] | None]:
+    """Each manifest is read once."""
+    return {path: _age(path) for path in dict.fromkeys(paths)}
+
+
+def _later(listed: list[str], ages: Mapping[str, tuple[int, int] | None]) -> list[str]:
+    """What was committed after everything that is listed, oldest first."""
+    newest = max((ages[path] or _NO_AGE for path in listed), default=_NO_AGE)
+    return [path for age, path in sorted((age, path) for path, age in ages.items() if age) if age > newest]
 
 
 def _present(state: CheckpointState | None) -> list[str]:

@@ -6,7 +6,6 @@ local file system everything is durable when a call returns; on others a file is
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import re
@@ -20,15 +19,8 @@ import fsspec
 import numpy as np
 
 from monolith import _core
-from monolith.errors import (
-    DataLossError,
-    FileUnavailableError,
-    InvalidArgumentError,
-    NotFoundError,
-    OpError,
-    PermissionDeniedError,
-    ResourceExhaustedError,
-)
+from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.files import named_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,9 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FolderPath = str | os.PathLike[str]
-
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class Folder(Protocol):
@@ -127,25 +116,6 @@ def local_path(path: FolderPath) -> Path | None:
     filesystem, stripped = fsspec.core.url_to_fs(text)
     protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
     return Path(stripped) if "file" in protocols else None
-
-
-@contextmanager
-def named_errors(place: str, doing: str) -> Iterator[None]:
-    """Turns an error of the file system into one of ours that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise _named(error, f"'{place}': cannot be {doing}: {error.strerror or error}") from error
-
-
-def _named(error: OSError, text: str) -> OpError:
-    if error.errno in _NO_SPACE:
-        return ResourceExhaustedError(f"{text}; make room and save again")
-    if error.errno in _NOT_ALLOWED:
-        return PermissionDeniedError(text)
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return NotFoundError(text)
-    return FileUnavailableError(text)
 
 
 class LocalFolder:

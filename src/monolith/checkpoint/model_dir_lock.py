@@ -17,11 +17,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from monolith.checkpoint._folder import FolderPath, local_path, named_errors, open_folder
+from monolith.checkpoint._folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.manifest import canonical
 from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
+from monolith.files import named_errors
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from monolith.checkpoint._folder import Folder
 
 LOCK = "monolith_chief.lock"
@@ -68,20 +71,16 @@ class ModelDirLock:
         with named_errors(str(path), "opened"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = _read_holder(descriptor)
-            os.close(descriptor)
-            if error.errno in _NO_LOCKS:
+            if not _lock(descriptor, folder):
+                os.close(descriptor)
                 return
-            raise UnavailableError(
-                f"model directory '{folder}': in use by {holder}; one chief may write to it at a time: end that"
-                " process, or choose another directory"
-            ) from error
+            _write_holder(descriptor)
+            self._finalizer = weakref.finalize(self, _close, descriptor, os.getpid())
+        except BaseException:
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
-        _write_holder(descriptor)
         _HELD.add(self)
-        self._finalizer = weakref.finalize(self, _close, descriptor, os.getpid())
 
     @property
     def is_held(self) -> bool:
@@ -102,6 +101,20 @@ class ModelDirLock:
 
 
 _HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    """Takes the lock; False where the file system has none."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return False
+        raise UnavailableError(
+            f"model directory '{folder}': in use by {_read_holder(descriptor)}; one chief may write to it at a time:"
+            " end that process, or choose another directory"
+        ) from error
+    return True
 
 
 def _close(descriptor: int, pid: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, Self, overload
 
@@ -150,15 +151,13 @@ class Saver:
         """
         if self._claim is None:
             self._folder.make()
-            lock = ModelDirLock(self._folder.path)
             try:
+                self._lock = ModelDirLock(self._folder.path)
                 self._claim = GenerationClaim(self._folder, above=self._catalog.highest_generation())
                 self._take_stock()
             except BaseException:
-                lock.release()
-                self._claim = None
+                self._let_go()
                 raise
-            self._lock = lock
         elif self._save_failed:
             self._take_stock()
         if preparing is not None:
@@ -194,10 +193,7 @@ class Saver:
             raise
         if not in_background:
             return self._write(cut, order)
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="monolith-checkpoint")
-        self._pending = PendingSave(executor.submit(self._write, cut, order))
-        executor.shutdown(wait=False)
-        return self._pending
+        return self._begin_writing(cut, order)
 
     def create_state_file(self) -> None:
         """Makes `monolith_checkpoint` where there is none, so that others see that the directory is in use."""
@@ -210,19 +206,27 @@ class Saver:
         Raises:
             OpError: what went wrong with it; once.
         """
-        pending, self._pending = self._pending, None
-        if pending is not None:
+        pending = self._pending
+        if pending is None:
+            return
+        try:
             pending.wait()
+        finally:
+            if pending.done:  # an interrupt ends the waiting, not the save
+                self._pending = None
 
     def close(self) -> None:
         """Waits for a save that goes on, raises its error, and lets others into the directory."""
         try:
             self.wait()
         finally:
-            self._claim = None
-            if self._lock is not None:
-                self._lock.release()
-                self._lock = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._claim = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -302,6 +306,28 @@ class Saver:
             rate_bytes_per_second=self._wanted.rate_bytes_per_second if in_background else None,
         )
 
+    def _begin_writing(self, cut: StateCut, order: WriteOrder) -> PendingSave:
+        """Known before it begins, so that whoever comes after an interrupt waits for it."""
+        future: Future[SavedCheckpoint] = Future()
+        self._pending = pending = PendingSave(future)
+
+        def write() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(self._write(cut, order))
+            except BaseException as error:  # noqa: BLE001 - `wait` raises it
+                future.set_exception(error)
+
+        try:
+            threading.Thread(target=write, name="monolith-checkpoint").start()
+        except BaseException:
+            if future.cancel():  # an interrupt, or no thread could be started
+                self._pending = None
+                cut.release()
+            raise
+        return pending
+
     def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
         claim = self._claim
         if claim is None:
@@ -310,12 +336,12 @@ class Saver:
         path = f"{self.model_dir}/{order.prefix}"
         try:
             manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
+            self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
             self._records.record(path, manifest.created)
+            self._write_info(manifest)
         except BaseException:
             self._save_failed = True
             raise
-        self._write_info(manifest)
-        self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
         return self._last_saved
 
     def _take_stock(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
+from monolith.files.named_errors import named_errors
 from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, remove_folder
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "is_name",
     "isabs",
     "join",
+    "named_errors",
     "remove_folder",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.errors import FailedPreconditionError, FileUnavailableError
+from monolith.errors import FailedPreconditionError, OpError
 from monolith.tables.history import ALL_BUCKETS, Cut, OwnerClock, WrittenRows, bucket_bounds
 from monolith.tables.snapshot.bucket_file import write_file
 from monolith.tables.snapshot.files import bucket_ranges, file_name
@@ -120,9 +120,9 @@ def _write(
     path = folder / file_name(*buckets, snapshot_id)
     try:
         written = write_file(folder, blocks, buckets, snapshot_id)
-    except OSError as error:
+    except OpError:
         path.unlink(missing_ok=True)
-        raise FileUnavailableError(f"file '{path}': cannot be written: {error}") from error
+        raise
     if transfer is not None and transfer.cancelled:
         path.unlink()
         raise FailedPreconditionError("cancelled by the caller")

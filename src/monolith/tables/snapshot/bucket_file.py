@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import struct
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from monolith import _core
-from monolith.errors import DataLossError, FileUnavailableError, InvalidArgumentError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.files import named_errors
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock
 from monolith.tables.snapshot.files import bucket_ranges, file_name
@@ -99,13 +100,15 @@ class _Rewound:
             self._next = next(self._blocks, None)
 
 
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise NotFoundError(f"file '{path}': is missing") from error
-    except OSError as error:
-        raise FileUnavailableError(f"file '{path}': cannot be read: {error}") from error
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with named_errors(str(path), "read"):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError as error:
+            raise NotFoundError(f"file '{path}': is missing") from error
+        with file:
+            yield file
 
 
 def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int) -> Iterator[RowBlock]:
@@ -145,7 +148,7 @@ def write_file(folder: Path, blocks: Iterable[RowBlock], buckets: tuple[int, int
     name = file_name(*buckets, snapshot_id)
     head = _header(snapshot_id, buckets)
     index, rows, offset = bytearray(), 0, len(head)
-    with (folder / name).open("wb") as file:
+    with named_errors(str(folder / name), "written"), (folder / name).open("wb") as file:
         file.write(head)
         for block in blocks:
             crc, _ = TRAILER.unpack(block.data[-TRAILER.size :])

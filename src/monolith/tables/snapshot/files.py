@@ -80,8 +80,8 @@ def bucket_ranges(num_files: int, buckets: range = ALL_BUCKETS) -> Iterator[tupl
 
 def make_folder(folder: Path) -> None:
     """Creates the folder and its parents, durably."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileUnavailableError(f"folder '{folder}': cannot be created: {error}") from error

@@ -1,0 +1,42 @@
+"""Errors of a file system under names of ours."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from monolith.errors import (
+    FileUnavailableError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["named_errors"]
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+@contextmanager
+def named_errors(place: str, doing: str) -> Iterator[None]:
+    """Turns an error of the file system into one of ours that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise _named(error, f"'{place}': cannot be {doing}: {error.strerror or error}") from error
+
+
+def _named(error: OSError, text: str) -> OpError:
+    if error.errno in _NO_SPACE:
+        return ResourceExhaustedError(f"{text}; make room and save again")
+    if error.errno in _NOT_ALLOWED:
+        return PermissionDeniedError(text)
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return NotFoundError(text)
+    return FileUnavailableError(text)

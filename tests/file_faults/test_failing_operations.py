@@ -1,0 +1,58 @@
+"""An error or an interrupt at every file operation of a save and of a restore costs no checkpoint that was there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from file_faults.operations import preload
+
+PROCESS = Path(__file__).with_name("process.py")
+
+
+def run_process(library: Path, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(PROCESS), str(library), *arguments],
+        env=preload(library),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("scenario", "kind"),
+    [
+        ("first", "EIO"),
+        ("only one kept", "EIO"),
+        ("only one kept", "interrupt"),
+        ("in the background", "interrupt"),
+        ("same step", "EIO"),
+        ("same step", "ENOSPC"),
+        ("same step", "interrupt"),
+    ],
+)
+def test_a_save_that_fails_anywhere_leaves_the_old_checkpoint_or_the_new_one(
+    library: Path, quick_folder: Path, scenario: str, kind: str
+) -> None:
+    found = run_process(library, "save", scenario, str(quick_folder / "model"), kind)
+    assert found["problems"] == []
+    assert found["operations"] > 100, "every operation was tried, and there are many"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["EIO", "interrupt"])
+def test_a_restore_that_fails_anywhere_takes_the_one_before_or_leaves_the_run_as_it_was(
+    library: Path, quick_folder: Path, kind: str
+) -> None:
+    found = run_process(library, "restore", str(quick_folder / "model"), kind)
+    assert found["problems"] == []
+    assert found["operations"] > 25
