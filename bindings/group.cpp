@@ -178,6 +178,17 @@ void BindReads(nb::class_<Group>& group) {
           },
           "ids"_a.noconvert(), "table_splits"_a.noconvert(), "dedup"_a)
       .def(
+          "plan_table",
+          [](const Group&, int table, const In<int64_t>& ids, bool dedup) {
+            const int64_t splits[] = {0, static_cast<int64_t>(ids.shape(0))};
+            return WithoutGil([&] {
+              Plan plan = MakePlan(Span(ids), splits, dedup);
+              plan.only_table = table;
+              return plan;
+            });
+          },
+          "table"_a, "ids"_a.noconvert(), "dedup"_a)
+      .def(
           "read",
           [](const Group& self, Plan& plan, const Out<float>& values, int64_t step) {
             return WithoutGil([&] { return self.Read(plan, Span(values), step); });

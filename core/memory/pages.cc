@@ -1,6 +1,7 @@
 #include "memory/pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -37,6 +38,11 @@ void AdviseHugePages(void* begin, size_t bytes) {
 }
 
 void UnmapPages(std::byte* begin, size_t bytes) { munmap(begin, bytes); }
+
+size_t PageBytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 void DropPages(std::byte* begin, size_t bytes) { madvise(begin, bytes, MADV_DONTNEED); }
 

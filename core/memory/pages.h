@@ -13,6 +13,8 @@ std::byte* MapPages(size_t bytes, size_t small_bytes);
 // A hint, for mapped memory of any origin. REQUIRES: `begin` lies on a page.
 void AdviseHugePages(void* begin, size_t bytes);
 void UnmapPages(std::byte* begin, size_t bytes);
+// Of an ordinary page.
+size_t PageBytes();
 // Gives the memory back while the addresses stay valid and read as zero.
 void DropPages(std::byte* begin, size_t bytes);
 

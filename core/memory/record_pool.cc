@@ -87,6 +87,7 @@ void RecordPool::Clear() {
     DropPages(extents_[i >> extent_shift_].load(std::memory_order_relaxed), ExtentBytes());
   }
   next_.store(0, std::memory_order_relaxed);
+  returned_.store(0, std::memory_order_relaxed);
   for (Lane& lane : lanes_) lane.next = lane.end = 0;
 }
 

@@ -5,6 +5,7 @@
 // follow a stale number without harm. Clear() and destruction need all readers and writers to be gone.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -68,6 +69,17 @@ class RecordPool {
   void Clear();
   // Records handed out, or kept for a thread, since the last Clear().
   uint64_t allocated() const { return next_.load(std::memory_order_relaxed); }
+  // Records of one extent: those that follow each other in one piece of memory from a multiple of it.
+  uint64_t extent_records() const { return uint64_t{extent_mask_} + 1; }
+
+  // Users say which records need no memory for now: theirs was given back to the system, and reads as zero.
+  void NoteReturned(uint64_t records) { returned_.fetch_add(static_cast<int64_t>(records), std::memory_order_relaxed); }
+  void NoteTakenBack() { returned_.fetch_sub(1, std::memory_order_relaxed); }
+  // Bytes of the records that are handed out or kept, and were not given back.
+  uint64_t resident_bytes() const {
+    const auto returned = static_cast<uint64_t>(std::max<int64_t>(0, returned_.load(std::memory_order_relaxed)));
+    return (allocated() - std::min(allocated(), returned)) * record_bytes_;
+  }
 
  private:
   // Records kept for the threads that use the lane.
@@ -90,6 +102,7 @@ class RecordPool {
   Lane lanes_[kNumLanes];
   std::mutex mutex_;  // guards growth
   std::atomic<uint64_t> next_{0};
+  std::atomic<int64_t> returned_{0};
 };
 
 }  // namespace monolith

@@ -69,6 +69,18 @@ const Table& Group::table(int number) const {
   return *tables_[number];
 }
 
+std::span<const std::unique_ptr<Table>> Group::TablesOf(const Plan& plan) const {
+  if (plan.only_table != -1) {
+    table(plan.only_table);
+    return {&tables_[plan.only_table], 1};
+  }
+  if (plan.num_tables != num_tables()) {
+    throw Error(Code::kInvalidArgument, "the plan was made for another number of tables: expected " +
+                                            std::to_string(num_tables()) + ", got " + std::to_string(plan.num_tables));
+  }
+  return tables_;
+}
+
 bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
   if (admission_ == nullptr) return false;
   const uint32_t threshold = table.spec.min_counts.Of(id);
@@ -174,7 +186,7 @@ TableStats Group::Stats(int table_number) const {
   TableStats stats{};
   stats.rows = table.Size();
   stats.evicted = table.evicted.load(std::memory_order_relaxed);
-  stats.row_bytes = table.rows.allocated() * table.rows.record_bytes();
+  stats.row_bytes = table.rows.resident_bytes();
   stats.index_bytes = table.index.MemoryBytes();
   uint64_t places = 0;
   for (uint32_t number = 0; number < kNumBuckets; ++number) {

@@ -92,7 +92,7 @@ enum class Pooling { kSum = 0, kMean = 1, kFirstN = 2 };
 struct TableStats {
   int64_t rows;
   uint64_t evicted;
-  uint64_t row_bytes;  // of all records taken, free ones included
+  uint64_t row_bytes;  // of all records taken, free ones included, but for what the system has back
   uint64_t index_bytes;
   uint64_t other_bytes;  // shards, history, filters
   uint64_t tombstones;
@@ -144,7 +144,8 @@ class Group {
   // Counts rows as changed now, and ids that have none as removed now; weights, state, times and frequencies stay.
   // Returns how many rows there are.
   int64_t Touch(int table, std::span<const int64_t> ids);
-  // Removes what expired by `now`; -1 = each table's newest time. table -1 = all.
+  // Removes what expired by `now`; -1 = each table's newest time. table -1 = all. Where much is free then, memory goes
+  // back to the system, for which the call is alone for a moment.
   int64_t Evict(int table, int64_t now);
   void Clear() { ClearBuckets(0, kNumBuckets); }
   void ClearBuckets(uint32_t begin, uint32_t end);
@@ -205,6 +206,8 @@ class Group {
   friend class Loader;
   friend class RowWriter;
 
+  // Those that a plan is for, in its order. Throws kInvalidArgument for a plan of other tables.
+  std::span<const std::unique_ptr<Table>> TablesOf(const Plan& plan) const;
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }
   // Counts an id that is not in the table; true iff it must stay out, for now. `step` may be kNoStep. Under the
   // bucket's lock.
@@ -225,6 +228,8 @@ class Group {
   template <typename Dies>
   int64_t EraseWhere(Table& table, Dies&& dies);
   void EnforceCap(Table& table);
+  // Gives memory back to the system where a table has much that it does not use (table/memory_return.h).
+  void ReturnMemory();
   uint64_t AbsoluteEpoch(uint32_t epoch) const { return epoch_base_ + epoch; }
   uint64_t Now() const { return AbsoluteEpoch(clock_.epoch); }
   uint64_t Floor() const { return clock_.keeps_removals ? history_floor_ : Now(); }

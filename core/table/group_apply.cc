@@ -103,7 +103,6 @@ class Applier {
   }
 
   std::vector<Table*> CheckedTables() const {
-    if (plan_.num_tables != group_.num_tables()) Refuse("the plan was made for another number of tables");
     if (update_.step < 0) Refuse("step must be >= 0, got " + std::to_string(update_.step));
     if (static_cast<int>(update_.learning_rates.size()) != group_.num_learning_rates()) {
       Refuse("expected " + std::to_string(group_.num_learning_rates()) + " learning rates, one for each segment, got " +
@@ -115,7 +114,7 @@ class Applier {
       }
     }
     std::vector<Table*> tables;
-    for (auto& table : group_.tables_) {
+    for (auto& table : group_.TablesOf(plan_)) {
       if (table->spec.serving) Refuse("table '" + table->spec.name + "' is a serving table and cannot learn");
       tables.push_back(table.get());
     }
@@ -131,6 +130,9 @@ class Applier {
   void LayOut() {
     int64_t values = 0;
     int rate = 0;
+    for (uint32_t before = 0; before < tables_[0]->number; ++before) {
+      rate += static_cast<int>(group_.tables_[before]->spec.segments().size());
+    }
     for (size_t t = 0; t < tables_.size(); ++t) {
       const TableSpec& spec = tables_[t]->spec;
       first_value_.push_back(values);

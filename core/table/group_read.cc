@@ -90,10 +90,11 @@ class BagPooler {
 }  // namespace
 
 int64_t Group::NumValues(const Plan& plan) const {
-  if (tables_.size() == 1) return plan.num_unique() * tables_[0]->spec.dim();
+  const auto tables = TablesOf(plan);
+  if (tables.size() == 1) return plan.num_unique() * tables[0]->spec.dim();
   int64_t values = 0;
   for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
-    values += (plan.splits[cell + 1] - plan.splits[cell]) * tables_[cell % tables_.size()]->spec.dim();
+    values += (plan.splits[cell + 1] - plan.splits[cell]) * tables[cell % tables.size()]->spec.dim();
   }
   return values;
 }
@@ -124,13 +125,13 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
 }
 
 int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
-  CheckSize("the plan's tables", plan.num_tables, num_tables());
+  const auto tables = TablesOf(plan);
   CheckSize("values", values.size(), NumValues(plan));
   Gate::Shared call(gate_);
   if (plan.hints.size() == 0) plan.hints = Buffer<uint32_t>(plan.num_unique());
   plan.hints_identity = rows_identity_;
-  if (num_tables() == 1) {
-    const Table& table = *tables_[0];
+  if (tables.size() == 1) {
+    const Table& table = *tables[0];
     const int dim = table.spec.dim();
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
       const std::span<const int64_t> ids(plan.unique.data() + begin, static_cast<size_t>(end - begin));
@@ -142,15 +143,15 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   first_value[0] = 0;
   for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
     const int64_t count = plan.splits[cell + 1] - plan.splits[cell];
-    first_value[cell + 1] = first_value[cell] + count * tables_[cell % tables_.size()]->spec.dim();
+    first_value[cell + 1] = first_value[cell] + count * tables[cell % tables.size()]->spec.dim();
   }
   return SumOverTasks(kNumBuckets, kBucketsPerTask, [&](int64_t begin, int64_t end) {
-    size_t cell = begin * tables_.size();
-    const int64_t first = plan.splits[cell], last = plan.splits[end * tables_.size()];
+    size_t cell = begin * tables.size();
+    const int64_t first = plan.splits[cell], last = plan.splits[end * tables.size()];
     const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
     return RowReader(locks_.get(), gate_, step).ReadTables(ids, plan.hints.data() + first, [&](int64_t i) {
       while (first + i >= plan.splits[cell + 1]) ++cell;
-      const Table& table = *tables_[cell % tables_.size()];
+      const Table& table = *tables[cell % tables.size()];
       float* out = values.data() + first_value[cell] + (first + i - plan.splits[cell]) * table.spec.dim();
       return RowWish{&table, out};
     });

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "table/group.h"
 #include "table/id_checks.h"
+#include "table/memory_return.h"
 #include "table/planned_walk.h"
 #include "table/row_copy.h"
 
@@ -223,15 +224,30 @@ int64_t Group::Evict(int table_number, int64_t now) {
   if (now < -1 || now >= (int64_t{1} << 32)) {
     throw Error(Code::kInvalidArgument, "now must be Unix seconds in [0, 2^32), got " + std::to_string(now));
   }
-  Gate::Writing call(gate_);
   int64_t evicted = 0;
-  for (auto& table : tables_) {
-    if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;
-    const int64_t reference = now == -1 ? table->newest_time.load(std::memory_order_relaxed) : now;
-    evicted +=
-        EraseWhere(*table, [&](const RowHeader& row) { return table->spec.HasExpired(row.key, row.time, reference); });
+  {
+    Gate::Writing call(gate_);
+    for (auto& table : tables_) {
+      if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;
+      const int64_t reference = now == -1 ? table->newest_time.load(std::memory_order_relaxed) : now;
+      evicted += EraseWhere(*table,
+                            [&](const RowHeader& row) { return table->spec.HasExpired(row.key, row.time, reference); });
+    }
   }
+  if (evicted != 0) ReturnMemory();
   return evicted;
+}
+
+void Group::ReturnMemory() {
+  const auto wastes = [](const auto& table) { return WastesMemory(*table); };
+  {
+    Gate::Shared call(gate_);
+    if (std::none_of(tables_.begin(), tables_.end(), wastes)) return;
+  }
+  Gate::Alone alone(gate_);
+  for (auto& table : tables_) {
+    if (wastes(table)) ReturnUnusedMemory(*table);
+  }
 }
 
 namespace {

@@ -21,6 +21,7 @@ namespace monolith {
 
 struct Plan {
   int num_tables = 0;
+  int only_table = -1;  // of the group, where the plan is for one of its tables; -1: for all of them
   bool deduplicated = true;
   std::vector<int64_t> table_splits;  // as given: table t owns input positions [table_splits[t], table_splits[t + 1])
   Buffer<int64_t> unique;

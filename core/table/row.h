@@ -17,6 +17,12 @@ static_assert(sizeof(RowHeader) == 16);
 
 inline constexpr uint32_t kNoRow = 0xffffffffu;
 inline constexpr uint32_t kMaxFrequency = 127;
+
+// A record without a row has one of two metas. A listed one is in its shard's list of free records, by its key. A hole
+// is in no list, and found by looking; its memory may have been given back, and then its key reads as zero, too.
+inline constexpr uint32_t kListedMeta = 2;
+inline constexpr uint32_t kHoleMeta = 0;
+inline constexpr int64_t kKeyOfHoleInMemory = -1;
 inline constexpr uint32_t kMaxRowEpoch = (1u << 24) - 1;
 
 inline constexpr bool IsLive(const RowHeader& row) { return (row.meta & 1u) != 0; }

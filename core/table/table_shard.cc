@@ -32,6 +32,10 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     free_ = static_cast<uint32_t>(HeaderOf(rows.AtAllocated(row))->key);
     return row;
   }
+  if (holes_ != 0) {
+    const uint32_t row = TakeHole(rows);
+    if (row != kNoRow) return row;
+  }
   if (fresh_ == 0) {
     const RecordPool::Run run =
         rows.Allocate(RunLength(size(), rows.record_bytes()), runs_.empty() ? 0 : runs_.back().end());
@@ -44,6 +48,30 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     PrefetchLines(next, rows.record_bytes());
   }
   return row;
+}
+
+uint32_t TableShard::TakeHole(RecordPool& rows) {
+  for (size_t i = runs_.FirstFrom(first_hole_); i < runs_.size(); ++i) {
+    const uint64_t end = runs_[i].end() - (i + 1 == runs_.size() ? fresh_ : 0);
+    for (uint32_t row = std::max(first_hole_, runs_[i].begin); row < end; ++row) {
+      const RowHeader& header = *HeaderOf(rows.AtAllocated(row));
+      if (header.meta != kHoleMeta) continue;
+      if (header.key != kKeyOfHoleInMemory) rows.NoteTakenBack();
+      first_hole_ = row + 1;
+      --holes_;
+      return row;
+    }
+  }
+  holes_ = 0;
+  return kNoRow;
+}
+
+void TableShard::ListNoFreeRecords() {
+  uint64_t used = 0;
+  for (size_t i = 0; i < runs_.size(); ++i) used += runs_[i].count;
+  holes_ = static_cast<uint32_t>(used - fresh_ - size());
+  first_hole_ = 0;
+  free_ = kNoRow;
 }
 
 uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
@@ -69,7 +97,7 @@ void TableShard::Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock
   BeforeChange(rows, row, clock);
   RowHeader& header = *HeaderOf(rows.AtAllocated(row));
   index.Erase(HashId(header.key), row);
-  header.meta = 0;
+  header.meta = kListedMeta;
   header.key = free_;
   free_ = row;
 }
@@ -83,7 +111,7 @@ void TableShard::EraseAll(RecordPool& rows, const HistoryClock& clock) {
 void TableShard::Forget() {
   index.Forget();
   runs_.Clear();
-  fresh_ = 0;
+  fresh_ = holes_ = 0;
   free_ = kNoRow;
   images_.clear();
   logged_.clear();

@@ -45,6 +45,8 @@ class TableShard {
   // Makes room in the index for `entries` in all.
   void Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries);
   void Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock);
+  // Free records are in no list from now on (table/row.h): their memory may be given back.
+  void ListNoFreeRecords();
   // Frees every record for reuse by this shard.
   void EraseAll(RecordPool& rows, const HistoryClock& clock);
   // Forgets every record. Comes with RecordPool::Clear() and IndexMemory::Clear().
@@ -96,6 +98,11 @@ class TableShard {
   // Renumbers the epochs of rows, images and log.
   void ShiftEpochs(const RecordPool& rows, const EpochShift& shift);
 
+  uint32_t CountRows(const RecordPool& rows) const {
+    uint32_t count = 0;
+    VisitAll(rows, [&count](uint32_t) { ++count; });
+    return count;
+  }
   size_t MemoryBytes() const;
 
  private:
@@ -108,10 +115,13 @@ class TableShard {
   void LogChange(uint32_t row, uint32_t epoch);
   void MakeRoomInLog(uint32_t epoch, size_t limit);
   uint32_t TakeRecord(RecordPool& rows);
+  uint32_t TakeHole(RecordPool& rows);
 
   RecordRuns runs_;
   uint32_t fresh_ = 0;      // records of the last run never used yet
   uint32_t free_ = kNoRow;  // head of the list of erased records, linked through their keys
+  uint32_t holes_ = 0;      // at most so many, all of them from here on:
+  uint32_t first_hole_ = 0;
 
   uint32_t cut_cursor_ = kNoRow;
   std::vector<std::byte> images_;

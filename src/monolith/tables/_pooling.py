@@ -93,9 +93,3 @@ def gradient_rows(pooling: Pooling, splits: NDArray[np.int64]) -> GradientRows:
             raise InvalidArgumentError(f"first_n: batch * n must be below 2^31, got {len(lengths) * pooling.first_n}")
         return GradientRows(kept, rows.astype(np.int32), None)
     return GradientRows(None, examples, None)
-
-
-def expand_gradients(gradients: NDArray[np.float32], taking: GradientRows) -> NDArray[np.float32]:
-    """[n, D]: the gradient of each id, written out."""
-    expanded = gradients[taking.rows]
-    return expanded if taking.scales is None else expanded * taking.scales[:, None]

@@ -18,8 +18,8 @@ from monolith.tables._arrays import (
     time_array,
 )
 from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, Pooled, apply_directly
-from monolith.tables._pooling import expand_gradients, gradient_rows, parse_combiner, split_array
+from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
 from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch import Applied
@@ -108,7 +108,7 @@ class HashTable(WholeGroup):
         if flat.size < FEWEST_IDS or not self._recent.expects_update(ids):
             self._core.lookup(flat, splits, values.reshape(-1), number)
             return hand_back(values, ids)
-        plan = self._core.plan(flat, splits, True)
+        plan = self._core.plan_table(self._number, flat, True)
         rows = new_rows((plan.num_unique * self.dim,))
         self._core.read(plan, rows, number)
         plan.spread(self.dim, rows, values.reshape(-1))
@@ -205,7 +205,7 @@ class HashTable(WholeGroup):
         flat = array.reshape(-1)
         plan = self._recent.take_plan(ids, flat) if dedup and flat.size >= FEWEST_IDS else None
         if plan is None:
-            plan = self._core.plan(flat, self.native.splits_for(self._number, flat.size), dedup)
+            plan = self._core.plan_table(self._number, flat, dedup)
         return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, latest=seen))
 
     def apply_pooled_gradients(
@@ -238,11 +238,8 @@ class HashTable(WholeGroup):
             times = times if len(times) == 1 else times[taking.kept]
         if array.size == 0:
             return Applied()
-        plan = self._core.plan(array, self.native.splits_for(self._number, array.size), True)
-        pooled: Pooled = (taking.rows, taking.scales)
-        if len(self.native) != 1:  # the core reads gradient rows in place for groups of one only
-            gradients = expand_gradients(gradients.reshape(-1, self.dim), taking).reshape(-1)
-            pooled = (None, None)
+        plan = self._core.plan_table(self._number, array, True)
+        pooled = (taking.rows, taking.scales)
         return apply_directly(self.native, plan, DirectUpdate(gradients, PER_ID, rates, number, times, pooled))
 
     def reinitialize(self, ids: Ids, *, time: Times = None) -> Any:
