@@ -158,7 +158,7 @@ def test_numbers_follow_from_names_and_given_ones_that_clash_are_refused_all_at_
 def test_of_names_with_the_same_number_the_later_one_takes_the_next_free_one() -> None:
     """``ad_4`` and ``fc_user_259`` both have 28227."""
     for names in (("ad_4", "fc_user_259"), ("fc_user_259", "ad_4")):
-        (table,) = merge(**{name: Slot(4) for name in names})
+        (table,) = merge_slots({name: Slot(4) for name in names}, optimizer=ADAGRAD, learning_rate=None)
         assert table.numbers == {"ad_4": 28227, "fc_user_259": 28228}, "by name, not by place"
     (table,) = merge(ad_4=Slot(4), fc_user_259=Slot(4), given=Slot(4, number=28227), next=Slot(4, number=28229))
     assert table.numbers == {"ad_4": 28228, "fc_user_259": 28230, "given": 28227, "next": 28229}
@@ -167,13 +167,19 @@ def test_of_names_with_the_same_number_the_later_one_takes_the_next_free_one() -
 
 
 def test_the_next_free_number_of_the_highest_is_the_lowest() -> None:
-    (table,) = merge(ad_4=Slot(4), **{f"s{n}": Slot(4, number=n) for n in range(28227, 32768)})
+    (table,) = merge_slots(
+        {"ad_4": Slot(4)} | {f"s{n}": Slot(4, number=n) for n in range(28227, 32768)},
+        optimizer=ADAGRAD,
+        learning_rate=None,
+    )
     assert table.numbers["ad_4"] == 0
 
 
 def test_any_hundreds_of_names_get_numbers_of_their_own() -> None:
     for model in range(20):
-        (table,) = merge(**{f"model{model}_feature{n}": Slot(4) for n in range(200)})
+        (table,) = merge_slots(
+            {f"model{model}_feature{n}": Slot(4) for n in range(200)}, optimizer=ADAGRAD, learning_rate=None
+        )
         assert len(set(table.numbers.values())) == 200
 
 
