@@ -100,9 +100,10 @@ class Workplace:
         """Run tests up to the first that fails."""
         listed = self.folder / "tests.json"
         listed.write_text(json.dumps(list(tests)), encoding="utf-8")
-        ended = self.run([*self._pytest(), "-x", f"--only-tests={listed}", *files], seconds=seconds)
+        command = [*self._pytest(seconds), "-x", *files]
+        ended = self.run([*command, f"--only-tests={listed}"], seconds=seconds)
         if ended.code == _NO_TEST_RAN:  # the mutant has changed the parameters of all of them
-            ended = self.run([*self._pytest(), "-x", *files], seconds=seconds)
+            ended = self.run(command, seconds=seconds)
         return ended
 
     def note_calls(self, file: str, *, seconds: float) -> tuple[Ended, Path]:
@@ -110,12 +111,14 @@ class Workplace:
         target = self.folder / "calls.json"
         target.unlink(missing_ok=True)
         options = [f"--calls-to={target}", f"--calls-below={self.tree}"]
-        return self.run([*self._pytest(), *options, file], seconds=seconds), target
+        return self.run([*self._pytest(seconds), *options, file], seconds=seconds), target
 
-    def _pytest(self) -> list[str]:
+    def _pytest(self, seconds: float) -> list[str]:
         plugins = ["-p", "mutation.calls_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
         folders = [f"--rootdir={self.tree}", f"--basetemp={self.folder / 'temporary'}"]
-        return [self.python, "-m", "pytest", "-q", "--tb=line", *plugins, *folders]
+        # A busy machine must not fail a test: the limit of a single one is the limit of the whole.
+        limit = [f"--timeout={seconds:.0f}"] if importlib.util.find_spec("pytest_timeout") else []
+        return [self.python, "-m", "pytest", "-q", "--tb=line", *plugins, *folders, *limit]
 
 
 def copy_tree(root: Path, target: Path) -> None:

@@ -188,6 +188,11 @@ def test_a_filter_that_cannot_be_is_refused(capacity: int, split_num: int) -> No
         FilterDump.empty(capacity, split_num)
 
 
+def test_the_smallest_and_the_largest_filter_can_be() -> None:
+    assert FilterDump.empty(1, 5).splits[0].total_size == FilterDump.empty(300, 5).splits[0].total_size == 90
+    assert len(FilterDump.empty(300, 1000).splits) == 1000
+
+
 def test_cells_that_do_not_fit_their_split_are_refused(tmp_path: Path) -> None:
     dump = counted()
     short = replace(dump.splits[0], cells=dump.splits[0].cells[:-1])
