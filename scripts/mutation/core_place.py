@@ -23,8 +23,8 @@ _STRESS = "*Stress*"
 class CorePlace(Workplace):
     """A workplace whose extension comes from its own sources."""
 
-    def __init__(self, rooms: Rooms, root: Path, folder: Path, stop: threading.Event) -> None:
-        super().__init__(rooms, root, folder, stop)
+    def __init__(self, rooms: Rooms, root: Path, folder: Path, *, stop: threading.Event, threads: int) -> None:
+        super().__init__(rooms, root, folder, stop=stop, threads=threads)
         self._extension = rooms.extension or "_core"
         self._build = self.folder / "build"
         self.has_cpp_tests = True
@@ -58,7 +58,8 @@ class CorePlace(Workplace):
 
     def build(self, target: str) -> tuple[bool, str]:
         """Build what a mutant has changed; False with the compiler's words when it does not compile."""
-        ended = self.run(["cmake", "--build", str(self._build), "--target", target], seconds=_BUILD_SECONDS)
+        command = ["cmake", "--build", str(self._build), "--target", target, "--parallel", str(self.threads)]
+        ended = self.run(command, seconds=_BUILD_SECONDS)
         if ended.code == 0 and target == "_core":
             self.take_extension(self._extension, next(self._build.glob("_core.*so")))
         return ended.code == 0, ended.output

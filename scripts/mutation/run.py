@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -154,7 +155,8 @@ class Run:
         with self._lock:
             place = self._made.get(name)
         if place is None:
-            place = kind(self._rooms, self._root, self._folder / name, self._stop)
+            threads = max(1, (os.cpu_count() or 1) // self._options.jobs)
+            place = kind(self._rooms, self._root, self._folder / name, stop=self._stop, threads=threads)
             with self._lock:
                 self._made[name] = place
         return place

@@ -34,8 +34,9 @@ _NO_TEST_RAN = 5
 class Workplace:
     """One copy; not to be used by two threads at once."""
 
-    def __init__(self, rooms: Rooms, root: Path, folder: Path, stop: threading.Event) -> None:
+    def __init__(self, rooms: Rooms, root: Path, folder: Path, *, stop: threading.Event, threads: int) -> None:
         self.root = root
+        self.threads = threads
         self.folder = folder
         self.tree = folder / "tree"
         self.source = self.tree / rooms.source
