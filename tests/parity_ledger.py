@@ -64,4 +64,5 @@ def cases() -> tuple[Case, ...]:
 @cache
 def claimed_tests() -> dict[str, str]:
     """Every test that the page names, and why CI may skip it; empty if it may not."""
-    return {name: reason for each in (*rows(), *cases()) for name, reason in each.tests.items()}
+    by_place = [*(row.tests for row in rows()), *(case.tests for case in cases())]
+    return {name: reason for tests in by_place for name, reason in tests.items()}

@@ -86,6 +86,13 @@ def test_callbacks_get_the_action_on_the_chief_and_on_each_worker() -> None:
     assert barrier.is_none_blocked()
 
 
+def test_a_barrier_that_is_for_nothing_has_an_empty_action() -> None:
+    seen: list[str] = []
+    barrier = BarrierOp(2, [seen.append])
+    barrier.place_barrier()
+    assert (seen, barrier.enter(1)) == ([""], "")
+
+
 def test_a_callback_that_raises_lets_the_worker_go_and_the_barrier_stand() -> None:
     def refuse(action: str) -> None:
         raise OSError(f"no disk for {action}")

@@ -89,6 +89,7 @@ def test_an_agent_that_refuses_is_named_with_its_status(agent: ConsulAgent, conn
         client.register("job", 2222)
     assert refused.value.status == 403
     assert isinstance(refused.value, UnavailableError)
+    assert ConsulException("no answer").status == 0, "no status of an answer"
     with pytest.raises(ConsulException, match=r"cannot deregister job-2222, status 403"):
         client.deregister("job", 2222)
     assert client.lookup("job") == []
