@@ -211,6 +211,19 @@ def test_no_server_at_all_is_a_time_out_that_leaves_nothing(
         ZKServiceDiscovery("job", unused_address)
 
 
+def test_servers_have_fifteen_seconds_to_answer_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    def start(self: MonolithKazooClient, timeout: float) -> None:
+        waits.append(timeout)
+        raise KazooTimeoutError("nobody")
+
+    monkeypatch.setattr(MonolithKazooClient, "start", start)
+    with pytest.raises(KazooTimeoutError):
+        ZKServiceDiscovery("job", "127.0.0.1:1")
+    assert waits == [15]
+
+
 def test_a_server_has_to_be_named() -> None:
     with pytest.raises(ValueError, match="no server given and none is built in; set zk_server"):
         ZKServiceDiscovery("job")
