@@ -65,7 +65,7 @@ def test_a_limit_of_the_page_is_that_of_the_code(what: str, number: str, place: 
     assert found == number_of(number), what
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:tests|docs|scripts)/[\w/.-]+)`", PAGE))))
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:core|docs|scripts|tests)/[\w/.-]+)[`:]", PAGE))))
 def test_what_the_page_names_is_there(name: str) -> None:
     assert (ROOT / name).exists()
 

@@ -22,6 +22,7 @@ def attack(project_root: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # seconds on a free machine; this ends a hang, however busy the machine is
 @pytest.mark.parametrize("name", [each.name for each in ATTACKS])
 def test_everything_holds_that_must(name: str, project_root: Path, quick_folder: Path) -> None:
     done = attack(project_root, name, "--count", "0", "--seed", "7", "--json", "--directory", str(quick_folder))

@@ -25,7 +25,7 @@ ATTACKS = (
         does="exceptions from task, hooks and input",
         must="every example counted once",
         attempts=failures.attempts,
-        count=16,
+        count=18,
     ),
     Attack(
         name="file-operations",

@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import torch
+    from torch import nn
+
     from monolith.data.batch import Batch
     from monolith.hook import HookedSession, StepContext
     from monolith.train import Mode, Spec
 
 __all__ = ["attempts"]
 
-_ERRORS: tuple[type[BaseException], ...] = (
-    RuntimeError,
-    ValueError,
-    MemoryError,
-    KeyboardInterrupt,
-    SystemExit,
+_ENDING: tuple[type[BaseException], ...] = (
+    *(RuntimeError, ValueError, MemoryError, KeyboardInterrupt, SystemExit),
     ResourceExhaustedError,
-    AbortedError,
-    UnavailableError,
 )
+_STARTING_OVER: tuple[type[BaseException], ...] = (AbortedError, UnavailableError)
+"""After these a session starts over in place."""
 _ONCE = ("build", "hook.begin", "hook.after_create_session", "hook.end")
-_EVERY_STEP = ("input before a batch", "input after a batch", "model", "hook.before_run", "hook.after_run")
+_EVERY_STEP = (
+    *("input before a batch", "input after a batch", "model", "backward", "before the dense step"),
+    *("after the dense step", "hook.before_run", "hook.after_run"),
+)
 
 
 class _Fault:
@@ -56,10 +58,13 @@ class _Fault:
 def attempts(seed: int, folder: Path) -> Iterator[Attempt]:
     """Lets a run fail once, and another one go on from what it left."""
     draw = random.Random(f"{seed} failures")  # noqa: S311 - moments to repeat, not secrets
-    for number in itertools.count():
-        place = draw.choice(_ONCE + 2 * _EVERY_STEP)
+    places = [*_ONCE, *_EVERY_STEP]
+    draw.shuffle(places)
+    # Every place with an error that ends a run, then every place with one after which it starts over, and so on.
+    rounds = ((errors, place) for errors in itertools.cycle([_ENDING, _STARTING_OVER]) for place in places)
+    for number, (errors, place) in enumerate(rounds):
         call = draw.randrange(NUM_STEPS) if place in _EVERY_STEP else 0
-        error = draw.choice(_ERRORS)
+        error = draw.choice(errors)
         saving = SAVINGS[number % len(SAVINGS)]
         what = f"{error.__name__} from {place}, call {call}"
         yield _attempt(_Fault(place, call, error), error, what, folder / str(number), saving)
@@ -87,7 +92,16 @@ class _FaultyTask(CountingTask):
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
         self.fault.pass_through("model")
-        return super().model_fn(features, mode)
+        spec = super().model_fn(features, mode)
+        assert spec.loss is not None  # noqa: S101 - of a task that trains
+        spec.loss.register_hook(lambda _: self.fault.pass_through("backward"))  # type: ignore[no-untyped-call]
+        return spec
+
+    def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = super().optimizers(model)
+        optimizer.register_step_pre_hook(lambda *_: self.fault.pass_through("before the dense step"))
+        optimizer.register_step_post_hook(lambda *_: self.fault.pass_through("after the dense step"))
+        return optimizer
 
     def input_fn(self, mode: Mode) -> Any:
         return _FaultyInput(super().input_fn(mode), self.fault)
