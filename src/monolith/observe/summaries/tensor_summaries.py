@@ -40,13 +40,13 @@ def create_summary_metadata(description: str | None = None, meta_content: bytes 
     )
 
 
-def nas_data(
+def nas_data(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
     weight: Any,
     segment_names: Sequence[str] | None = None,
     segment_sizes: Sizes | None = None,
     group_info: Sequence[Sequence[str]] | None = None,
-    *,
     raw_tag: str | None = None,
+    collections: None = None,
     description: str | None = None,
     name: str | None = None,
 ) -> Any:
@@ -58,22 +58,24 @@ def nas_data(
         segment_sizes: See `prepare_head`.
         group_info: See `prepare_head`.
         raw_tag: See `prepare_head`.
+        collections: Refused: there are no graph collections; give the summary to a `SummaryWriter`.
         description: Shown by TensorBoard; by default the type.
         name: Goes in front of the type in the tag.
     """
+    _refuse_collections("nas_data", collections)
     head, kind = prepare_head(segment_names, segment_sizes, group_info, raw_tag, out_type="bytes")
     scope = "_".join(part for part in (name, kind) if part)
     return _summary(f"{scope}/{MONOLITH_NAS_DATA}".lstrip("/"), weight, description or kind, head)
 
 
-def feature_insight_data(  # noqa: PLR0913 - the original's parameters, less its collections
+def feature_insight_data(  # noqa: PLR0913, PLR0917 - the signature that the original's users know
     input_tensor: Tensor,
     segment_names: Sequence[str],
     segment_sizes: Sequence[int],
-    *,
     weight: Tensor | None = None,
     group_info: Sequence[Sequence[str]] | None = None,
     label: Tensor | None = None,
+    collections: None = None,
     description: str | None = None,
     name: str | None = None,
 ) -> Any:
@@ -87,9 +89,11 @@ def feature_insight_data(  # noqa: PLR0913 - the original's parameters, less its
         group_info: See `prepare_head`; used with a label only.
         label: ``[B]`` or ``[B, L]``. With it the type is fi_train: each feature's K parts of the product, then the
             labels, ``[B, n K + L]``. Without it fi_direct: the sum of squares of the parts, ``[B, n]``.
+        collections: Refused: there are no graph collections; give the summary to a `SummaryWriter`.
         description: Shown by TensorBoard; by default the type.
         name: Goes in front of the type in the tag.
     """
+    _refuse_collections("feature_insight_data", collections)
     if len(segment_names) != len(segment_sizes):
         raise ValueError(
             f"feature_insight_data: every segment needs a size, got {len(segment_names)} names and "
@@ -110,6 +114,14 @@ def feature_insight_data(  # noqa: PLR0913 - the original's parameters, less its
         data = torch.cat([data.float(), labels.to(data.device)], dim=1)
     scope = f"{name}_{kind}" if name else kind
     return _summary(f"{scope}/{MONOLITH_FI_DATA}", data, description or kind, encode_head(head))
+
+
+def _refuse_collections(subject: str, collections: object) -> None:
+    if collections is not None:
+        raise ValueError(
+            f"{subject}: there are no graph collections, got collections={collections!r}; give the summary to a"
+            " SummaryWriter"
+        )
 
 
 def _labels(label: Tensor | None, num_examples: int) -> Tensor | None:
