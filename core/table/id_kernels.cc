@@ -56,8 +56,9 @@ std::vector<int64_t> RowIds(IdSpan row_splits) {
 
 Grouping GroupByIndex(IdSpan group_of_each, int64_t num_groups) {
   CheckGroups(num_groups, "number of groups");
-  CheckIndices(group_of_each, num_groups);
-  return GroupUnchecked(group_of_each, static_cast<size_t>(num_groups));
+  const std::vector<int64_t> own(group_of_each.begin(), group_of_each.end());  // their owner may be writing there
+  CheckIndices(own, num_groups);
+  return GroupUnchecked(own, static_cast<size_t>(num_groups));
 }
 
 PartitionedIds Partition(IdSpan ids, int64_t num_partitions, PartitionRule rule) {

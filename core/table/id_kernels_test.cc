@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "table/first_touch_for_test.h"
 
 namespace monolith {
 namespace {
@@ -85,6 +86,16 @@ TEST(RowIdsTest, RefusesWhatAreNoRowSplits) {
   EXPECT_EQ(Refusal([] { RowIds(Ids{0, kMin}); }),
             "row_splits must never decrease, got " + std::to_string(kMin) + " after 0 at 1");
   EXPECT_NE(Refusal([] { RowIds(Ids{0, kMax}); }), "");
+}
+
+TEST(GroupByIndexTest, IndicesThatChangeMeanwhileGroupAsTheyWereRead) {
+  std::span<int64_t> indices;
+  FirstTouch memory(1, [&] { std::fill_n(indices.begin(), indices.size() / 2, int64_t{1} << 40); });
+  indices = memory.As<int64_t>();
+  memory.Arm();
+  const Grouping grouping = GroupByIndex(indices, 2);
+  EXPECT_TRUE(memory.was_touched());
+  EXPECT_EQ(grouping.sizes, (Ids{static_cast<int64_t>(indices.size()), 0}));
 }
 
 TEST(GroupByIndexTest, IsStableAndCountsEmptyGroups) {

@@ -37,8 +37,9 @@ def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
     more room if the times lie far apart. The rule itself is in `core/table/time_bound.h`.
 
     >>> import numpy as np
-    >>> bound_times(np.array([1_700_000_060, 4_102_444_800, 1_700_000_090]), newest=1_700_000_000)
-    BoundedTimes(times=array([1700000060, 1700000090, 1700000090]), num_ahead=1)
+    >>> bounded = bound_times(np.array([1_700_000_060, 4_102_444_800, 1_700_000_090]), newest=1_700_000_000)
+    >>> bounded.times.tolist(), bounded.num_ahead
+    ([1700000060, 1700000090, 1700000090], 1)
     """
     found = _core.bound_times(times, newest)
     return BoundedTimes(times, 0) if found is None else BoundedTimes(*found)
