@@ -33,10 +33,10 @@ def test_the_offsets_of_a_reorder_lead_every_id_to_its_vector() -> None:
         assert part.tolist() == [[float(key)] * dim for key in ids]
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_the_gradient_adds_up_where_vectors_overlap_and_is_scaled(scale: float) -> None:
+@pytest.mark.parametrize(("options", "scale"), [({}, 1.0), ({"scale": 0.25}, 0.25)])
+def test_the_gradient_adds_up_where_vectors_overlap_and_is_scaled(options: dict[str, float], scale: float) -> None:
     flat = torch.arange(6.0, requires_grad=True)
-    first, second = fused_gather(flat, [torch.tensor([0, 4, 0]), torch.tensor([3])], [2, 3], scale=scale)
+    first, second = fused_gather(flat, [torch.tensor([0, 4, 0]), torch.tensor([3])], [2, 3], **options)
     weights = torch.tensor([[1.0, 2.0], [3.0, 4.0], [10.0, 20.0]])
     loss = (first * weights).sum() + (second * torch.tensor([[5.0, 6.0, 7.0]])).sum()
     torch.autograd.backward(loss)
