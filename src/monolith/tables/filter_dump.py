@@ -168,10 +168,10 @@ def _records(dump: FilterDump, split: FilterDumpSplit) -> Iterator[bytes]:
             failure_count=dump.failure_count,
         ),
     )
-    yield meta.SerializeToString(deterministic=True)
+    yield meta.SerializeToString()
     for offset in range(0, len(split.cells), _CELLS_PER_RECORD):
         data = split.cells[offset : offset + _CELLS_PER_RECORD].tolist()
-        yield messages.HashFilterSplitDataDump(offset=offset, data=data).SerializeToString(deterministic=True)
+        yield messages.HashFilterSplitDataDump(offset=offset, data=data).SerializeToString()
 
 
 def _read_split(path: Path) -> tuple[FilterDump, FilterDumpSplit]:
