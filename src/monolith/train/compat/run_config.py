@@ -89,4 +89,4 @@ class RunConfig(FlatConfig):
         if name not in RunnerConfig.option_names() or not self.is_set(name):
             return False
         own = self.default_of(name)
-        return getattr(self, name) != own or own == RunnerConfig.default_of(name)
+        return bool(getattr(self, name) != own or own == RunnerConfig.default_of(name))
