@@ -129,4 +129,6 @@ def test_a_port_is_tried_until_it_opens(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_port_without_patience_is_tried_once(listener: str, closed_port: str) -> None:
     assert check_port("127.0.0.1", int(listener.rpartition(":")[2]))
-    assert not check_port("127.0.0.1", int(closed_port.rpartition(":")[2]))
+    clock = FakeClock()
+    assert not check_port("127.0.0.1", int(closed_port.rpartition(":")[2]), clock=clock)
+    assert clock.monotonic() == 0

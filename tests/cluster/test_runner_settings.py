@@ -139,6 +139,15 @@ def test_a_gpu_worker_without_an_index_takes_its_rank(
     assert sys.excepthook is not before, "an uncaught exception ends the job"
 
 
+@pytest.mark.parametrize("options", [{}, {"enable_gpu_training": True}, {"enable_partial_sync_training": True}])
+def test_a_worker_that_does_not_ask_for_both_keeps_its_index(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "5")
+    assert prepare_runner(settings(**options), {}).index == 0
+
+
 def test_without_mpi_the_index_stays() -> None:
     conf = settings(enable_gpu_training=True, enable_partial_sync_training=True)
     assert prepare_runner(conf, {}) is conf
