@@ -26,23 +26,10 @@ _STATUSES = frozenset({0, 1, 2})
 _LONGEST_SECONDS = 30
 _WORDS = (
     *("", " ", "-", "--", "-1", "0", "1", "1.5", "1e309", "nan", "9" * 300, "0x10", "true", "None", "{}", "[1", "%s%n"),
-    *(
-        "..",
-        "/",
-        "/dev/null",
-        "/proc/self/mem",
-        "~",
-        "*",
-        "[",
-        "file://",
-        "memory://",
-        "nosuch://x",
-        "http:",
-        ":",
-        "a:b:c",
-    ),
-    *("\u202e", "\udcff", "é", "a\nb", "A" * 4000, "--help-me", "--json", "os:system", "monolith:nothing", "$(true)"),
+    *(".", "*", "[", "memory://", "nosuch://x", "http:", ":", "a:b:c", "--help-me", "--json", "os:system", "$(true)"),
+    *("\u202e", "\udcff", "é", "a\nb", "A" * 4000, "monolith:nothing"),
 )
+"""None of them names a place outside the folder: some stand where a command writes, and whoever tests may be root."""
 _SAMPLE_FILES = ("a.tfrecord", "b.tfrecord.gz", "c.tfrecord.snappy", "d.tfrecord.zst", "e.parquet", "f.tfrecord.zlib")
 
 
