@@ -385,6 +385,12 @@ def test_samples_come_out_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no such topic" in captured.err
 
 
+def test_more_samples_may_be_asked_for_than_any_file_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "good", samples(5))
+    assert cli.main(["data", "peek", str(tmp_path / "good"), "-n", "1" + "0" * 30, "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -406,6 +412,9 @@ def test_samples_come_out_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture
         (["peek", "folder"], "file 'folder': it is a folder; name its files, as in 'folder/*'"),
         (["convert", "good", "--out", "folder", "--force"], "file 'folder': it is a folder"),
         (["convert", "good", "--out", "folder/", "--force"], "it is a folder"),
+        (["convert", "good", "--out", "pipe", "--force"], "file 'pipe': it is a device, a pipe or a socket"),
+        (["convert", "good", "--out", "pipe", "--to", "parquet", "--force"], "it is a device, a pipe or a socket"),
+        (["generate", "--out", "pipe", "--force"], "it is a device, a pipe or a socket"),
         (["peek", "good", "--framing", "sort_id"], "not SORT_ID: its start fits EXAMPLE records of TFRECORD"),
         (["peek", "good", "--sample", "instance"], "not INSTANCE: its start fits EXAMPLE records of TFRECORD"),
         (["peek", "good", "--compression", "gzip"], "file 'good': not a GZIP stream"),
@@ -416,6 +425,8 @@ def test_samples_come_out_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture
         (["stats", "good", "--dim", "0"], "dim"),
         (["generate", "--examples", "0", "--out", "new"], "--examples must be >= 1"),
         (["generate", "--users", "0", "--out", "new"], "num_users must be >= 1"),
+        (["generate", "--users", "1" + "0" * 15, "--out", "new"], "not enough memory: "),
+        (["stats", "good", "--exact-limit", "-1"], "--exact-limit must be >= 0, got -1"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
@@ -432,6 +443,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
     (tmp_path / "cut").write_bytes((tmp_path / "good").read_bytes()[:-3])
     (tmp_path / "cut_early").write_bytes((tmp_path / "good").read_bytes()[:20])
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
     (tmp_path / "table.parquet").write_bytes(b"PAR1" * 20)
     one, other = Example(), Example()
     one.named_feature.add(name="user").feature.fid_v2_list.value.append(1)
@@ -444,6 +456,18 @@ def test_what_cannot_be_done_is_one_line_and_leaves_no_file(
     assert line.startswith("monolith data: error: ")
     assert message in line
     assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_file_system_whose_package_is_missing_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def open_input(_: object) -> None:
+        raise ImportError("Install the nosuch package to use it")
+
+    monkeypatch.setattr("monolith.cli._data.commands.open_input", open_input)
+    assert cli.main(["data", "peek", "nosuch://a/b"]) == 1
+    assert capsys.readouterr().err == "monolith data: error: Install the nosuch package to use it\n"
 
 
 def test_bad_records_are_left_out_when_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

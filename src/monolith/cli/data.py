@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cli._data import commands
 from monolith.cli._data.arguments import add_input, add_output
+from monolith.errors import FailedPreconditionError, ResourceExhaustedError
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
         # Whoever read the lines has seen enough, as `head` does.
         sys.stdout = None  # nothing is left to flush at the end of the program
         return 0
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"not enough memory: {error}; give smaller numbers") from error
+    except ImportError as error:  # of a file system or format whose package is optional; says what to install
+        raise FailedPreconditionError(str(error)) from error
 
 
 def _add_peek(inner: argparse._SubParsersAction[Any]) -> None:

@@ -45,13 +45,14 @@ def peek(args: argparse.Namespace) -> int:
     """Print the first samples."""
     if args.number < 0:
         raise InvalidArgumentError(f"-n must be >= 0, got {args.number}")
+    number_shown = min(args.number, sys.maxsize)
     source = open_input(args)
     if source.sample is SampleFormat.PLAINTEXT:
         shown = ({"place": place, "bytes": len(record)} for place, record in _records(source))
-        for each in islice(shown, args.number):
+        for each in islice(shown, number_shown):
             sys.stdout.write((json.dumps(each) if args.json else f"{each['place']}  {each['bytes']} bytes") + "\n")
         return 0
-    for number, (place, example) in enumerate(islice(_examples(source, args), args.number)):
+    for number, (place, example) in enumerate(islice(_examples(source, args), number_shown)):
         if args.json:
             sys.stdout.write(json.dumps({"place": place, **describing.plain(example)}) + "\n")
         else:
@@ -82,6 +83,8 @@ def convert(args: argparse.Namespace) -> int:
 
 def stats(args: argparse.Namespace) -> int:
     """Count what the samples hold."""
+    if args.exact_limit < 0:
+        raise InvalidArgumentError(f"--exact-limit must be >= 0, got {args.exact_limit}")
     table_bytes_per_id(args.dim, args.optimizer)  # a wrong name is told before an hour of reading
     source = open_input(args)
     counted = Statistics(exact_limit=args.exact_limit, ids=_ids_of(args))

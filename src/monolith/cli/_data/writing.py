@@ -75,13 +75,16 @@ def check_output(args: argparse.Namespace) -> None:
 
     Raises:
         AlreadyExistsError: it is there.
-        InvalidArgumentError: it is a folder, or there is no folder that it could be in.
+        InvalidArgumentError: it is a folder, a device or a pipe, or there is no folder that it could be in.
     """
     if "://" in args.out:
         return
     path = Path(args.out)
     if path.is_dir() or args.out.endswith("/"):
         raise InvalidArgumentError(f"file '{args.out}': it is a folder; give a file in it")
+    if path.exists() and not path.is_file():
+        # A file takes the place of what has its name: root would lose /dev/null.
+        raise InvalidArgumentError(f"file '{args.out}': it is a device, a pipe or a socket; give another name")
     if not args.force and path.exists():
         raise AlreadyExistsError(f"file '{args.out}': it exists; --force writes over it")
     if not path.absolute().parent.is_dir():
