@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,15 @@ COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(enc
 
 
 def run_example(path: Path) -> str:
+    # One thread: on a busy machine small operations wait for each other's threads far longer than they compute.
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a child's is its parent's
     result = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=ENDS_HANGS_SECONDS
+        [sys.executable, str(path)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDS_HANGS_SECONDS,
     )
     assert result.returncode == 0, result.stderr
     return result.stdout

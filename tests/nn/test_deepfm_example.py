@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,13 +12,16 @@ import torch
 
 
 @pytest.fixture(scope="module")
-def example(project_root: Path) -> ModuleType:
+def example(project_root: Path) -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("deepfm", project_root / "examples" / "deepfm.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine small operations wait for each other's threads, not for results
+    yield module
+    torch.set_num_threads(before)
 
 
 @pytest.mark.timeout(900)  # ends hangs; a busy machine may take ten times as long as an idle one

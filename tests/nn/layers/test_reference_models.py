@@ -5,7 +5,7 @@ Embeddings are torch's own here: what is tested is the dense side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -20,8 +20,13 @@ NUM_IDS, DIM, ROWS = 20, 8, 4096
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed() -> Iterator[None]:
+    """One thread: on a busy machine small operations wait for each other's threads far longer than they compute."""
     torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def minimise(model: nn.Module, loss: Callable[[Tensor], Tensor], num_steps: int = 250) -> None:
