@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver
 from monolith.checkpoint._folder import LocalFolder
+from monolith.checkpoint.inspection import reshard
 from monolith.errors import OpError
 from monolith.files import named_errors
 
@@ -133,6 +135,27 @@ def test_a_temporary_file_of_a_dead_writer_goes_and_that_of_a_living_one_stays(t
     assert second == "theirs.tmp"
     assert (tmp_path / "mine").read_bytes() == b"all of it"
     assert [path.name for path in tmp_path.glob("*.tmp")] == ["theirs.tmp"]
+
+
+def test_every_file_of_a_copy_is_synced_before_its_manifest(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Saver(tmp_path / "model") as saver:
+        path = saver.save(run.state, background=False).path
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    reshard(path, tmp_path / "copy", num_files=3)
+    (committed,) = (number for number, name in enumerate(synced) if name.startswith("model.ckpt-3.manifest"))
+    files = [each.name for each in (tmp_path / "copy").rglob("*") if each.is_file() and each.suffix != ".manifest"]
+    written_by_us = {name for name in files if name not in {"checkpoint", "manifest.json"}}
+    assert len(written_by_us) == 5, "three bucket files, the tensors and the description"
+    assert written_by_us <= set(synced[:committed])
 
 
 def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ class ModelStep:
         self._clip = _clipping(task)
         self._decay = float(task.p.dense_weight_decay)
         self.is_whole = True
-        """Whether the state is that of a whole number of steps; False from the first update of a step to its last."""
+        """Whether the state is that of a whole number of steps; False from the first update of a step to its last,
+        which is that of the position: one saved too early loses a batch, one saved too late counts it twice."""
 
     def train(self, turn: BatchTurn) -> StepResult:
         """Learns from one batch."""
@@ -49,6 +50,8 @@ class ModelStep:
                 spec.train_op()
             else:
                 self._learn(spec)
+            if turn.stamp is not None:
+                self._state.applied[turn.stamp.worker] = turn.stamp
             self.is_whole = True
         return StepResult.of(spec, turn.features)
 

@@ -273,8 +273,6 @@ class Session:
     def _run(self, turn: BatchTurn) -> StepResult:
         if self.mode == "train":
             self.last = self._step.train(turn)
-            if turn.stamp is not None:
-                self.state.applied[turn.stamp.worker] = turn.stamp
         else:
             self.last = self._step.look(turn, self.mode)
         self.collections.end_step()
