@@ -1,4 +1,4 @@
-"""Names of files for debugging in a model directory."""
+"""Names of files that the original's chief leaves in a model directory for debugging; nothing here writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["get_debugging_info_file_name", "get_meta_graph_file_name"]
 
 
 def get_debugging_info_file_name(model_dir: str) -> str:
-    """Where the chief says who takes part in a run.
+    """Where the original's chief says who takes part in a run; a run in one process has nobody to list.
 
     >>> get_debugging_info_file_name("/models/ranker")
     '/models/ranker/debugging_info.pb'
@@ -17,7 +17,7 @@ def get_debugging_info_file_name(model_dir: str) -> str:
 
 
 def get_meta_graph_file_name(model_dir: str) -> str:
-    """Where a description of the model goes.
+    """Where the original describes the model; here `<prefix>.meta` of each checkpoint does.
 
     >>> get_meta_graph_file_name("/models/ranker")
     '/models/ranker/meta_graph_for_debugging.pb'
