@@ -283,3 +283,9 @@ def test_without_a_cluster_there_are_no_peers() -> None:
     alone = generate_session_config()
     assert (alone.cluster, alone.task, alone.device_filters) == ({}, {}, ())
     assert not alone.may_talk_to("ps", 0)
+
+
+def test_a_run_without_a_name_keeps_its_servers_in_ps_info(tmp_path: Path, clock: FakeClock) -> None:
+    wanted = request(num_redundant_ps=1, model_dir=str(tmp_path))
+    get_training_cluster(StaticServiceDiscovery({"ps": PS}), wanted, clock=clock)
+    assert (tmp_path / "ps_cluster_dir" / "ps_info").read_text() == ",".join(PS[:2])

@@ -68,6 +68,13 @@ def data_service_variables(role: str, index: int = 0) -> dict[str, str]:
     }
 
 
+def test_it_is_read_from_the_variables_of_the_process_open_mpi_among_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MLP_ROLE", "worker"), ("MLP_WORKER_NUM", "2"), ("OMPI_COMM_WORLD_RANK", "5")):
+        monkeypatch.setenv(name, value)
+    env = MLPEnv()
+    assert (env.available, env.enable_mpi, env.index) == (True, True, 5)
+
+
 def test_the_variables_say_who_is_where() -> None:
     env = MLPEnv(
         {**VARIABLES, "MLP_CPU": "8", "MLP_GPU_TYPE": "'none'", "MLP_FRAMEWORK": '"torch"', "MLP_CUDA_X_NUM": "7"}

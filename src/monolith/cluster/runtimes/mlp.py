@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0
 _PREFIXES = ("MLP_", "MPI_", "OMPI_COMM_WORLD_")
 _WORKER = "WORKER"
 
