@@ -7,7 +7,7 @@ SIGKILL, which came first and whose processes and tasks these use.
 
 from __future__ import annotations
 
-from monolith.testing.attack import damage, failures, file_operations, inputs, signals, steps, texts, threads
+from monolith.testing.attack import damage, failures, file_operations, inputs, lines, signals, steps, texts, threads
 from monolith.testing.attack.attempt import Attack, Attempt, Report, run_attack
 
 __all__ = ["ATTACKS", "Attack", "Attempt", "Report", "run_attack"]
@@ -19,6 +19,13 @@ ATTACKS = (
         must="every example counted once",
         attempts=signals.attempts,
         count=14,
+    ),
+    Attack(
+        name="lines",
+        does="Ctrl-C before every line of `monolith.train` that a step runs",
+        must="every example counted once",
+        attempts=lines.attempts,
+        count=60,
     ),
     Attack(
         name="failures",

@@ -29,10 +29,10 @@ SAVINGS = (
 _LONGEST_RUN_SECONDS = 50.0
 
 
-def make_task(seed: int, task_class: type[CountingTask] = CountingTask) -> CountingTask:
+def make_task(seed: int, task_class: type[CountingTask] = CountingTask, *, num_steps: int = NUM_STEPS) -> CountingTask:
     """A task that reads few, small batches."""
     params = task_class.params()
-    params.set(num_steps=NUM_STEPS, batch_size=32, seed=seed)
+    params.set(num_steps=num_steps, batch_size=32, seed=seed)
     return task_class(params)
 
 
@@ -43,13 +43,12 @@ def train(task: CountingTask, model_dir: Path, saving: SavingConfig, hooks: Sequ
     return state.global_step
 
 
-def found_wrong(model_dir: Path, seed: int, saving: SavingConfig) -> str | None:
+def found_wrong(model_dir: Path, seed: int, saving: SavingConfig, *, num_steps: int = NUM_STEPS) -> str | None:
     """Resumes a run, lets it end, and looks; None if every example was counted once."""
-    task = make_task(seed)
+    task = make_task(seed, num_steps=num_steps)
     step = train(task, model_dir, saving)
-    if step != NUM_STEPS:
-        return f"ended at step {step}, expected {NUM_STEPS}"
-    return "; ".join(task.miscounts()[:3]) or None
+    wrong = [] if step == num_steps else [f"ended at step {step}, expected {num_steps}"]
+    return "; ".join([*wrong, *task.miscounts()[:3]]) or None
 
 
 def found_wrong_anew(model_dir: Path, seed: int, saving: SavingConfig) -> str | None:
