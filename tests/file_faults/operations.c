@@ -40,8 +40,8 @@ long faults_counted(void) { return counted; }
 const char* faults_place(void) { return chosen_place; }
 void faults_record(int descriptor) { record_to = descriptor; }
 
-#define REAL(name)                                  \
-  static __typeof__(&name) real;                    \
+#define REAL(name)               \
+  static __typeof__(&name) real; \
   if (!real) real = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 static int is_watched(const char* path) {
@@ -93,33 +93,33 @@ static void record(char kind, const char* path, int64_t offset, const void* data
   errno = error;
 }
 
-#define OPEN(name, parameters, arguments, at)                                  \
-  int name parameters {                                                        \
-    REAL(name);                                                                \
-    char buffer[PATH_MAX];                                                     \
-    mode_t mode = 0;                                                           \
-    if (flags & O_CREAT) {                                                     \
-      va_list rest;                                                            \
-      va_start(rest, flags);                                                   \
-      mode = va_arg(rest, mode_t);                                             \
-      va_end(rest);                                                            \
-    }                                                                          \
-    const char* full = path_at(at, path, buffer);                              \
-    int decided = fate("open", full);                                          \
-    if (decided == 1) return -1;                                               \
-    int is_new = (flags & O_CREAT) && access(full, F_OK) != 0;                 \
-    int result = real arguments;                                               \
-    if (result >= 0 && is_new) record('c', full, 0, "", 0);                    \
-    if (result >= 0 && (flags & O_TRUNC)) record('t', full, 0, "", 0);         \
-    end(decided);                                                              \
-    return result;                                                             \
+#define OPEN(name, parameters, arguments, at)                          \
+  int name parameters {                                                \
+    REAL(name);                                                        \
+    char buffer[PATH_MAX];                                             \
+    mode_t mode = 0;                                                   \
+    if (flags & O_CREAT) {                                             \
+      va_list rest;                                                    \
+      va_start(rest, flags);                                           \
+      mode = va_arg(rest, mode_t);                                     \
+      va_end(rest);                                                    \
+    }                                                                  \
+    const char* full = path_at(at, path, buffer);                      \
+    int decided = fate("open", full);                                  \
+    if (decided == 1) return -1;                                       \
+    int is_new = (flags & O_CREAT) && access(full, F_OK) != 0;         \
+    int result = real arguments;                                       \
+    if (result >= 0 && is_new) record('c', full, 0, "", 0);            \
+    if (result >= 0 && (flags & O_TRUNC)) record('t', full, 0, "", 0); \
+    end(decided);                                                      \
+    return result;                                                     \
   }
 OPEN(open, (const char* path, int flags, ...), (path, flags, mode), AT_FDCWD)
 OPEN(open64, (const char* path, int flags, ...), (path, flags, mode), AT_FDCWD)
 OPEN(openat, (int at, const char* path, int flags, ...), (at, path, flags, mode), at)
 OPEN(openat64, (int at, const char* path, int flags, ...), (at, path, flags, mode), at)
 
-#define TRANSFER(name, operation, kind, parameters, arguments, place) \
+#define TRANSFER(name, operation, kind, parameters, arguments, place)          \
   ssize_t name parameters {                                                    \
     REAL(name);                                                                \
     char path[PATH_MAX];                                                       \
@@ -134,24 +134,24 @@ OPEN(openat64, (int at, const char* path, int flags, ...), (at, path, flags, mod
   }
 #define HERE lseek(descriptor, 0, SEEK_CUR)
 TRANSFER(write, "write", 'w', (int descriptor, const void* data, size_t size), (descriptor, data, size), HERE)
-TRANSFER(pwrite, "write", 'w', (int descriptor, const void* data, size_t size, off_t at),
-         (descriptor, data, size, at), at)
+TRANSFER(pwrite, "write", 'w', (int descriptor, const void* data, size_t size, off_t at), (descriptor, data, size, at),
+         at)
 TRANSFER(pwrite64, "write", 'w', (int descriptor, const void* data, size_t size, off64_t at),
          (descriptor, data, size, at), at)
 TRANSFER(read, "read", 0, (int descriptor, void* data, size_t size), (descriptor, data, size), 0)
 TRANSFER(pread, "read", 0, (int descriptor, void* data, size_t size, off_t at), (descriptor, data, size, at), at)
 TRANSFER(pread64, "read", 0, (int descriptor, void* data, size_t size, off64_t at), (descriptor, data, size, at), at)
 
-#define SYNC(name)                                                                       \
-  int name(int descriptor) {                                                             \
-    REAL(name);                                                                          \
-    char path[PATH_MAX];                                                                 \
-    if (!folder[0] || !is_watched(path_of(descriptor, path))) return real(descriptor);   \
-    int decided = fate("sync", path);                                                    \
-    if (decided == 1) return -1;                                                         \
-    record('s', path, 0, "", 0);                                                         \
-    end(decided);                                                                        \
-    return 0;                                                                            \
+#define SYNC(name)                                                                     \
+  int name(int descriptor) {                                                           \
+    REAL(name);                                                                        \
+    char path[PATH_MAX];                                                               \
+    if (!folder[0] || !is_watched(path_of(descriptor, path))) return real(descriptor); \
+    int decided = fate("sync", path);                                                  \
+    if (decided == 1) return -1;                                                       \
+    record('s', path, 0, "", 0);                                                       \
+    end(decided);                                                                      \
+    return 0;                                                                          \
   }
 SYNC(fsync)
 SYNC(fdatasync)
@@ -167,19 +167,19 @@ int ftruncate64(int descriptor, off64_t size) {
   return result;
 }
 
-#define NAMES(name, operation, kind, parameters, arguments, full, other)           \
-  int name parameters {                                                            \
-    REAL(name);                                                                    \
-    char first[PATH_MAX], second[PATH_MAX];                                        \
-    (void)first, (void)second;                                                     \
-    const char* path = full;                                                       \
-    const char* target = other;                                                    \
-    int decided = fate(operation, path);                                           \
-    if (decided == 1) return -1;                                                   \
-    int result = real arguments;                                                   \
-    if (result == 0) record(kind, path, 0, target, strlen(target));                \
-    end(decided);                                                                  \
-    return result;                                                                 \
+#define NAMES(name, operation, kind, parameters, arguments, full, other) \
+  int name parameters {                                                  \
+    REAL(name);                                                          \
+    char first[PATH_MAX], second[PATH_MAX];                              \
+    (void)first, (void)second;                                           \
+    const char* path = full;                                             \
+    const char* target = other;                                          \
+    int decided = fate(operation, path);                                 \
+    if (decided == 1) return -1;                                         \
+    int result = real arguments;                                         \
+    if (result == 0) record(kind, path, 0, target, strlen(target));      \
+    end(decided);                                                        \
+    return result;                                                       \
   }
 NAMES(rename, "rename", 'r', (const char* from, const char* to), (from, to), from, to)
 NAMES(renameat, "rename", 'r', (int a, const char* from, int b, const char* to), (a, from, b, to),
