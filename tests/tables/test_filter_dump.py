@@ -65,6 +65,8 @@ def test_a_small_filter_has_the_sizes_of_the_published_example() -> None:
 def test_the_default_is_the_default_of_the_original() -> None:
     dump = FilterDump.empty()
     assert (dump.split_num, dump.splits[0].total_size) == (7, 60_000_000)
+    assert (dump.head, dump.head_increment, dump.failure_count) == (0, 0, 0)
+    assert {(split.failure_count, split.num_elements) for split in dump.splits} == {(0, 0)}
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
