@@ -45,11 +45,12 @@ UniqueIds Unique(IdSpan ids) {
 }
 
 std::vector<int64_t> RowIds(IdSpan row_splits) {
-  CheckRowSplits(row_splits, "");
-  CheckCount(static_cast<uint64_t>(row_splits.back()));
-  std::vector<int64_t> rows(static_cast<size_t>(row_splits.back()));
-  for (size_t row = 0; row + 1 < row_splits.size(); ++row) {
-    std::fill(rows.begin() + row_splits[row], rows.begin() + row_splits[row + 1], static_cast<int64_t>(row));
+  const std::vector<int64_t> own(row_splits.begin(), row_splits.end());  // their owner may be writing there
+  CheckRowSplits(own, "");
+  CheckCount(static_cast<uint64_t>(own.back()));
+  std::vector<int64_t> rows(static_cast<size_t>(own.back()));
+  for (size_t row = 0; row + 1 < own.size(); ++row) {
+    std::fill(rows.begin() + own[row], rows.begin() + own[row + 1], static_cast<int64_t>(row));
   }
   return rows;
 }

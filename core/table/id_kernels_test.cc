@@ -88,6 +88,15 @@ TEST(RowIdsTest, RefusesWhatAreNoRowSplits) {
   EXPECT_NE(Refusal([] { RowIds(Ids{0, kMax}); }), "");
 }
 
+TEST(RowIdsTest, SplitsThatChangeMeanwhileGiveTheRowsOfWhatWasRead) {
+  std::span<int64_t> splits;
+  FirstTouch memory(1, [&] { std::fill_n(splits.begin() + 1, splits.size() / 2, int64_t{1} << 40); });
+  splits = memory.As<int64_t>();
+  memory.Arm();
+  EXPECT_TRUE(RowIds(splits).empty());
+  EXPECT_TRUE(memory.was_touched());
+}
+
 TEST(GroupByIndexTest, IndicesThatChangeMeanwhileGroupAsTheyWereRead) {
   std::span<int64_t> indices;
   FirstTouch memory(1, [&] { std::fill_n(indices.begin(), indices.size() / 2, int64_t{1} << 40); });

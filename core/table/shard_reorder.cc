@@ -158,15 +158,19 @@ UniqueKeys UniqueWithOffsets(IdSpan keys, IdSpan row_splits, IdSpan dims) {
 
 void FillByOffsets(IdSpan positions, IdSpan position_splits, std::span<const float> values, IdSpan offsets,
                    IdSpan offset_splits, IdSpan dims, std::span<float> buffer) {
-  CheckFill(positions, position_splits, values.size(), offsets, offset_splits, dims, buffer.size());
+  // Their owners may be writing to them: what was checked is what is followed.
+  const auto own = [](IdSpan span) { return std::vector<int64_t>(span.begin(), span.end()); };
+  const std::vector<int64_t> keys = own(positions), key_splits = own(position_splits), places = own(offsets),
+                             place_splits = own(offset_splits), widths = own(dims);
+  CheckFill(keys, key_splits, values.size(), places, place_splits, widths, buffer.size());
   const float* value = values.data();
-  for (size_t row = 0; row < dims.size(); ++row) {
-    const auto dim = static_cast<size_t>(dims[row]);
-    for (const int64_t key : RowOf(positions, position_splits, row)) {
-      for (const int64_t offset : RowOf(offsets, offset_splits, static_cast<size_t>(key))) {
-        std::memcpy(buffer.data() + offset, value, dim * sizeof(float));
+  for (size_t row = 0; row < widths.size(); ++row) {
+    const auto width = static_cast<size_t>(widths[row]);
+    for (const int64_t key : RowOf(keys, key_splits, row)) {
+      for (const int64_t place : RowOf(places, place_splits, static_cast<size_t>(key))) {
+        std::memcpy(buffer.data() + place, value, width * sizeof(float));
       }
-      value += dim;
+      value += width;
     }
   }
 }

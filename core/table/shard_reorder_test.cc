@@ -2,13 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "table/first_touch_for_test.h"
 
 namespace monolith {
 namespace {
@@ -117,6 +120,17 @@ TEST(UniqueWithOffsetsTest, EveryOccurrenceGetsItsOffset) {
   EXPECT_EQ(unique.offset_splits, (Ids{0, 2, 3, 4}));
   EXPECT_EQ(unique.num_floats, 9);
   EXPECT_EQ(Refusal([] { UniqueWithOffsets(Ids{7}, Ids{0, 1}, Ids{2, 3}); }), "RaggedKey should have 2 but got 1");
+}
+
+TEST(FillByOffsetsTest, OffsetsThatChangeMeanwhileAreFollowedAsTheyWereRead) {
+  std::span<int64_t> offsets;
+  FirstTouch memory(1, [&] { std::fill_n(offsets.begin(), offsets.size() / 2, int64_t{1} << 40); });
+  offsets = memory.As<int64_t>();
+  memory.Arm();
+  Floats buffer(1);
+  FillByOffsets(Ids{0}, Ids{0, 1}, Floats{7}, offsets, Ids{0, static_cast<int64_t>(offsets.size())}, Ids{1}, buffer);
+  EXPECT_TRUE(memory.was_touched());
+  EXPECT_EQ(buffer, Floats{7});
 }
 
 TEST(FillByOffsetsTest, ValuesReachAllOccurrencesOfTheirKey) {

@@ -85,9 +85,7 @@ def test_partitions_move_between_readers_without_loss_or_doubles(own_cluster: Ka
     wait_until(lambda: len(first.seen) + len(second.seen) >= written)
     time.sleep(0.2)
     own_cluster.kill()
-    begin = time.monotonic()
     second.stop()  # there is nobody left to leave the group with
-    assert time.monotonic() - begin < 10
     assert sorted(first.seen + second.seen) == list(range(written))
     merged = KafkaPosition.from_bytes(merge_positions([first.position, second.position]))
     assert sum(merged.next.values()) == written

@@ -158,7 +158,7 @@ def test_when_the_end_time_comes_reading_ends(cluster: KafkaCluster) -> None:
     stop = datetime.now(UTC) + timedelta(seconds=0.6)
     begin = time.monotonic()
     assert len(rest_of(KafkaDataset("soon", cluster.brokers, stop=stop, config=plain()).read())) == 8
-    assert 0.3 < time.monotonic() - begin < 10
+    assert time.monotonic() - begin > 0.3
 
 
 def test_a_quiet_stream_ends_after_its_idle_time(cluster: KafkaCluster) -> None:
@@ -166,7 +166,7 @@ def test_a_quiet_stream_ends_after_its_idle_time(cluster: KafkaCluster) -> None:
     dataset = KafkaDataset("quiet", cluster.brokers, config=plain(idle_seconds=0.4))
     begin = time.monotonic()
     assert len(rest_of(dataset.read())) == 8
-    assert 0.4 < time.monotonic() - begin < 10
+    assert time.monotonic() - begin > 0.4
 
 
 @pytest.mark.parametrize("order", ORDERS)
