@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 
 from monolith import _core
-from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from monolith.errors import (
+    AlreadyExistsError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from monolith.tables.filter_dump import FilterDump, read_filter_dump, write_filter_dump
 
 
@@ -177,6 +183,13 @@ def test_a_set_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         read_filter_dump(tmp_path / "f")
 
 
+def test_a_dump_does_not_mix_with_an_earlier_one_of_another_number_of_splits(tmp_path: Path) -> None:
+    files = write_filter_dump(tmp_path / "f", counted())
+    with pytest.raises(AlreadyExistsError, match=r"f-00000-of-00005: belongs to an earlier dump of 00005 shards"):
+        write_filter_dump(tmp_path / "f", counted(split_num=6))
+    assert sorted(tmp_path.iterdir()) == files
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "f-00004-of-00005").mkdir()
     with pytest.raises(Exception, match="f-00004-of-00005"):
@@ -192,6 +205,7 @@ def test_a_filter_that_cannot_be_is_refused(capacity: int, split_num: int) -> No
 
 def test_the_smallest_and_the_largest_filter_can_be() -> None:
     assert FilterDump.empty(1, 5).splits[0].total_size == FilterDump.empty(300, 5).splits[0].total_size == 90
+    assert FilterDump.empty(1, 8).splits[0].total_size == 50  # a seventh of 300 is 42, and a fifth more than that
     assert len(FilterDump.empty(300, 1000).splits) == 1000
 
 
