@@ -97,3 +97,13 @@ def test_an_update_of_one_table_of_many_looks_at_that_one_only(*, pooled: bool) 
                 table.apply_gradients(ids, torch.ones(10, table.dim), time=1)
         assert torch.equal(group[names[number]].lookup(ids), alone.lookup(ids))
     assert [len(group[name]) for name in names] == [10 * (number in (0, 17, 39)) for number in range(40)]
+
+
+def test_a_small_table_takes_less_than_200_kb() -> None:
+    configs = {f"table{number:03}": TableConfig([Segment(4)]) for number in range(200)}
+    TableGroup(dict(list(configs.items())[:2]))["table000"].apply_gradients(torch.arange(10), torch.ones(10, 4), time=1)
+    before = resident_bytes()
+    group = TableGroup(configs)
+    for name in configs:
+        group[name].apply_gradients(torch.arange(10), torch.ones(10, 4), time=1)
+    assert resident_bytes() - before < 200_000 * len(configs)
