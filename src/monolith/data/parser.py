@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _LINE_ID_FORMS = ("int", "float", "ints", "text")
 
+MAX_PARSED_BYTES = 1 << 27
+"""What one ``ExampleBatch`` may become in a batch unless told otherwise."""
+
 
 class Parser:
     """Parses samples of one format into batches of the same columns. Thread-safe, and runs on all threads of the core.
@@ -58,7 +61,7 @@ class Parser:
         columns: Sequence[Column],
         *,
         bad: BadRecords | None = None,
-        max_parsed_bytes: int = 1 << 27,
+        max_parsed_bytes: int = MAX_PARSED_BYTES,
         source_key: str | None = None,
     ) -> None:
         self.sample = SampleFormat.of(sample)
