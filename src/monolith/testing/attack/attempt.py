@@ -15,7 +15,7 @@ from monolith.testing.crash.child import Child
 __all__ = ["Attack", "Attempt", "Attempts", "Report", "run_attack"]
 
 _MOST_PROBLEMS_SHOWN = 20
-_LONGEST_PROBLEM = 500
+_LONGEST_PROBLEM = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,10 @@ class Report:
         self.attempts += 1
         self.outcomes[attempt.outcome] += 1
         if attempt.problem is not None and len(self.problems) < _MOST_PROBLEMS_SHOWN:
-            self.problems.append(f"{attempt.what}: {attempt.problem}"[:_LONGEST_PROBLEM])
+            problem = attempt.problem
+            if len(problem) > _LONGEST_PROBLEM:  # the end of a traceback says most
+                problem = f"{problem[: _LONGEST_PROBLEM // 4]} ... {problem[-_LONGEST_PROBLEM:]}"
+            self.problems.append(f"{attempt.what}: {problem}")
 
     def as_json(self) -> dict[str, Any]:
         """As plain values."""
