@@ -13,6 +13,7 @@ from monolith import _core
 from monolith.data.compression import Compression, new_compressor
 from monolith.data.framing import Framing
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.files import refuse_special_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,6 +122,7 @@ class RecordWriter:
     def _open(self) -> Any:
         if "://" in self.path:
             return fsspec.open(self.path, "wb").open()
+        refuse_special_file(self.path)
         self._temporary = Path(f"{self.path}.tmp-{secrets.token_hex(4)}")
         try:
             return self._temporary.open("wb")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
 from monolith.files.named_errors import named_errors
-from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, remove_folder
+from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, refuse_special_file, remove_folder
 
 __all__ = [
     "CopyFile",
@@ -22,5 +22,6 @@ __all__ = [
     "isabs",
     "join",
     "named_errors",
+    "refuse_special_file",
     "remove_folder",
 ]

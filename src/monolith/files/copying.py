@@ -12,6 +12,7 @@ import fsspec
 
 from monolith.clock import SystemClock
 from monolith.errors import AlreadyExistsError, FileUnavailableError, NotFoundError
+from monolith.files.paths import refuse_special_file
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -45,11 +46,13 @@ def CopyFile(  # noqa: N802 - the name, and the order, that users know
         clock: Measures the wait.
 
     Raises:
+        InvalidArgumentError: There is a device, a pipe or a socket at `dst`.
         NotFoundError: There is no source.
         AlreadyExistsError: There is a file at `dst`, which was not to be replaced.
         FileUnavailableError: No attempt succeeded; its cause is the error of the last one.
     """
     _require_positive("max_retries", max_retries)
+    refuse_special_file(dst)
     if not overwrite and _exists(dst):
         raise AlreadyExistsError(f"CopyFile: {dst} is there and was not to be replaced by {src}")
     clock = clock or SystemClock()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import fsspec
 
-__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join", "remove_folder"]
+from monolith.errors import InvalidArgumentError
+
+__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join", "refuse_special_file", "remove_folder"]
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//?|$)")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
@@ -40,6 +43,17 @@ def is_name(text: str) -> bool:
     [True, False, False, False, False]
     """
     return text not in {"", ".", ".."} and not any(character in text for character in "/\\\0")
+
+
+def refuse_special_file(path: str) -> None:
+    """Lets nobody put a file in the place of something that is no file: root would lose ``/dev/null``.
+
+    Raises:
+        InvalidArgumentError: it is a device, a pipe or a socket of this machine.
+    """
+    local = Path(path)
+    if "://" not in path and local.exists() and not (local.is_file() or local.is_dir()):
+        raise InvalidArgumentError(f"file '{path}': it is a device, a pipe or a socket; give another name")
 
 
 def basename(path: str) -> str:

@@ -12,6 +12,7 @@ from monolith.data.conversions import example_batch_of, instance_of_example
 from monolith.data.record_writer import RecordWriter
 from monolith.data.tf_conversions import tf_example_of_example
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
+from monolith.files import refuse_special_file
 
 if TYPE_CHECKING:
     import argparse
@@ -82,9 +83,7 @@ def check_output(args: argparse.Namespace) -> None:
     path = Path(args.out)
     if path.is_dir() or args.out.endswith("/"):
         raise InvalidArgumentError(f"file '{args.out}': it is a folder; give a file in it")
-    if path.exists() and not path.is_file():
-        # A file takes the place of what has its name: root would lose /dev/null.
-        raise InvalidArgumentError(f"file '{args.out}': it is a device, a pipe or a socket; give another name")
+    refuse_special_file(args.out)
     if not args.force and path.exists():
         raise AlreadyExistsError(f"file '{args.out}': it exists; --force writes over it")
     if not path.absolute().parent.is_dir():

@@ -88,10 +88,11 @@ def _train(tell: Tell, hit: _Hit, model_dir: Path, data: int, saving: SavingConf
     hooks = [_TellStart(tell), *([stop] if hit.listens else [])]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it otherwise
     try:
-        step = train(make_task(data), model_dir, saving, hooks)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            step = train(make_task(data), model_dir, saving, hooks)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # a second one may come while the first is on its way here, and none after that
         return {"interrupted": True}
     return {"stopped_at": step if stop.received is not None and step else None}
 
