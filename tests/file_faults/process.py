@@ -97,6 +97,11 @@ def fail_saves(operations: Operations, scenario: Scenario, folder: Path, error: 
                 saved = True
             except (OpError, KeyboardInterrupt) as failure:
                 raised = repr(failure)
+            except RuntimeError as failure:
+                # Python's conditions say that they hold no lock when an interrupt hits them as they give it back.
+                if not isinstance(failure.__context__, KeyboardInterrupt):
+                    raise
+                raised = repr(failure)
             except OSError as failure:
                 problems.append(f"{number} {operations.failed_at}: an error without a name: {failure!r}")
         place = operations.failed_at

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import argparse
 
 EXTRAS = {
+    "audit": ("pip-audit",),
     "bench": ("fbgemm-gpu-cpu",),
     "control": ("grpcio", "protobuf"),
     "kafka": ("confluent-kafka",),

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,12 @@ def test_another_user_of_the_machine_is_refused(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_address_that_cannot_be_written_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sockets").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "sockets"))
     (tmp_path / "model").write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="model"), training(str(tmp_path / "model")):
-        pytest.fail("nobody could find the server")
-    assert list((tmp_path / "sockets").iterdir()) == []
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # a path that is short enough for a socket
+        monkeypatch.setattr("tempfile.tempdir", sockets)
+        with pytest.raises(OSError, match="model"), training(str(tmp_path / "model")):
+            pytest.fail("nobody could find the server")
+        assert list(Path(sockets).iterdir()) == []
 
 
 def test_a_path_that_is_too_long_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
