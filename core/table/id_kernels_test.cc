@@ -90,7 +90,7 @@ TEST(RowIdsTest, RefusesWhatAreNoRowSplits) {
 
 TEST(RowIdsTest, SplitsThatChangeMeanwhileGiveTheRowsOfWhatWasRead) {
   std::span<int64_t> splits;
-  FirstTouch memory(1, [&] { std::fill_n(splits.begin() + 1, splits.size() / 2, int64_t{1} << 40); });
+  FirstTouch memory(1, [&] { std::fill_n(splits.begin() + 1, splits.size() / 2 - 1, int64_t{1} << 40); });
   splits = memory.As<int64_t>();
   memory.Arm();
   EXPECT_TRUE(RowIds(splits).empty());
