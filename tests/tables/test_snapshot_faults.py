@@ -17,6 +17,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from monolith import _core
 from monolith.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -201,3 +202,24 @@ def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:
     save(group.store, f"file://{tmp_path}/here")
     restore(restored.store, tmp_path / "here")
     assert group_state(restored) == group_state(group)
+
+
+def test_names_of_files_are_durable_before_the_manifest_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str]] = []
+
+    def record(name: str) -> None:
+        call = getattr(_core, name)
+
+        def recorded(path: str, *content: bytes) -> None:
+            calls.append((name, path))
+            call(path, *content)
+
+        monkeypatch.setattr(_core, name, recorded)
+
+    record("sync_directory")
+    record("commit_file")
+    save(trained_group(100).store, tmp_path)
+    manifest = calls.index(("commit_file", str(tmp_path / MANIFEST_NAME)))
+    assert ("sync_directory", str(tmp_path)) in calls[:manifest]
