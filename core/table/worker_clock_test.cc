@@ -137,7 +137,7 @@ TEST(WorkerClocksTest, AResumeReplacesStampsAndEndsIncarnations) {
   const int64_t first = clocks.Join(3).incarnation, other = clocks.Join(6).incarnation;
   Apply(&clocks, PushOf(first, 5, -1));
   Apply(&clocks, PushOf(other, 5, -1, 6));
-  const std::vector<BatchStamp> saved = {{9, 1, "", 0}, {3, 2, "saved", 50}};
+  const std::vector<BatchStamp> saved = {{9, 0, "", 0}, {3, 2, "saved", 50}};  // 0 is the number of a first batch
   clocks.Resume(saved);
   EXPECT_EQ(clocks.Stamps(), (std::vector<BatchStamp>{saved[1], saved[0]}));
   EXPECT_EQ(clocks.LastApplied(6), kNothingApplied);

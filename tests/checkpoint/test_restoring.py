@@ -19,6 +19,7 @@ from monolith.checkpoint import (
     calc_feed_dict,
     generate_alias_map,
 )
+from monolith.checkpoint.inspection import reshard
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.tables import BatchStamp
 
@@ -364,3 +365,15 @@ def test_a_dense_only_checkpoint_leaves_the_tables_as_they_are(tmp_path: Path) -
     assert contents(run)["weights"] == dense
     assert contents(run)["rows"] == rows
     assert run.state.global_step == 3
+
+
+def test_a_dense_only_checkpoint_is_copied_to_a_folder_that_is_made_for_it(tmp_path: Path) -> None:
+    run = Run()
+    run.steps(3)
+    with Saver(tmp_path / "dense_only", dense_only=True) as saver:
+        path = saver.save(run.state, background=False).path
+    dense = contents(run)["weights"]
+    reshard(path, tmp_path / "new" / "copy", num_files=2)
+    run.steps(1)
+    Saver(tmp_path / "new" / "copy").restore(run.state)
+    assert contents(run)["weights"] == dense

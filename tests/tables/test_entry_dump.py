@@ -432,6 +432,7 @@ def test_damaged_group_files_are_refused_with_the_known_texts(tmp_path: Path) ->
     for damaged, text in [
         (content[:-1], "Read table metadata failed!"),
         (reference.framed(b"\x0a\x7fshort"), "Parse table metadata failed!"),
+        (reference.framed(b"\x0a\x06short"), "Parse table metadata failed!"),
         (reference.framed(reference.metadata("unknown", 10**6)), "Parse entry failed!"),
         (reference.framed(reference.metadata("item", 1)), "more entries than the metadata announces"),
     ]:

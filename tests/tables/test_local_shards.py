@@ -100,6 +100,14 @@ def test_a_plan_is_that_of_one_store(num_shards: int) -> None:
         assert getattr(ours, name).dtype == getattr(whole, name).dtype
 
 
+def test_a_plan_of_another_store_is_refused() -> None:
+    one, other = shards(2), shards(2)
+    with pytest.raises(InvalidArgumentError, match=r"plan must come from this store's plan\(\), got ShardPlan"):
+        one.read(plan_of(other, [1], [2], 0), step=0)
+    with pytest.raises(InvalidArgumentError, match="got LocalPlan"):
+        one.read(plan_of(LocalStore(TABLES), [1], [2], 0), step=0)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_gradient_that_one_shard_refuses_changes_no_shard(number: int, bad: float) -> None:
