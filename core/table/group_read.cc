@@ -158,9 +158,11 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
   });
 }
 
-int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std::span<const int64_t> row_splits,
+int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std::span<const int64_t> given_splits,
                             Pooling pooling, int64_t first_n, std::span<float> values, int64_t step) const {
   const Table& table = this->table(table_number);
+  // What is checked is what is used, whatever the caller's other threads write there meanwhile.
+  const std::vector<int64_t> row_splits(given_splits.begin(), given_splits.end());
   CheckSplits("row_splits", row_splits, ids.size());
   if (pooling == Pooling::kFirstN && first_n < 1) throw Error(Code::kInvalidArgument, "first_n must be >= 1");
   const int64_t bags = static_cast<int64_t>(row_splits.size()) - 1;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +254,27 @@ def test_an_answer_that_breaks_off_is_a_connection_error() -> None:
         with pytest.raises(ConnectionError, match="broken answer to GET"):
             Client("127.0.0.1", server.getsockname()[1]).lookup("job")
         thread.join()
+
+
+def test_an_answer_without_end_is_not_taken_in() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        sent: list[int] = []
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer, suppress(OSError):  # the client hangs up
+                peer.recv(4096)
+                peer.sendall(b"HTTP/1.1 200 OK\r\n\r\n[")
+                for _ in range(64):
+                    peer.sendall(b" " * (1 << 20))
+                    sent.append(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ConnectionError, match=r"the answer to GET .* is larger than 16777216 bytes"):
+            Client("127.0.0.1", server.getsockname()[1]).lookup("job")
+        thread.join()
+        assert len(sent) < 64
 
 
 @pytest.mark.parametrize("client_class", [Client, StockClient])

@@ -177,6 +177,15 @@ def test_a_job_path_that_was_removed_is_made_again(make: Make, operator: Any, pa
     assert discovery.query("ps") == {0: "10.0.0.1:1001"}
 
 
+def test_nothing_is_due_of_a_node_that_was_given_up(make: Make) -> None:
+    """What stayed due would keep the thread of the chores busy for ever."""
+    discovery = make()
+    discovery.register("ps", 0, "10.0.0.1:1001")
+    assert discovery._upkeep._due
+    discovery.deregister("ps", 0, "10.0.0.1:1001")
+    assert not discovery._upkeep._due
+
+
 def test_registering_without_a_server_fails_after_the_tries(make: Make, zookeeper: ZooKeeperServer) -> None:
     discovery = make(max_tries=2, delay=0.05)
     zookeeper.kill()
@@ -195,9 +204,11 @@ def test_a_connection_that_goes_while_a_node_is_compared_is_a_failed_try(
 ) -> None:
     discovery = make(max_tries=2, delay=0.01)
     operator.create(path, b"10.0.0.9:9", makepath=True)
-    monkeypatch.setattr(MonolithKazooClient, "client_id", None)
-    with pytest.raises(UnavailableError, match="no session at the moment"):
+    tries: list[None] = []
+    monkeypatch.setattr(MonolithKazooClient, "client_id", property(lambda _: tries.append(None)))
+    with pytest.raises(UnavailableError, match="tried 2 times.*no session at the moment"):
         discovery.register("ps", 0, "10.0.0.1:1001")
+    assert len(tries) == 2
     monkeypatch.undo()
     discovery.register("ps", 0, "10.0.0.1:1001")
     assert discovery.query("ps") == {0: "10.0.0.1:1001"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from monolith.cluster import text_files
 from monolith.files import join
@@ -19,7 +19,8 @@ __all__ = ["ReqTimeControlDumpHook", "newest_request_time"]
 
 _log = logging.getLogger(__name__)
 
-REQUEST_TIME = "req_time"
+REQUEST_TIME: Final = "req_time"
+"""The column with the Unix seconds of the request that an example comes from, and the collection of a step's."""
 LIMIT_FILE = "limit_req_time"
 _UNKNOWN = -1
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
+from monolith.hooks.request_time import REQUEST_TIME
 from monolith.tables.event_times import bound_times
 from monolith.tensors import Ragged
 
@@ -21,8 +22,6 @@ __all__ = ["REQUEST_TIME", "BatchClock", "time_of"]
 
 _log = logging.getLogger(__name__)
 
-REQUEST_TIME: Final = "req_time"
-"""The column with the Unix seconds of the request that an example comes from."""
 _TIME_END = 2**32
 
 

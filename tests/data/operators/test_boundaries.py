@@ -240,3 +240,10 @@ def test_a_share_has_its_begin_and_not_its_end() -> None:
     drawn = float(uniform_draws(row_keys(batch, everything.keys, everything), seed=0, owner=everything)[1, 0])
     assert InShare(begin=drawn).holds(batch)[1]
     assert not InShare(end=drawn).holds(batch)[1]
+
+
+def test_numbers_that_differ_in_the_last_bit_are_keys_of_their_own_and_both_zeros_are_one() -> None:
+    numbers = torch.tensor([0.0, -0.0, 5e-324, 1e-300, 2e-300], dtype=torch.float64)
+    zero, minus_zero, *others = row_keys(Batch({"x": numbers}, num_rows=5), ("x",), None).tolist()
+    assert zero == minus_zero
+    assert len({zero, *others}) == 4

@@ -169,6 +169,14 @@ def test_actions_decide_what_is_positive_and_what_enters() -> None:
     assert {tuple(row["actions"]) for row in negatives} == {(99,)}
 
 
+@pytest.mark.parametrize("name", ["actions", "action_priority"])
+def test_actions_are_different_numbers_of_32_bits(name: str) -> None:
+    with pytest.raises(ValueError, match=f"Positives: {name} must be whole numbers of 32 bits"):
+        Positives(**{name: (1 << 31,)})
+    with pytest.raises(ValueError, match=f"Positives: {name} must differ"):
+        Positives(**{name: (1, 1)})
+
+
 def test_a_share_of_the_negatives_enters() -> None:
     batch = clicks(4000, num_items=100_000)
     operator = gen(

@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 SOCKET_PATH = "/opt/tmp/sock/consul.sock"
 DEFAULT_PORT = 2280
+_LARGEST_ANSWER = 16 << 20
+"""Bytes: some hundred thousand instances of a service; what is larger is not an agent's."""
 AGENT_TIMEOUT_SECONDS = 15.0
 FIRST_LOOKUP_TIMEOUT_SECONDS = 30.0
 """A name that was never looked up may have to be fetched by the agent, which takes longer than refreshing it."""
@@ -235,7 +237,15 @@ class Client:
         try:
             connection.request(method, path, body, self._headers())
             response = connection.getresponse()
-            return Answer(response.status, response.read())
+            found = response.read(_LARGEST_ANSWER + 1)
+            if len(found) > _LARGEST_ANSWER:
+                raise ConnectionError(
+                    f"consul agent {target}: the answer to {method} {path} is larger than {_LARGEST_ANSWER} bytes; is"
+                    " it a Consul agent?"
+                )
+            if response.length:  # a read of so many bytes says nothing of those that did not come
+                raise http.client.IncompleteRead(found, response.length)
+            return Answer(response.status, found)
         except http.client.HTTPException as err:  # a connection that broke inside an answer
             raise ConnectionError(f"consul agent {target}: broken answer to {method} {path}: {err!r}") from err
         finally:
