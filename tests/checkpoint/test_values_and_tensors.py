@@ -197,8 +197,9 @@ def test_manifests_come_back_and_any_change_is_noticed(tmp_path: Path) -> None:
         changed = text[:offset] + bytes([text[offset] ^ 2]) + text[offset + 1 :]
         with pytest.raises(DataLossError, match=r"^m: "):
             Manifest.from_bytes(changed, origin="m")
+    half: Any = "half"
     with pytest.raises(DataLossError, match="kind is 'half'"):
-        Manifest.from_bytes(replace(manifest, **{"kind": "half"}).to_bytes(), origin="m")
+        Manifest.from_bytes(replace(manifest, kind=half).to_bytes(), origin="m")
     with pytest.raises(DataLossError, match="version 3, this build reads versions up to 2"):
         Manifest.from_bytes(text.replace(b'"version": 2', b'"version": 3'), origin="m")
     with pytest.raises(DataLossError, match="not in canonical form"):
