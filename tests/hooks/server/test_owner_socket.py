@@ -86,3 +86,12 @@ def test_what_is_for_a_host_needs_one(tmp_path: Path, options: dict[str, object]
         options = {"credentials": ServerCredentials(tls_certificate="server.pem", tls_key="server.key")}
     with training(str(tmp_path)) as run, pytest.raises(ValueError, match="are for a host, got none; give host="):
         ServerHook(str(tmp_path), BarrierOp(1), run.saver, **options)  # type: ignore[arg-type]  # of two kinds
+
+
+def test_a_folder_that_somebody_cleaned_away_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
+        monkeypatch.setattr("tempfile.tempdir", sockets)
+        owned = OwnerSocket()
+        owned.remove()
+        owned.remove()
+        assert list(Path(sockets).iterdir()) == []
