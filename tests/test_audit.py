@@ -109,4 +109,4 @@ def test_without_pip_audit_it_says_how_to_get_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", nobody + "runpy.run_path(sys.argv[0], run_name='__main__')", str(SCRIPT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert "pip install -c constraints.txt 'monolith[audit]'" in done.stderr
+    assert "pip install -c constraints.txt 'monolith-torch[audit]'" in done.stderr

@@ -202,7 +202,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", no_grpc)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith\[primus\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[primus\]'"):
         maybe_finish_application()
 
 

@@ -133,5 +133,5 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(builtins, "__import__", no_kazoo)
     monkeypatch.delitem(sys.modules, "monolith.cluster.discovery.zookeeper_client")
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith\[zookeeper\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[zookeeper\]'"):
         importlib.import_module("monolith.cluster.discovery.zookeeper_client")

@@ -141,5 +141,5 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
     monkeypatch.setattr(importlib, "import_module", missing)
     for make in (PrometheusCollector, MetricsEndpoint):
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith\[prometheus\]'"):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[prometheus\]'"):
             make()

@@ -394,9 +394,9 @@ class TestController:
         for _ in range(2):
             assert trainer_config_of(RunnerConfig()).control is None
         assert caplog.text.count("no controller is served") == 1
-        assert "pip install 'monolith[control]'" in caplog.text
+        assert "pip install 'monolith-torch[control]'" in caplog.text
 
     def test_one_that_is_asked_for_needs_grpc(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("monolith.train.compat.conversions.find_spec", lambda _: None)
-        with pytest.raises(ValueError, match="option serve_controller=True needs grpcio, which is not installed"):
+        with pytest.raises(ValueError, match="option serve_controller=True needs grpcio; run: pip install"):
             trainer_config_of(RunnerConfig(serve_controller=True))

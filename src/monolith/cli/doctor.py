@@ -19,6 +19,9 @@ from monolith._version import __version__
 if TYPE_CHECKING:
     import argparse
 
+DISTRIBUTION = "monolith-torch"
+"""What is installed; `monolith` is what it is imported as, and on the package index somebody else's program."""
+
 EXTRAS = {
     "audit": ("pip-audit",),
     "bench": ("fbgemm-gpu-cpu",),
@@ -62,7 +65,7 @@ class Extra:
     missing: list[str]
     """Distributions that are not installed; empty when the extra works."""
     install: str
-    """The command that installs it, run in the project's folder."""
+    """The command that installs it; what is installed already stays as it is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +147,7 @@ def _describe_extra(extra: Extra) -> str:
 
 def _examine_extra(name: str, distributions: tuple[str, ...]) -> Extra:
     missing = [distribution for distribution in distributions if not _is_installed(distribution)]
-    return Extra(name=name, missing=missing, install=f'python -m pip install -c constraints.txt ".[{name}]"')
+    return Extra(name=name, missing=missing, install=f"pip install '{DISTRIBUTION}[{name}]'")
 
 
 def _is_installed(distribution: str) -> bool:

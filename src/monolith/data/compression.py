@@ -279,5 +279,5 @@ def _zstandard() -> Any:
     try:
         import zstandard  # noqa: PLC0415 - an optional dependency, needed for this compression only
     except ImportError as error:
-        raise UnimplementedError("zstd needs the zstandard package; install monolith[zstd]") from error
+        raise UnimplementedError("zstd needs the zstandard package; run: pip install 'monolith-torch[zstd]'") from error
     return zstandard

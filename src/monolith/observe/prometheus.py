@@ -1,7 +1,7 @@
 """Metrics on Prometheus: a collector for any registry, and an endpoint to scrape.
 
 Names lose their dots: ``monolith.training.run_steps.all`` is ``monolith_training_run_steps_all_total``. Counters end in
-``_total``, timers are histograms, stores are gauges; tags are labels. Needs ``monolith[prometheus]``.
+``_total``, timers are histograms, stores are gauges; tags are labels. Needs ``monolith-torch[prometheus]``.
 """
 
 from __future__ import annotations
@@ -130,4 +130,4 @@ def _import_prometheus_client() -> Any:
         return importlib.import_module("prometheus_client")
     except ModuleNotFoundError as error:
         message = "metrics on Prometheus need prometheus_client, which is not installed; run: "
-        raise ModuleNotFoundError(message + "pip install 'monolith[prometheus]'", name=error.name) from error
+        raise ModuleNotFoundError(message + "pip install 'monolith-torch[prometheus]'", name=error.name) from error

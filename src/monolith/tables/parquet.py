@@ -63,7 +63,7 @@ def _import_pyarrow() -> tuple[Any, Any]:
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
-        message = "export_parquet needs pyarrow, which is not installed; run: pip install 'monolith[parquet]'"
+        message = "export_parquet needs pyarrow, which is not installed; run: pip install 'monolith-torch[parquet]'"
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

@@ -240,5 +240,5 @@ def test_an_interrupted_reading_does_not_go_on_with_a_hole(
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(UnimplementedError, match=r"pip install 'monolith\[kafka\]'"):
+    with pytest.raises(UnimplementedError, match=r"pip install 'monolith-torch\[kafka\]'"):
         KafkaDataset("clicks", "localhost:1").read()

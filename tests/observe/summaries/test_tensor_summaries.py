@@ -251,7 +251,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
     monkeypatch.setattr(importlib, "import_module", missing)
     for call in (lambda: nas_data([1.0]), lambda: SummaryWriter(tmp_path), create_summary_metadata):
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith\[tensorboard\]'"):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[tensorboard\]'"):
             call()
 
 

@@ -34,7 +34,7 @@ def pyarrow() -> Any:
         import pyarrow as pa  # noqa: PLC0415 - an extra
         import pyarrow.parquet  # noqa: PLC0415 - becomes an attribute of the package
     except ModuleNotFoundError as error:
-        raise UnimplementedError("Parquet files need pyarrow; install monolith[parquet]") from error
+        raise UnimplementedError("Parquet files need pyarrow; run: pip install 'monolith-torch[parquet]'") from error
     return pa
 
 

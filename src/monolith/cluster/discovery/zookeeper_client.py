@@ -13,7 +13,7 @@ try:
     from kazoo.client import KazooClient
 except ModuleNotFoundError as err:
     raise ModuleNotFoundError(
-        "discovery through ZooKeeper needs kazoo, which is not installed; run: pip install 'monolith[zookeeper]'",
+        "discovery through ZooKeeper needs kazoo, which is not installed; run: pip install 'monolith-torch[zookeeper]'",
         name=err.name,
     ) from err
 

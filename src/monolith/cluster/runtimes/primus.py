@@ -96,7 +96,7 @@ class _Master:
             self.messages: Any = importlib.import_module("monolith.cluster.protos.app_master_service_pb2")
             wrappers = importlib.import_module("google.protobuf.wrappers_pb2")
         except ModuleNotFoundError as err:
-            message = "the application master needs grpcio, which is not installed; run: pip install 'monolith[primus]'"
+            message = "the application master needs grpcio; run: pip install 'monolith-torch[primus]'"
             raise ModuleNotFoundError(message, name=err.name) from err
         self.rpc_error: type[Exception] = grpc.RpcError
         self._int64: Any = wrappers.Int64Value

@@ -44,7 +44,7 @@ def confluent_kafka() -> Any:
         import confluent_kafka as library  # noqa: PLC0415 - an optional dependency, needed for Kafka only
     except ImportError as error:
         raise UnimplementedError(
-            "Kafka needs the confluent-kafka package, which is not installed; run: pip install 'monolith[kafka]'"
+            "Kafka needs the confluent-kafka package, which is not installed; run: pip install 'monolith-torch[kafka]'"
         ) from error
     return library
 

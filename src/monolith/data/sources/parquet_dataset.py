@@ -1,4 +1,4 @@
-"""Parquet files as a dataset of batches; needs `monolith[parquet]`."""
+"""Parquet files as a dataset of batches; needs `monolith-torch[parquet]`."""
 
 from __future__ import annotations
 
@@ -237,5 +237,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise UnimplementedError("Parquet files need pyarrow; install monolith[parquet]") from error
+        raise UnimplementedError("Parquet files need pyarrow; run: pip install 'monolith-torch[parquet]'") from error
     return pq

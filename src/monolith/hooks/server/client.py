@@ -38,8 +38,8 @@ def find_controller(model_dir: str) -> str:
     if not address:
         raise errors.NotFoundError(
             f"controller: there is no address in {path}; a training with a controller writes it when it starts and "
-            f"removes it when it ends: is one running with this model_dir, and has it grpcio (pip install with "
-            f"[control])?"
+            f"removes it when it ends: is one running with this model_dir, and has it grpcio (pip install "
+            f"'monolith-torch[control]')?"
         )
     return address
 

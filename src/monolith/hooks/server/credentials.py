@@ -24,7 +24,7 @@ def load_grpc() -> Any:
     try:
         return importlib.import_module("grpc")
     except ModuleNotFoundError as err:
-        message = "the controller service needs grpcio, which is not installed; run: pip install 'monolith[control]'"
+        message = "the controller service needs grpcio; run: pip install 'monolith-torch[control]'"
         raise ModuleNotFoundError(message, name=err.name) from err
 
 

@@ -1,6 +1,6 @@
 """Summaries for TensorBoard: architecture weights and feature insight, and the event files that carry them.
 
-Needs ``monolith[tensorboard]``, imported on first use; TensorFlow is never loaded. Read `head` first.
+Needs ``monolith-torch[tensorboard]``, imported on first use; TensorFlow is never loaded. Read `head` first.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def import_tensorboard(module: str) -> Any:
     try:
         return importlib.import_module(f"tensorboard.{module}")
     except ModuleNotFoundError as error:
-        message = "summaries need tensorboard, which is not installed; run: pip install 'monolith[tensorboard]'"
+        message = "summaries need tensorboard, which is not installed; run: pip install 'monolith-torch[tensorboard]'"
         raise ModuleNotFoundError(message, name=error.name) from error
 
 

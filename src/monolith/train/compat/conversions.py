@@ -77,9 +77,7 @@ def controller(options: CpuTrainingConfig, _: Params) -> ControlConfig | None:
     if find_spec("grpc") is not None:
         return ControlConfig()
     if options.serve_controller:
-        raise ValueError(
-            "option serve_controller=True needs grpcio, which is not installed; run: pip install 'monolith[control]'"
-        )
+        raise ValueError("option serve_controller=True needs grpcio; run: pip install 'monolith-torch[control]'")
     if options.mode == "train":
         _say_that_there_is_no_controller()
     return None
@@ -89,7 +87,7 @@ def controller(options: CpuTrainingConfig, _: Params) -> ControlConfig | None:
 def _say_that_there_is_no_controller() -> None:
     _log.warning(
         "no controller is served, so that 'monolith control' cannot reach this run: grpcio is not installed; run: pip"
-        " install 'monolith[control]', or set serve_controller to false"
+        " install 'monolith-torch[control]', or set serve_controller to false"
     )
 
 
