@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from hooks.sessions import FakeSession
 from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError, UnavailableError
@@ -101,6 +102,18 @@ def test_nothing_at_first_then_every_so_many_steps_and_one_at_the_end(tmp_path: 
 def test_a_first_save_on_request(tmp_path: Path) -> None:
     state = small_state()
     train([NoFirstSaveCheckpointSaverHook(Saver(tmp_path), state=state, no_first_save=False)], state, 0)
+    assert steps_in(tmp_path) == {0}
+
+
+def test_a_session_that_is_built_again_makes_no_first_save(tmp_path: Path) -> None:
+    state = small_state()
+    hook = NoFirstSaveCheckpointSaverHook(Saver(tmp_path), state=state, no_first_save=False)
+    session = FakeSession()
+    hook.begin()
+    hook.after_create_session(session)
+    state.global_step = session.global_step = 5
+    hook.after_create_session(session)
+    session.close()
     assert steps_in(tmp_path) == {0}
 
 
