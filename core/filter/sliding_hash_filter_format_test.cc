@@ -83,6 +83,7 @@ TEST(SlidingHashFilterFormatTest, OnlySplitsInUseAreStored) {
 TEST(SlidingHashFilterFormatTest, OtherParametersAreRefused) {
   EXPECT_EQ(CodeOfLoading(SavedWith(300, 6)), Code::kInvalidArgument);
   EXPECT_EQ(CodeOfLoading(SavedWith(304, 5)), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOfLoading(SavedWith(375, 6)), Code::kInvalidArgument) << "one more split of the same capacity";
 }
 
 TEST(SlidingHashFilterFormatTest, OtherVersionIsRefusedWithBothNumbers) {
