@@ -27,6 +27,8 @@ void BindIdKernels(nanobind::module_& m);
 void BindTouchedKeySet(nanobind::module_& m);
 // Framings of record files, and samples to arrays.
 void BindExamples(nanobind::module_& m);
+// Texts to ids.
+void BindTextIds(nanobind::module_& m);
 // Messages of a Kafka client to arrays.
 void BindMessages(nanobind::module_& m);
 // Files of row blocks.

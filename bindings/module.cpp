@@ -16,5 +16,6 @@ NB_MODULE(_core, m) {
   monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);
+  monolith::BindTextIds(m);
   monolith::BindMessages(m);
 }

@@ -4,7 +4,7 @@ The C++ core of monolith. Private: use monolith.tables, monolith.ids and monolit
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated
+from typing import Annotated, overload
 
 import numpy
 from numpy.typing import NDArray
@@ -406,5 +406,13 @@ def line_id_fields() -> list[tuple[str, int]]:
     """
     Name of every field of LineId that can be a column, and its form: 0 int, 1 float, 2 list of ints, 3 text.
     """
+
+def text_id(column: str, text: bytes) -> int: ...
+
+@overload
+def text_ids(column: str, bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]: ...
+
+@overload
+def text_ids(column: str, bytes: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]: ...
 
 def gather_messages(messages: list) -> tuple[Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]] | None: ...

@@ -49,6 +49,7 @@ from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
 from monolith.data.sources.shared_file_queue import SharedFileQueue
+from monolith.data.text_ids import text_ids
 
 __all__ = [
     "BadRecords",
@@ -100,5 +101,6 @@ __all__ = [
     "slot_to_key",
     "source_key",
     "split_records",
+    "text_ids",
     "write_examples",
 ]

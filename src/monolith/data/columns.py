@@ -34,7 +34,10 @@ class Column(Config):
 
 @config
 class Ids(Column):
-    """The ids of a feature as ``Ragged`` int64; v1 ids become v2 ids. A sample without the feature has an empty row."""
+    """The ids of a feature as ``Ragged`` int64; v1 ids become v2 ids. A sample without the feature has an empty row.
+
+    Of columns of texts the ids are hashes, of whole numbers the numbers themselves.
+    """
 
     kind: ClassVar[int] = 0
 
@@ -43,9 +46,16 @@ class Ids(Column):
     the real number x becomes v2(slot, floor(log2(|x| + 1)))."""
     length: int | None = None
     """Makes the column a padded int64 [rows, length] instead: longer rows lose their end, short ones get 0."""
+    separator: str | None = None
+    """Stands between the values of a text, such as ``"|"`` in ``Action|Comedy``; for columns of texts only."""
+    texts_of: str | None = None
+    """The column whose ids equal texts are to have, such as the item's for a history of items; its own if left out.
+    For columns of texts only."""
 
     def __post_init__(self) -> None:
         Column.__post_init__(self)
+        if self.separator == "" or self.texts_of == "":
+            raise ValueError(f"Ids: {'separator' if self.separator == '' else 'texts_of'} must not be empty")
         if self.slot is not None and not 0 <= self.slot < 1 << 15:
             raise ValueError(f"Ids: slot must be from 0 to 32767, got {self.slot}")
         if self.length is not None and self.length < 0:

@@ -68,6 +68,7 @@ class Parser:
         if self.sample is SampleFormat.PLAINTEXT:
             raise ValueError("PLAINTEXT records are bytes; there is nothing to parse")
         self.columns = tuple(columns)
+        _refuse_texts(self.columns)
         self.source_key = source_key
         if source_key is not None and source_key in {column.name for column in self.columns}:
             raise ValueError(f"source_key: there is a column {source_key!r} already")
@@ -167,3 +168,13 @@ def _assemble(column: Column, pieces: Iterator[ColumnValues], form: str) -> Colu
     if isinstance(column, Weight) or (isinstance(column, LineIdField) and form.startswith("dense")):
         return cast("Tensor", piece).view(-1)
     return piece
+
+
+def _refuse_texts(columns: Sequence[Column]) -> None:
+    for column in columns:
+        if isinstance(column, Ids) and (column.separator is not None or column.texts_of is not None):
+            name = "separator" if column.separator is not None else "texts_of"
+            raise ValueError(
+                f"Parser: column {column.name!r}: {name} is for texts of CSV, JSON lines, Parquet and tables; "
+                "the ids of samples are numbers already"
+            )
