@@ -19,7 +19,24 @@ from hypothesis import strategies as st
 
 from data.pipelines import plain, read_all
 from monolith import ids
-from monolith.data import INVALID_LABEL, BadRecords, FileSet, ParquetDataset
+from monolith.data import (
+    INVALID_LABEL,
+    BadRecords,
+    Dense,
+    FileSet,
+    FirstBytes,
+    Floats,
+    Ids,
+    Ints,
+    Label,
+    LineIdField,
+    NestedIds,
+    ParquetDataset,
+    Parser,
+    Weight,
+    text_ids,
+)
+from monolith.data.sources import arrow_columns, wanted_columns
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -67,9 +84,12 @@ def test_each_type_becomes_its_kind_of_column(tmp_path: Path) -> None:
     assert (batch["int"].tolist(), batch["int"].dtype) == ([1, -2, 3, 4], torch.int64)
     torch.testing.assert_close(batch["float"], torch.tensor([0.1, 0.2, 0.3, 0.4]))
     assert batch["flag"].tolist() == [1, 0, 1, 1]
-    assert batch["text"] == [b"a", b"", "ü".encode(), b""]
+    assert [len(row) for row in batch["text"]] == [1, 0, 1, 1]
+    assert batch["text"].values.tolist() == text_ids("text", ["a", "ü", ""]).tolist()
     assert batch["raw"] == [b"\xff", b"", b"b", b"c"]
-    assert batch["word"] == [b"x", b"y", b"x", b"x"]
+    assert batch["word"].values.tolist() == text_ids("word", ["x", "y", "x", "x"]).tolist()
+    assert only_batch(path, {"text": "bytes", "word": "bytes"})["text"] == [b"a", b"", "ü".encode(), b""]
+    assert only_batch(path, {"text": "bytes", "word": "bytes"})["word"] == [b"x", b"y", b"x", b"x"]
     assert batch["day"].tolist() == [(day - dt.date(1970, 1, 1)).days] * 4
 
 
@@ -110,34 +130,121 @@ def test_types_asked_for_are_made_or_refused(tmp_path: Path) -> None:
     for column, wanted in (("x", "int"), ("x", "fid_v2"), ("t", "float"), ("v1", "bytes"), ("x", "bytes")):
         with pytest.raises(InvalidArgumentError, match=rf"x.parquet': column '{column}': expected {wanted}, got"):
             only_batch(path, {column: wanted})
-    with pytest.raises(ValueError, match=r"column type must be one of any, int, .*got 'double'"):
+    with pytest.raises(ValueError, match=r"column type must be one of any, ids, text, int, .*got 'double'"):
         ParquetDataset(path, {"x": "double"})
     with pytest.raises(TypeError, match="got the text 'label'"):
         ParquetDataset(path, "label")
 
 
-def test_what_has_no_place_in_a_batch_is_named(tmp_path: Path) -> None:
+def test_a_column_without_a_place_is_left_out_with_a_warning_or_named_where_it_was_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wanted_columns, "_WARNED", set())
     columns = {
         "struct": pa.array([{"a": 1}]),
-        "texts": pa.array([["a"]]),
-        "decimal": pa.array([Decimal(1)], pa.decimal128(5, 2)),
         "fixed": pa.array([["a", "b"]], pa.list_(pa.string(), 2)),
+        "texts": pa.array([["a", None, "b"]]),
+        "decimal": pa.array([Decimal("1.5")], pa.decimal128(5, 2)),
+        "empty": pa.nulls(1),
     }
-    for name, array in columns.items():
-        path = write(tmp_path / f"{name}.parquet", {name: array})
-        with pytest.raises(
-            InvalidArgumentError, match=f"{name}.parquet': column '{name}': a .* has no place in a batch"
-        ):
-            only_batch(path)
+    path = write(tmp_path / "x.parquet", columns)
+    batch = only_batch(path)
+    assert list(batch) == ["texts", "decimal", "empty"]
+    assert batch["texts"].to_lists() == [text_ids("texts", ["a", "b"]).tolist()]
+    assert batch["decimal"].tolist() == [1.5]
+    assert batch["empty"].to_lists() == [[]]
+    only_batch(path)
+    (message,) = caplog.messages
+    assert "have no place in a batch are left out: 'struct' (struct<a: int64>), 'fixed' (fixed_size" in message
+    for name in ("struct", "fixed"):
+        with pytest.raises(InvalidArgumentError, match=f"x.parquet': column '{name}': a .* has no place in a batch"):
+            only_batch(path, [name])
 
 
-def test_nulls_where_a_number_must_stand_are_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.parquet", {"label": pa.array([1.0, None, 2.0])})
-    with pytest.raises(DataLossError, match=r"x.parquet': column 'label': 1 nulls, the first in row 1"):
-        only_batch(path)
-    path = write(tmp_path / "y.parquet", {"ids": pa.array([[1, None]], pa.list_(pa.int64()))})
-    with pytest.raises(DataLossError, match="column 'ids': 1 nulls"):
-        only_batch(path)
+def test_missing_values_follow_the_rule_of_the_column(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrow_columns, "_WARNED", set())
+    columns = {
+        "price": pa.array([1.0, None, 2.0]),
+        "age": pa.array([30, None, 40], pa.int32()),
+        "day": pa.array([dt.date(1970, 1, 2), None, None]),
+        "items": pa.array([[1, None, 2], None, []], pa.list_(pa.int64())),
+    }
+    path = write(tmp_path / "x.parquet", columns)
+    batch = only_batch(path)
+    assert str(batch["price"].tolist()) == "[1.0, nan, 2.0]"
+    assert (batch["age"].tolist(), batch["day"].tolist()) == ([30, 0, 40], [1, 0, 0])
+    assert batch["items"].to_lists() == [[1, 2], [], []]
+    only_batch(path)
+    assert [message.split(": ")[1] for message in caplog.messages] == ["column 'age'", "column 'day'"]
+    batch = only_batch(path, {"age": "float", "price": "float"})
+    assert str(batch["age"].tolist()) == "[30.0, nan, 40.0]"
+    assert only_batch(path, {"age": "ids"})["age"].to_lists() == [[30], [], [40]]
+    assert only_batch(path, {"age": "text"})["age"].to_lists() == [
+        text_ids("age", ["30"]).tolist(),
+        [],
+        text_ids("age", ["40"]).tolist(),
+    ]
+    with pytest.raises(DataLossError, match=r"x.parquet': column 'age': 1 nulls, the first in row 1.*ask for float"):
+        only_batch(path, {"age": "int"})
+    with pytest.raises(InvalidArgumentError, match="column 'price': expected ids: texts or whole numbers, got double"):
+        only_batch(path, {"price": "ids"})
+
+
+def test_columns_of_a_parser_become_what_a_parser_makes(tmp_path: Path) -> None:
+    columns = {
+        "user": pa.array([7, None, 2**60]),
+        "genres": pa.array(["a|b", "", None]),
+        "history": pa.array([["a"], [], ["b", "a"]]),
+        "age": pa.array([30, None, 40]),
+        "vector": pa.array([[1.0], [2.0, 3.0, 4.0], None]),
+        "clicked": pa.array([True, False, None]),
+        "weight": pa.array([2.0, None, -1.0]),
+        "title": pa.array(["x", None, "y"]),
+        "uid": pa.array([5, None, 6]),
+        "nested": pa.array([[[1], [2, 3]], [], None], pa.list_(pa.list_(pa.int64()))),
+    }
+    path = write(tmp_path / "x.parquet", columns)
+    wanted = [
+        Ids("user", slot=3),
+        Ids("genres", separator="|", texts_of="history"),
+        Ids("history", length=1),
+        Dense("age", dtype="int64"),
+        Dense("vector", width=2),
+        Label("clicked", width=2),
+        Weight("weight"),
+        FirstBytes("title"),
+        LineIdField("uid"),
+        NestedIds("nested"),
+    ]
+    batch = only_batch(path, wanted)
+    a, b = text_ids("history", ["a", "b"]).tolist()
+    assert batch["user"].to_lists() == [[ids.pack_v2(3, 7)], [], [ids.pack_v2(3, 2**60)]]
+    assert batch["genres"].to_lists() == [[a, b], [], []]
+    assert batch["history"].tolist() == [[a], [0], [b]]
+    assert (batch["age"].tolist(), batch["age"].dtype) == ([[30], [0], [40]], torch.int64)
+    assert batch["vector"].tolist() == [[1, 0], [2, 3], [0, 0]]
+    assert batch["clicked"].tolist() == [[1, INVALID_LABEL], [0, INVALID_LABEL], [INVALID_LABEL] * 2]
+    assert batch["weight"].tolist() == [2, 1, 1]
+    assert (batch["title"], batch["uid"].tolist()) == ([b"x", b"", b"y"], [5, 0, 6])
+    assert batch["nested"].to_lists() == [[[1], [2, 3]], [], []]
+    assert only_batch(path, [Ints("age")])["age"].to_lists() == [[30], [], [40]]
+    assert only_batch(path, [Floats("age")])["age"].to_lists() == [[30.0], [], [40.0]]
+
+
+def test_columns_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.parquet", {"a": [1]})
+    with pytest.raises(ValueError, match="'a' is asked for twice"):
+        ParquetDataset(path, ["a", Ids("a")])
+    with pytest.raises(ValueError, match="'a' is asked for as Ids"):
+        ParquetDataset(path, {"a": Ids("b")})
+    with pytest.raises(TypeError, match=r"expected names or columns such as Ids\('user'\), got 3"):
+        ParquetDataset(path, [3])  # type: ignore[list-item]
+    with pytest.raises(InvalidArgumentError, match="LineId has no field 'a'"):
+        only_batch(path, [LineIdField("a")])
+    with pytest.raises(ValueError, match="separator is for texts of CSV"):
+        Parser("example", [Ids("a", separator="|")])
 
 
 def test_reserved_columns_become_typed_fields_where_that_is_asked_for(tmp_path: Path) -> None:
@@ -288,7 +395,7 @@ def test_files_of_duckdb_are_read(tmp_path: Path) -> None:
     assert [n for batch in rows for n in batch["user_id"]] == list(range(3000))
     assert rows[2]["items"][-1] == [2999, 5998, 9007199254740993]
     assert rows[0]["price"][3] == 0.75
-    assert rows[1]["name"][1] == b"name 1001"
+    assert rows[1]["name"][1] == text_ids("name", ["name 1001"]).tolist()
     assert rows[0]["maybe"] == [[]] * 1000
     assert rows[0]["clicked"][:3] == [1, 0, 1]
 

@@ -1,20 +1,24 @@
 """From Arrow's columns to those of a `Batch`, without a copy where the types allow it.
 
-| Arrow | Batch |
-|---|---|
-| integers, booleans, timestamps and dates of whole numbers | int64 tensor [rows] |
-| floats | float32 tensor [rows]; doubles are narrowed |
-| list of integers | `Ragged` of int64; a null is an empty row |
-| list of floats | `Ragged` of float32 |
-| list of lists of these | `Ragged` of `Ragged` |
-| fixed-size list of these | tensor [rows, width] |
-| binary, string | list of bytes; a null is empty |
-| dictionary of any of these | as what it stands for |
+| Arrow | Batch | where a value is missing |
+|---|---|---|
+| integers, booleans, timestamps and dates of whole numbers | int64 tensor [rows] | 0, with a warning |
+| floats, decimals | float32 tensor [rows]; doubles are narrowed | NaN |
+| string, list of strings | `Ragged` of int64: the ids of the texts, as `text_ids` | no id |
+| list of integers | `Ragged` of int64 | an empty row; no value |
+| list of floats | `Ragged` of float32 | an empty row; NaN |
+| list of lists of these numbers | `Ragged` of `Ragged` | an empty row |
+| fixed-size list of numbers | tensor [rows, width] | an error |
+| binary | list of bytes | empty |
+| dictionary of any of these | as what it stands for | |
+
+Other types, such as structs, have no place in a batch.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +26,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from monolith import ids
+from monolith.data.sources.text_columns import are_texts, ragged_of_present, text_column
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -33,14 +38,20 @@ if TYPE_CHECKING:
 
     from monolith.data.batch import ColumnValues
 
-__all__ = ["ColumnType", "batch_column"]
+__all__ = ["ColumnType", "batch_column", "has_place"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class ColumnType(enum.Enum):
-    """What a column is said to hold; the names are the original's."""
+    """What a column is said to hold; but for ``ids`` and ``text``, the names are the original's."""
 
     ANY = "any"
     """Whatever the file says."""
+    IDS = "ids"
+    """Ids: whole numbers as they are, texts by their hash; always a `Ragged`, in which a missing value has no id."""
+    TEXT = "text"
+    """Texts by their hash, even where all of them look like numbers."""
     INT = "int"
     FID_V1 = "fid_v1"
     """Ids of the v1 layout, turned into v2."""
@@ -60,25 +71,48 @@ class ColumnType(enum.Enum):
             raise ValueError(f"column type must be one of {', '.join(t.value for t in cls)}, got {name!r}") from None
 
 
-def batch_column(array: pa.Array, wanted: ColumnType, place: str) -> ColumnValues:
+def has_place(kind: pa.DataType) -> bool:
+    """Whether columns of a type of Arrow can be in a batch, as the table above says."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if pa.types.is_dictionary(kind):
+        return has_place(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        return _are_numbers(kind.value_type, pa)
+    depth = 0
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind, depth = kind.value_type, depth + 1
+    if are_texts(kind):
+        return depth <= 1
+    return _are_numbers(kind, pa) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind, pa)))
+
+
+def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str = "") -> ColumnValues:
     """The values of a column.
 
     Args:
         array: Of Arrow.
         wanted: What the column must hold.
         place: File and column, for messages.
+        name: Of the column; the ids of texts depend on it.
 
     Raises:
         InvalidArgumentError: a type that has no place in a batch, or another one than wanted.
-        DataLossError: a null where a number must stand.
+        DataLossError: a missing value where a number must stand.
     """
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
-    if pa.types.is_dictionary(array.type):
+    if pa.types.is_null(array.type):
+        array = array.cast(pa.string())
+    if wanted in {ColumnType.IDS, ColumnType.TEXT}:
+        return _ids(array, wanted, place, name)
+    if pa.types.is_dictionary(array.type) and not (wanted is ColumnType.ANY and are_texts(array.type)):
         array = array.dictionary_decode()
-    values = _values(array, pa, place)
     if wanted is ColumnType.ANY:
-        return values
+        return _any(array, place, name)
+    if wanted is ColumnType.FLOAT and not pa.types.is_nested(array.type) and array.null_count:
+        array = array.cast(pa.float32(), safe=False)
+    values = _values(array, pa, place)
     kind = "bytes" if isinstance(values, list) else "float" if values.dtype == torch.float32 else "int"
     if wanted.value == kind or (wanted is ColumnType.FID_V2 and kind == "int"):
         return values
@@ -88,6 +122,57 @@ def batch_column(array: pa.Array, wanted: ColumnType, place: str) -> ColumnValue
         )
     flat = values.flat_values if isinstance(values, Ragged) else values
     return _with_flat(values, flat.float() if wanted is ColumnType.FLOAT else ids.v1_to_v2(flat))
+
+
+def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
+    """What the type of Arrow says."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if are_texts(kind.value_type if is_list else kind):
+        return text_column(array, name)
+    if array.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
+        _warn_of_gaps(name, place, array.null_count)
+        integers = array if pa.types.is_integer(kind) else _as_integers(array, pa, place)
+        return _numbers(integers.fill_null(0), place)
+    return _values(array, pa, place)
+
+
+_WARNED: set[str] = set()
+"""Columns with gaps that were told of: one warning, however many blocks and files have them."""
+
+
+def _warn_of_gaps(name: str, place: str, count: int) -> None:
+    if name not in _WARNED:
+        _WARNED.add(name)
+        _LOG.warning(
+            "%s: %d whole numbers are missing in a block; 0 stands for them. Say 'float' for NaN, or 'ids' for no id",
+            place,
+            count,
+        )
+
+
+def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    inner = kind.value_type if is_list else kind
+    if are_texts(inner):
+        return text_column(array, name)
+    if wanted is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
+        return text_column(array.cast(pa.large_string()), name)
+    if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
+        raise InvalidArgumentError(
+            f"{place}: expected {wanted.value}: texts{'' if wanted is ColumnType.TEXT else ' or whole numbers'}, got {kind}"
+            "; ask for another type, such as float, or leave the type out"
+        )
+    if is_list:
+        return _ragged(array, pa, place)
+    whole = array.cast(pa.int64()) if pa.types.is_boolean(inner) else array
+    values = _numbers(whole.fill_null(0), place).numpy()
+    return ragged_of_present(values, array, np.arange(len(array) + 1, dtype=np.int64))
 
 
 def _with_flat(values: Tensor | Ragged, flat: Tensor) -> Tensor | Ragged:
@@ -112,9 +197,20 @@ def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
         return inner.view(len(array), kind.list_size, *inner.shape[1:])
     if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
         return _texts(array, pa.binary())
-    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+    if pa.types.is_large_binary(kind) or are_texts(kind):
         return _texts(array, pa.large_binary())
+    if pa.types.is_decimal(kind):
+        return _numbers(array.cast(pa.float64()), place)
     return _numbers(_as_integers(array, pa, place), place)
+
+
+def _are_numbers(kind: pa.DataType, pa: Any) -> bool:
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
+
+
+def _are_bytes(kind: pa.DataType, pa: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _as_integers(array: pa.Array, pa: Any, place: str) -> pa.Array:
@@ -139,17 +235,23 @@ def _ragged(array: pa.Array, pa: Any, place: str) -> Ragged:
     offsets = array.offsets.to_numpy(zero_copy_only=True)
     begin, end = int(offsets[0]), int(offsets[-1])
     values = array.values
-    inner = _values(values if end - begin == len(values) else values.slice(begin, end - begin), pa, place)
-    if isinstance(inner, list):
-        raise InvalidArgumentError(f"{place}: a {array.type} has no place in a batch; use a list of numbers")
     splits = offsets.astype(np.int64)
     if begin:
         splits -= begin
+    if end - begin != len(values):
+        values = values.slice(begin, end - begin)
+    if values.null_count and pa.types.is_integer(values.type):
+        return ragged_of_present(_numbers(values.fill_null(0), place).numpy(), values, splits)
+    inner = _values(values, pa, place)
+    if isinstance(inner, list):
+        raise InvalidArgumentError(f"{place}: a {array.type} has no place in a batch; use a list of numbers")
     return Ragged(inner, torch.from_numpy(splits), validate=False)
 
 
 def _numbers(array: pa.Array, place: str) -> Tensor:
     """A tensor of memory that Arrow owns and nobody writes to, unless the numbers must become other ones."""
+    if array.null_count and array.type in {"float", "double", "halffloat"}:
+        array = array.fill_null(float("nan"))
     if array.null_count:
         raise _nulls(array, place)
     numbers = from_dlpack(array)
@@ -164,5 +266,5 @@ def _nulls(array: pa.Array, place: str) -> DataLossError:
     first = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
     return DataLossError(
         f"{place}: {array.null_count} nulls, the first in row {first} of its block; "
-        "a number must stand there (a null list is an empty row)"
+        "a whole number must stand there: ask for float, which has NaN, for ids, which may be missing, or for no type"
     )

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import whole_number
-from monolith.data.sources.arrow_columns import ColumnType, batch_column
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.reserved_columns import is_reserved, reserved_column
+from monolith.data.sources.wanted_columns import (
+    fitting_columns,
+    wanted_columns,
+    wanted_values,
+    warn_of_left_out,
+)
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from monolith.data.batch import ColumnValues
     from monolith.data.sources.file_dataset import OpenFile
     from monolith.data.sources.file_feed import Files
+    from monolith.data.sources.wanted_columns import Columns, Wanted
 
 __all__ = ["ParquetDataset"]
 
@@ -28,13 +33,14 @@ __all__ = ["ParquetDataset"]
 class ParquetDataset(FileDataset[Batch]):
     """The columns of Parquet files in batches of at most `block_rows` rows; other columns are not read.
 
-    How the types of Parquet become those of a `Batch` is said in `arrow_columns`. A batch does not reach across row
-    groups: `batch` makes them of one size.
+    How the types of Parquet become those of a `Batch`, and what stands where a value is missing, is said in
+    `arrow_columns`. A batch does not reach across row groups: `batch` makes them of one size.
 
     Args:
         files: Which, or a `FileSet` or `QueuedFiles`.
-        columns: Names, or names with what each must hold: ``any``, ``int``, ``fid_v1`` (turned into v2), ``fid_v2``,
-            ``float`` or ``bytes``. None for all columns of each file.
+        columns: Names, columns such as ``Ids("user")``, or names with what each must hold: ``any``, ``ids``, ``text``,
+            ``int``, ``fid_v1`` (turned into v2), ``fid_v2``, ``float`` or ``bytes``. None for all columns of each file
+            that have a place in a batch; the others are left out with a warning.
         block_rows: Rows of a batch.
         num_labels: Makes typed fields of reserved columns: ``__LABEL__`` becomes ``label``, float32 [rows, num_labels]
             as `Label` gives it, and ``__UID__`` and the like become the field of LineId of that name. None leaves them
@@ -51,7 +57,7 @@ class ParquetDataset(FileDataset[Batch]):
     def __init__(
         self,
         files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        columns: Iterable[str] | Mapping[str, ColumnType | str] | None = None,
+        columns: Columns | None = None,
         *,
         block_rows: int = 1 << 14,
         num_labels: int | None = None,
@@ -62,7 +68,7 @@ class ParquetDataset(FileDataset[Batch]):
         super().__init__(files, cycle_length=cycle_length)
         self._bad = BadRecords() if bad is None else bad
         self._wanted = _Wanted(
-            columns=None if columns is None else _typed(columns),
+            columns=wanted_columns(columns),
             block_rows=whole_number("block_rows", block_rows, at_least=1),
             num_labels=None if num_labels is None else whole_number("num_labels", num_labels, at_least=1),
         )
@@ -91,7 +97,7 @@ class ParquetDataset(FileDataset[Batch]):
 class _Wanted(NamedTuple):
     """What is to be made of a file, as `ParquetDataset` says."""
 
-    columns: dict[str, ColumnType] | None
+    columns: dict[str, Wanted] | None
     block_rows: int
     num_labels: int | None
 
@@ -184,23 +190,17 @@ class _OpenParquet:
             if self._wanted.num_labels is not None and is_reserved(column):
                 name, values = reserved_column(column, arrays[column], self._wanted.num_labels, place)
             else:
-                values = batch_column(arrays[column], wanted, place)
+                values = wanted_values(arrays[column], wanted, name=column, place=place)
             if name in columns:
                 raise InvalidArgumentError(f"{place}: there is a column {name!r} already; leave one of them out")
             columns[name] = values
         self._row += block.num_rows
         return Batch(columns, num_rows=block.num_rows)
 
-    def _checked(self, columns: dict[str, ColumnType] | None) -> dict[str, ColumnType]:
-        there = self._parquet.schema_arrow.names
-        if columns is None:
-            return dict.fromkeys(there, ColumnType.ANY)
-        missing = [name for name in columns if name not in there]
-        if missing:
-            raise InvalidArgumentError(
-                f"file '{self._path}': there is no column {', '.join(map(repr, missing))}; it has {', '.join(there)}"
-            )
-        return columns
+    def _checked(self, columns: dict[str, Wanted] | None) -> dict[str, Wanted]:
+        fitting, left_out = fitting_columns(self._parquet.schema_arrow, columns, f"file '{self._path}'")
+        warn_of_left_out(self._path, left_out, self._parquet.schema_arrow)
+        return fitting
 
 
 def _open_local(path: str) -> Any:
@@ -223,14 +223,6 @@ def _named_errors(path: str, place: str = "") -> Iterator[None]:
         # Arrow has OSError for damage, too, but without a number of the system.
         kind = DataLossError if isinstance(error, OSError) and error.errno is not None else _DamagedError
         raise kind(f"file '{path}': {place}no Parquet that can be read: {error}") from error
-
-
-def _typed(columns: Iterable[str] | Mapping[str, ColumnType | str]) -> dict[str, ColumnType]:
-    if isinstance(columns, str):
-        raise TypeError(f"columns must be names or a mapping of names to types, got the text {columns!r}")
-    if isinstance(columns, Mapping):
-        return {name: ColumnType.of(wanted) for name, wanted in columns.items()}
-    return dict.fromkeys(columns, ColumnType.ANY)
 
 
 def _pyarrow() -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.data.batch import ColumnValues
 
-__all__ = ["is_reserved", "reserved_column"]
+__all__ = ["is_reserved", "label_column", "reserved_column"]
 
 
 def is_reserved(name: str) -> bool:
@@ -38,7 +38,7 @@ def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> 
         InvalidArgumentError: values that are not of the field's kind.
     """
     if name == LABEL_FEATURE:
-        return "label", _labels(array, num_labels, place)
+        return "label", label_column(array, num_labels, place)
     field = LINE_ID_COLUMNS[name]
     if field.cpp_type == field.CPPTYPE_STRING:
         wanted = ColumnType.BYTES
@@ -54,7 +54,8 @@ def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> 
     return field.name, values
 
 
-def _labels(array: pa.Array, num_labels: int, place: str) -> Tensor:
+def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
+    """Labels as float32 [rows, num_labels]; `INVALID_LABEL` where there is none."""
     values = batch_column(_without_nulls(array, INVALID_LABEL), ColumnType.FLOAT, place)
     if isinstance(values, Ragged):
         if values.ragged_rank > 1:

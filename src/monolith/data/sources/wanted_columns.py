@@ -1,0 +1,171 @@
+"""Which columns of a table a batch is made of, and what each of them is to hold.
+
+The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `Dense`, `Label` and
+others), which then is what a parser would make of a sample that has the values of the row as its feature.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from monolith import ids
+from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
+from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place
+from monolith.data.sources.reserved_columns import label_column, reserved_column
+from monolith.data.tf_conversions import LINE_ID_COLUMNS
+from monolith.errors import InvalidArgumentError
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from monolith.data.batch import ColumnValues
+
+__all__ = ["Columns", "Wanted", "fitting_columns", "wanted_columns", "wanted_values", "warn_of_left_out"]
+
+Wanted: TypeAlias = ColumnType | Column
+Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column | str]"
+"""As users say it: names, columns, or names with what each must hold."""
+
+_LOG = logging.getLogger(__name__)
+_TENSORS = (Dense, Floats, Ints, Label, NestedIds, Weight)
+
+
+def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
+    """Name -> what is wanted; None: everything that is there.
+
+    Raises:
+        ValueError: a type that there is not, a name that is asked for twice, or that is not the column's.
+        TypeError: a text instead of a list of them.
+    """
+    if columns is None:
+        return None
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be names or a mapping of names to types, got the text {columns!r}")
+    wanted: dict[str, Wanted] = {}
+    pairs = columns.items() if isinstance(columns, Mapping) else ((_name_of(each), each) for each in columns)
+    for name, each in pairs:
+        if name in wanted:
+            raise ValueError(f"columns: {name!r} is asked for twice")
+        if isinstance(each, Column) and each.name != name:
+            raise ValueError(f"columns: {name!r} is asked for as {each!r}; give it the name {name!r}")
+        is_name_alone = not isinstance(columns, Mapping) and isinstance(each, str)
+        wanted[name] = ColumnType.ANY if is_name_alone else each if isinstance(each, Column) else ColumnType.of(each)
+    return wanted
+
+
+def _name_of(each: object) -> str:
+    if isinstance(each, str | Column):
+        return each.name if isinstance(each, Column) else each
+    raise TypeError(f"columns: expected names or columns such as Ids('user'), got {each!r}")
+
+
+def fitting_columns(
+    schema: pa.Schema, wanted: dict[str, Wanted] | None, place: str
+) -> tuple[dict[str, Wanted], list[str]]:
+    """What is read of a table, and the columns that are left out because their type has no place in a batch.
+
+    Raises:
+        InvalidArgumentError: a column that was asked for is not there.
+    """
+    if wanted is None:
+        fitting = {field.name: cast("Wanted", ColumnType.ANY) for field in schema if has_place(field.type)}
+        return fitting, [field.name for field in schema if not has_place(field.type)]
+    missing = [name for name in wanted if name not in schema.names]
+    if missing:
+        raise InvalidArgumentError(
+            f"{place}: there is no column {', '.join(map(repr, missing))}; it has {', '.join(schema.names)}"
+        )
+    return wanted, []
+
+
+_WARNED: set[tuple[str, ...]] = set()
+
+
+def warn_of_left_out(path: str, names: Sequence[str], schema: pa.Schema) -> None:
+    """Tells, once for the same columns, that they are not read."""
+    if not names or tuple(names) in _WARNED:
+        return
+    _WARNED.add(tuple(names))
+    kinds = ", ".join(f"{name!r} ({schema.field(name).type})" for name in names)
+    _LOG.warning("%s: columns that have no place in a batch are left out: %s", path, kinds)
+
+
+def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> ColumnValues:
+    """The values of a column, as `batch_column` or as a parser would make them."""
+    if isinstance(wanted, ColumnType):
+        return batch_column(array, wanted, place, name=name)
+    if isinstance(wanted, Ids):
+        return _ids(array, wanted, place)
+    if isinstance(wanted, FirstBytes):
+        return batch_column(array, ColumnType.BYTES, place)
+    if isinstance(wanted, LineIdField):
+        column = f"__{wanted.name.upper()}__"
+        if column not in LINE_ID_COLUMNS:
+            raise InvalidArgumentError(f"{place}: LineId has no field {wanted.name!r}")
+        return reserved_column(column, array, 1, place)[1]
+    if isinstance(wanted, Label):
+        return label_column(array, wanted.width, place)
+    if not isinstance(wanted, _TENSORS):
+        raise TypeError(f"{place}: expected a column of monolith.data, got {wanted!r}")
+    return _numbers(array, wanted, place)
+
+
+def _ids(array: pa.Array, wanted: Ids, place: str) -> Ragged | Tensor:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    import pyarrow.compute as pc  # noqa: PLC0415 - an extra
+
+    if wanted.separator is not None:
+        if pa.types.is_nested(array.type):
+            raise InvalidArgumentError(f"{place}: separator is for texts, got {array.type}; leave it out")
+        texts = array.cast(pa.large_string())
+        parts = pc.split_pattern(texts, wanted.separator)
+        # An empty text is an empty list, not a list of an empty text.
+        array = pc.if_else(pc.equal(texts, ""), pa.scalar([], type=parts.type), parts)
+    values = batch_column(array, ColumnType.IDS, place, name=wanted.texts_of or wanted.name)
+    ragged = cast("Ragged", values)
+    if wanted.slot is not None:
+        ragged = ragged.with_values(ids.pack_v2(wanted.slot, ragged.flat_values))
+    return ragged if wanted.length is None else ragged.to_padded(length=wanted.length)
+
+
+def _numbers(array: pa.Array, wanted: Column, place: str) -> Ragged | Tensor:
+    """Columns of numbers: what is missing is no value, and then filled as the column says."""
+    if isinstance(wanted, NestedIds):
+        nested = batch_column(array, ColumnType.INT, place)
+        if not isinstance(nested, Ragged) or nested.ragged_rank != 2:
+            raise InvalidArgumentError(f"{place}: NestedIds are lists of lists of whole numbers, got {array.type}")
+        return nested
+    is_whole = isinstance(wanted, Ints) or (isinstance(wanted, Dense) and wanted.dtype == "int64")
+    ragged = _one_list_each(array, ColumnType.INT if is_whole else ColumnType.FLOAT, place)
+    if isinstance(wanted, Dense):
+        return ragged.to_padded(length=wanted.width)
+    if isinstance(wanted, Weight):
+        weights = ragged.to_padded(length=1).reshape(-1)
+        return torch.where(weights > 0, weights, torch.ones(()))
+    return ragged
+
+
+def _one_list_each(array: pa.Array, kind: ColumnType, place: str) -> Ragged:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    is_there = None
+    if not pa.types.is_nested(array.type) and array.null_count:
+        is_there = torch.from_numpy(array.is_valid().to_numpy(zero_copy_only=False))
+        array = array.drop_null()
+    values = batch_column(array, kind, place)
+    if isinstance(values, Ragged) and values.ragged_rank == 1:
+        return values
+    if not isinstance(values, Tensor):
+        raise InvalidArgumentError(f"{place}: expected numbers or lists of them, got {array.type}")
+    lengths = torch.ones(len(values), dtype=torch.int64) if is_there is None else is_there.to(torch.int64)
+    return Ragged.from_lengths(values, lengths, validate=False)
