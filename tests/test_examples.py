@@ -69,3 +69,17 @@ def test_tables_prints_a_trained_an_expired_and_a_restored_row(project_root: Pat
     assert rows["trained"] == pytest.approx([0.5, -0.25, 0.125, 1.0], abs=0.01)
     assert rows["expired"] == [0.0] * 4
     assert rows["restored"] == rows["trained"]
+
+
+@pytest.mark.timeout(ENDS_HANGS_SECONDS)
+@pytest.mark.parametrize("has_faiss", [True, False], ids=["as-installed", "torch-alone"])
+def test_neighbours_are_found_with_and_without_faiss(
+    has_faiss: bool, project_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project_root / "examples" / "neighbours.py"
+    if not has_faiss:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), {"__name__": "__main__"})  # noqa: S102
+    near, _, share = capsys.readouterr().out.splitlines()
+    assert all(int(item) % 20 == 0 for item in near.partition(": ")[2].strip("[]").split(","))
+    assert share.startswith("100.0%")

@@ -9,6 +9,7 @@ from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
 from monolith.files.named_errors import named_errors
 from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, refuse_special_file, remove_folder
+from monolith.files.replacement import replaced_file
 
 __all__ = [
     "CopyFile",
@@ -24,4 +25,5 @@ __all__ = [
     "named_errors",
     "refuse_special_file",
     "remove_folder",
+    "replaced_file",
 ]

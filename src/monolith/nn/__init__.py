@@ -92,6 +92,7 @@ from monolith.nn.losses import (
     softmax_loss,
 )
 from monolith.nn.slot import Slice, Slot
+from monolith.nn.slot_vectors import SlotVectors
 
 __all__ = [
     "ACTIVATION_NAMES",
@@ -156,6 +157,7 @@ __all__ = [
     "SeNet",
     "Slice",
     "Slot",
+    "SlotVectors",
     "SumPooling",
     "activation_layer",
     "approx_ndcg_loss",

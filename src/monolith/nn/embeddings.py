@@ -35,6 +35,7 @@ from monolith.nn._worker import StoreWorker
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.slot import Slot, require_rate
+from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
 from monolith.nn.table_defaults import current_table_defaults
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.filters import SlidingHashFilter
@@ -43,9 +44,11 @@ from monolith.tables.row_optimizers import Adagrad, RowOptimizer
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from monolith.nn._id_batch import BatchShape, SlotInput
+    from monolith.nn._merge import PlacedSlot
     from monolith.nn.slot import LearningRate
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
@@ -247,9 +250,7 @@ class Embeddings(nn.Module):
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
         """The rows of some ids of one slot, uncombined: float32, shape of ids + [dim]. Zeros for ids without a row."""
-        if name not in self._placed:
-            raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
-        placed = self._placed[name]
+        placed = self._placed_slot(name)
         read = IdBatchReader([placed], [placed.table]).read({name: ids.reshape(-1)})
         splits = np.zeros(len(self.store.schema.tables) + 1, np.int64)
         splits[self.store.schema.names.index(placed.table) + 1 :] = len(read.ids)
@@ -257,6 +258,35 @@ class Embeddings(nn.Module):
         plan = self.store.plan(torch.from_numpy(read.ids), torch.from_numpy(splits), stamp=stamp)
         rows = self._worker.read(plan, train=False).view(-1, placed.dim)
         return rows.index_select(0, plan.inverse.to(rows.device)).view(*ids.shape, placed.dim)
+
+    def vectors(self, slot: str) -> SlotVectors:
+        """All ids of a slot that have a row, and the rows: int64 [n] by ascending id, float32 [n, dim].
+
+        They are of one moment, with every step made so far, and a copy. For tables near the size of the memory there
+        is `export_vectors`.
+
+        >>> emb = Embeddings({"item": Slot(dim=2)})
+        >>> emb({"item": torch.tensor([9, 5])}).concat().sum().backward()
+        >>> _ = emb.step()
+        >>> ids, vectors = emb.vectors("item")
+        >>> ids, vectors.shape
+        (tensor([5, 9]), torch.Size([2, 2]))
+        """
+        with self.cut() as cut:
+            return read_vectors(cut, self.store.schema, self._placed_slot(slot))
+
+    def export_vectors(self, slot: str, path: str | os.PathLike[str]) -> int:
+        """Writes what `vectors` returns to a file: ``.parquet`` (id, vector) or ``.npz`` (ids, vectors).
+
+        Slot, dims and step stand in its metadata. Of the rows only the ids are held in memory; the file appears whole
+        or not at all.
+
+        Returns:
+            Number of rows.
+        """
+        placed = self._placed_slot(slot)
+        with self.cut() as cut:
+            return export_vectors(cut, self.store.schema, placed, path, step=self.global_step)
 
     # Learning
 
@@ -362,6 +392,11 @@ class Embeddings(nn.Module):
         return "\n".join(lines)
 
     # Inside
+
+    def _placed_slot(self, name: str) -> PlacedSlot:
+        if name not in self._placed:
+            raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
+        return self._placed[name]
 
     def _planned(
         self, batch: Mapping[str, SlotInput], time: int | Tensor | None, stamp: BatchStamp | None

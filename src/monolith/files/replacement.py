@@ -1,0 +1,44 @@
+"""A file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith.errors import InvalidArgumentError
+from monolith.files.named_errors import named_errors
+from monolith.files.paths import refuse_special_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["replaced_file"]
+
+
+@contextmanager
+def replaced_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name beside `path` to write to; it takes the place of `path` at the end, or goes on an error.
+
+    Raises:
+        InvalidArgumentError: the path is a URL, a folder, a device, a pipe or a socket.
+        OpError: the file system refuses; nothing is left behind, and what was at the path is as before.
+    """
+    name = os.fspath(path)
+    if "://" in name:
+        raise InvalidArgumentError(f"file '{name}': a local path is needed, got a URL; write a local file and copy it")
+    refuse_special_file(name)
+    target = Path(name)
+    if target.is_dir():
+        raise InvalidArgumentError(f"file '{name}': it is a folder; give the name of a file in it")
+    temporary = target.with_name(f"{target.name}.tmp-{secrets.token_hex(4)}")
+    try:
+        with named_errors(name, "written"):
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

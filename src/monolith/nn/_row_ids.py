@@ -1,0 +1,24 @@
+"""From the keys of stored rows back to the ids that users gave: the one place that takes keys apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.ids import SIGNATURE_BITS_V2
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from monolith.nn._merge import PlacedSlot
+    from monolith.tables.row_block import RowBlock
+
+
+def rows_of_slot(block: RowBlock, slot: PlacedSlot) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
+    """Which rows of a block of its table a slot has (None: all of them), and their ids as the user knows them."""
+    keys = block.keys
+    if slot.number is None:
+        return None, keys
+    chosen = ((keys >> SIGNATURE_BITS_V2) == slot.number).nonzero()[0]
+    own = keys[chosen]
+    return chosen, own if slot.slot.id_layout == "v2" else own & ((1 << SIGNATURE_BITS_V2) - 1)

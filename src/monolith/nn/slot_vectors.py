@@ -1,0 +1,109 @@
+"""The rows of a slot as ids and vectors: for nearest neighbours, for other tools, for a look at what was learned."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+
+from monolith.files import replaced_file
+from monolith.nn._row_ids import rows_of_slot
+from monolith.nn.vector_files import VectorsHead, writer_for
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.row_block import BlockKind
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.nn._merge import PlacedSlot
+    from monolith.tables.history import Cut
+    from monolith.tables.schema import Schema
+
+__all__ = ["SlotVectors", "export_vectors", "read_vectors"]
+
+_BATCH_BYTES = 16 << 20
+"""Vectors that an export holds at once: enough to write at the disk's speed."""
+
+
+class SlotVectors(NamedTuple):
+    """The rows of one slot at one moment, by ascending id."""
+
+    ids: Tensor
+    """int64 [n]: as the model was given them."""
+    vectors: Tensor
+    """float32 [n, dim]: the weights of their rows."""
+
+
+def read_vectors(cut: Cut, schema: Schema, slot: PlacedSlot) -> SlotVectors:
+    """The rows of a slot in memory. While they are put in order, most vectors are there twice."""
+    ids_of, parts = [], []
+    for ids, vectors in _parts(cut, schema, slot):
+        ids_of.append(ids)
+        parts.append(vectors)
+    ids = np.concatenate([np.empty(0, np.int64), *ids_of])
+    order = np.argsort(ids)
+    place = np.empty(len(ids), np.intp)
+    place[order] = np.arange(len(ids))
+    found = np.empty((len(ids), slot.dim), np.float32)
+    end = len(ids)
+    while parts:
+        part = parts.pop()  # given up as soon as it was copied
+        found[place[end - len(part) : end]] = part
+        end -= len(part)
+    return SlotVectors(torch.from_numpy(ids[order]), torch.from_numpy(found))
+
+
+def export_vectors(cut: Cut, schema: Schema, slot: PlacedSlot, path: str | os.PathLike[str], *, step: int) -> int:
+    """Writes the rows of a slot by ascending id; the end of the name says the format. Releases the cut early.
+
+    In memory are the ids and some megabytes: the vectors wait in a file without a name beside the new one until all
+    ids are known.
+
+    Returns:
+        Number of rows.
+    """
+    write = writer_for(path)  # before anything is read: an unknown format costs nothing
+    with replaced_file(path) as temporary, tempfile.TemporaryFile(dir=Path(path).parent) as unsorted:
+        ids = _spill(cut, schema, slot, unsorted)
+        cut.release()
+        order = np.argsort(ids)
+        slices = tuple(slot.slot.slice_dims)
+        head = VectorsHead(slot=slot.name, dim=slot.dim, slices=slices, step=step, rows=len(ids))
+        write(temporary, head, ids[order], _ordered(unsorted, order, slot.dim))
+        return len(ids)
+
+
+def _parts(cut: Cut, schema: Schema, slot: PlacedSlot) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Ids and vectors, block by block, in the order of the store."""
+    number = schema.names.index(slot.table)
+    for block in cut.blocks(ALL_BUCKETS, state=True):
+        if block.table == number and block.kind is BlockKind.FULL:
+            chosen, ids = rows_of_slot(block, slot)
+            weights = block.weights(slot.dim)
+            yield ids, weights if chosen is None else weights[chosen]
+
+
+def _spill(cut: Cut, schema: Schema, slot: PlacedSlot, file: BinaryIO) -> NDArray[np.int64]:
+    found = [np.empty(0, np.int64)]
+    for ids, vectors in _parts(cut, schema, slot):
+        file.write(vectors.data)
+        found.append(ids)
+    file.flush()
+    return np.concatenate(found)
+
+
+def _ordered(file: BinaryIO, order: NDArray[np.intp], dim: int) -> Iterator[NDArray[np.float32]]:
+    """The vectors of the file in another order, some megabytes at a time."""
+    if not len(order):  # a file without bytes cannot be mapped
+        return
+    vectors = np.memmap(file, np.float32, "r", shape=(len(order), dim))
+    held = max(1, _BATCH_BYTES // (4 * dim))
+    for begin in range(0, len(order), held):
+        yield vectors[order[begin : begin + held]]
