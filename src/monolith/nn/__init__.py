@@ -9,7 +9,9 @@ from __future__ import annotations
 from monolith.nn import layers, losses
 from monolith.nn.batch_turn import BatchTurn
 from monolith.nn.combiners import Combiner, FirstN, ReduceMean, ReduceSum
+from monolith.nn.dump_importer import ImportedDump, import_dump
 from monolith.nn.embeddings import Embeddings, PlannedBatch
+from monolith.nn.importers import import_collection, import_embedding
 from monolith.nn.layers import (
     ACTIVATION_NAMES,
     AFM,
@@ -129,6 +131,7 @@ __all__ = [
     "HardConcrete",
     "HasAuxiliaryLoss",
     "IdentityLambdaWeight",
+    "ImportedDump",
     "Initializer",
     "InnerProduct",
     "KernelNorm",
@@ -170,6 +173,9 @@ __all__ = [
     "get_softmax_loss_and_pred",
     "group_into_lists",
     "iRazor",
+    "import_collection",
+    "import_dump",
+    "import_embedding",
     "in_batch_logits",
     "inbatch_auc_loss",
     "layers",

@@ -102,6 +102,11 @@ class PlacedSlot:
     """Where its output begins in the row of an example."""
 
     @property
+    def rows(self) -> tuple[str, int | None]:
+        """What slots have in common that read and train the same rows."""
+        return self.table, self.number
+
+    @property
     def width(self) -> int:
         """Numbers of its output per example."""
         return self.combiner.width(self.dim)

@@ -34,6 +34,7 @@ from monolith.nn._uncompiled import uncompiled
 from monolith.nn._worker import StoreWorker
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
+from monolith.nn.row_assignment import RowAssignment
 from monolith.nn.slot import Slot, require_rate
 from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
 from monolith.nn.table_defaults import current_table_defaults
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn._merge import PlacedSlot
+    from monolith.nn.row_assignment import RowIds, RowVectors
     from monolith.nn.slot import LearningRate
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
@@ -108,6 +110,7 @@ class Embeddings(nn.Module):
         merged.sort(key=lambda table: table.name)
         defaults = _table_defaults(admission, seed=seed, nonfinite=nonfinite)
         configs = {table.name: table.config(defaults) for table in merged}
+        self._configs = configs
         self._placed = place_slots(slots, merged)
         self.store: Store = _store_of(store, configs)
         """Where the rows are."""
@@ -129,6 +132,11 @@ class Embeddings(nn.Module):
     def slots(self) -> Mapping[str, Slot]:
         """Name -> slot, with everything filled in that a slot shares with another."""
         return MappingProxyType({name: placed.slot for name, placed in self._placed.items()})
+
+    @property
+    def placed(self) -> Mapping[str, PlacedSlot]:
+        """Name -> where rows and output of the slot are, for tools that read or write rows themselves."""
+        return MappingProxyType(self._placed)
 
     @property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
@@ -287,6 +295,34 @@ class Embeddings(nn.Module):
         placed = self._placed_slot(slot)
         with self.cut() as cut:
             return export_vectors(cut, self.store.schema, placed, path, step=self.global_step)
+
+    def assign(self, slot: str, ids: RowIds, vectors: RowVectors, *, time: int | None = None) -> int:
+        """Makes `vectors` the rows of `ids`, for weights that were trained elsewhere.
+
+        Their optimizer state is that of new rows. Ids without a row get one, whatever `min_count` says; the other rows
+        of the slot stay.
+
+        Args:
+            slot: Whose rows.
+            ids: int64 [n], each once.
+            vectors: Floats [n, dim], finite; rows keep float32.
+            time: When they were last trained, Unix seconds, from which expiry counts; None: now.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            InvalidArgumentError, TypeError: says which id or vector cannot be taken; no row changed.
+
+        >>> emb = Embeddings({"item": Slot(dim=2)})
+        >>> emb.assign("item", torch.tensor([5, 9]), torch.tensor([[0.5, 1.0], [0.0, -1.0]]))
+        2
+        >>> emb.lookup("item", torch.tensor([9]))
+        tensor([[ 0., -1.]])
+        """
+        placed = self._placed_slot(slot)
+        moment = int(clock.time()) if time is None else time
+        return RowAssignment(self.store, placed, self._configs[placed.table], time=moment).assign(ids, vectors)
 
     # Learning
 

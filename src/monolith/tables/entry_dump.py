@@ -23,7 +23,7 @@ from monolith.tables.sharded_files import refuse_other_totals, shard_path, shard
 from monolith.tables.snapshot.files import bucket_ranges, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from monolith.tables._arrays import Ids
     from monolith.tables._native_tables import NativeTables
@@ -108,11 +108,19 @@ def lookup_entry(table: HashTable, ids: Ids) -> list[bytes]:
     return [entry if found else b"" for entry, found in zip(entries, rows.found.tolist(), strict=True)]
 
 
-def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = True) -> ImportReport:
+def import_group_entry_dump(
+    group: TableGroup, base: BasePath, *, clear: bool = True, table_names: Mapping[str, str] | None = None
+) -> ImportReport:
     """Replaces the rows of a group's tables by those of the files `<base>-*` and `<base>.meta-*`.
 
     The original keeps rows that are not in the files, and so does `clear=False`; `clear=True` empties all tables of the
     group first, also those that the files do not have.
+
+    Args:
+        group: where the rows go.
+        base: path up to the ``-00000-of-00001`` part.
+        clear: False keeps rows that are not in the files.
+        table_names: table of the files -> table of the group; None: they have the same names.
 
     Raises:
         InvalidArgumentError: the set of files is not complete, or a row does not fit its table.
@@ -122,7 +130,8 @@ def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = 
     data, meta = shards_of(base), shards_of(_meta_base(base))
     if len(data) != len(meta):
         raise InvalidArgumentError(f"{base}: {len(data)} data files but {len(meta)} metadata files")
-    numbers = {name: number for number, name in enumerate(group.native.names)}
+    names = dict(zip(group.native.names, group.native.names, strict=True)) if table_names is None else table_names
+    numbers = {name: group.native.number_of(table) for name, table in names.items()}
     announced = [_read_metadata(path) for path in meta]
     plan = [
         (str(path), [(numbers.get(name, -1), entries) for name, entries in counts])
@@ -136,7 +145,7 @@ def import_group_entry_dump(group: TableGroup, base: BasePath, *, clear: bool = 
     return ImportReport(
         rows=rows,
         ignored_tables=tuple(sorted(found - numbers.keys())),
-        missing_tables=tuple(sorted(numbers.keys() - found)),
+        missing_tables=tuple(sorted(set(group.native.names) - {names[name] for name in found & names.keys()})),
     )
 
 

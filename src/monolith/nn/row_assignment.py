@@ -1,0 +1,163 @@
+"""Rows of a slot that come from elsewhere: weights that were trained by another program, put in their places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from monolith import _core
+from monolith.errors import AbortedError, InvalidArgumentError
+from monolith.nn._id_batch import IdBatchReader
+from monolith.tables.block_writing import full_block
+from monolith.tables.hash_table import HashTable
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.row_block import BlockKind
+from monolith.tables.table_config import TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from monolith.nn._merge import PlacedSlot
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.schema import TableSchema
+    from monolith.tables.store import Store
+
+    RowIds: TypeAlias = Tensor | NDArray[np.int64]
+    RowVectors: TypeAlias = Tensor | NDArray[np.floating]
+
+__all__ = ["RowAssignment"]
+
+_BATCH_BYTES = 32 << 20
+"""Rows that are on their way at once: what an assignment needs beside the tables and the vectors it is given."""
+
+
+class RowAssignment:
+    """Overwrites rows of one slot, with fresh optimizer state; ids without a row get one, whatever admission says.
+
+    Args:
+        store: Where the rows are.
+        slot: Whose rows.
+        config: The slot's table, which knows the state that rows begin with.
+        time: Unix seconds at which the rows count as last trained.
+    """
+
+    def __init__(self, store: Store, slot: PlacedSlot, config: TableConfig, *, time: int) -> None:
+        self._store = store
+        self._slot = slot
+        self._time = time
+        self._number = store.schema.names.index(slot.table)
+        self._schema: TableSchema = store.schema.tables[self._number]
+        self._reader = IdBatchReader([slot], [slot.table])
+        self._state = _fresh_state(config)
+
+    def assign(self, ids: RowIds, vectors: RowVectors) -> int:
+        """Checks everything, then writes it, some megabytes at a time; returns how many rows.
+
+        Raises:
+            InvalidArgumentError, TypeError: ids or vectors that cannot be rows of the slot; no row changed.
+        """
+        keys, buckets = self._keys_of(ids)
+        self._check_vectors(vectors, len(keys))
+        rows = max(1, _BATCH_BYTES // self._schema.payload_bytes(state=True))
+        batches = [slice(begin, begin + rows) for begin in range(0, len(keys), rows)]
+        for batch in batches:
+            self._require_finite(_float32(vectors[batch]), ids[batch])
+        time = self._settled_time(keys[:1], buckets[:1], _float32(vectors[:1])) if len(keys) else 0
+        for batch in batches:
+            blocks = self._blocks(keys[batch], buckets[batch], _float32(vectors[batch]), time=time)
+            self._store.load(blocks, buckets=ALL_BUCKETS, replace=False)
+        return len(keys)
+
+    def _keys_of(self, ids: RowIds) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if getattr(ids, "ndim", 1) != 1:
+            raise InvalidArgumentError(f"slot {self._slot.name!r}: ids must be int64 [rows], got {tuple(ids.shape)}")
+        keys = self._reader.read({self._slot.name: ids}).ids
+        ordered = np.sort(keys)
+        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(repeated):
+            first = int(ids[int(np.flatnonzero(keys == repeated[0])[0])])
+            raise InvalidArgumentError(
+                f"slot {self._slot.name!r}: each id must come once, got {first} more often; say which of its vectors"
+                " counts"
+            )
+        return keys, _core.bucket_of(keys)
+
+    def _check_vectors(self, vectors: RowVectors, num_ids: int) -> None:
+        name, expected = self._slot.name, (num_ids, self._slot.dim)
+        if not isinstance(vectors, Tensor | np.ndarray):
+            raise TypeError(f"slot {name!r}: vectors must be a tensor or an array, got {type(vectors).__name__}")
+        if tuple(vectors.shape) != expected:
+            raise InvalidArgumentError(
+                f"slot {name!r}: vectors must be {list(expected)}, one of dim {self._slot.dim} for each id, got"
+                f" {list(vectors.shape)}"
+            )
+        is_float = (
+            vectors.dtype.is_floating_point
+            if isinstance(vectors, Tensor)
+            else np.issubdtype(vectors.dtype, np.floating)
+        )
+        if not is_float:
+            raise TypeError(f"slot {name!r}: vectors must be floats, got {vectors.dtype}")
+
+    def _require_finite(self, weights: NDArray[np.float32], ids: RowIds) -> None:
+        bad = np.flatnonzero(~np.isfinite(weights).all(axis=1))
+        if len(bad):
+            raise InvalidArgumentError(
+                f"slot {self._slot.name!r}: vectors must be finite as float32, got {weights[bad[0]].tolist()} for id"
+                f" {int(ids[int(bad[0])])}"
+            )
+
+    def _settled_time(self, keys: NDArray[np.int64], buckets: NDArray[np.int32], weights: NDArray[np.float32]) -> int:
+        """The time as the store takes it, which lets no call move its clock far ahead: found by assigning one row.
+
+        `Store.load` takes times as they come, and brings optimizer state and rows that admission would keep out.
+        """
+        self._store.load(self._blocks(keys, buckets, weights, time=0), buckets=ALL_BUCKETS, replace=False)
+        (block,) = self._blocks(keys, buckets, weights, time=self._time)
+        self._store.assign(block, add=False)
+        with self._store.cut() as cut:
+            for written in cut.blocks(range(block.bucket, block.bucket + 1), state=True):
+                if written.table == self._number and written.kind is BlockKind.FULL:
+                    for place in np.flatnonzero(written.keys == keys[0]):
+                        return int(written.times[place])
+        raise AbortedError(f"slot {self._slot.name!r}: a row went while it was assigned; assign between two evictions")
+
+    def _blocks(
+        self, keys: NDArray[np.int64], buckets: NDArray[np.int32], weights: NDArray[np.float32], *, time: int
+    ) -> Iterator[RowBlock]:
+        order = np.argsort(buckets, kind="stable")
+        payload = np.empty((len(keys), 4 * self._slot.dim + len(self._state)), np.uint8)
+        payload[:, : 4 * self._slot.dim] = weights[order].view(np.uint8)
+        payload[:, 4 * self._slot.dim :] = self._state
+        keys = keys[order]
+        found, begins = np.unique(buckets[order], return_index=True)
+        ends = [*begins[1:], len(keys)]
+        for bucket, begin, end in zip(found.tolist(), begins.tolist(), ends, strict=True):
+            yield full_block(
+                digest=self._schema.digest,
+                table=self._number,
+                bucket=bucket,
+                keys=keys[begin:end],
+                time=time,
+                payload=payload[begin:end],
+            )
+
+
+def _fresh_state(config: TableConfig) -> NDArray[np.uint8]:
+    """The optimizer state of a row that was never trained, which is the same for every id."""
+    table = HashTable(TableConfig(config.segments, name=config.name))
+    table.assign([0], np.zeros((1, config.dim), np.float32))
+    state: NDArray[np.uint8] = np.asarray(table.lookup_rows(np.zeros(1, np.int64)).state)[0]
+    return state
+
+
+def _float32(vectors: RowVectors) -> NDArray[np.float32]:
+    if isinstance(vectors, Tensor):
+        vectors = vectors.detach().to("cpu", torch.float32).contiguous().numpy()
+    with np.errstate(over="ignore"):  # told as what is not finite, with its id
+        return np.ascontiguousarray(vectors, np.float32)
