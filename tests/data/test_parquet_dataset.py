@@ -166,14 +166,14 @@ def test_missing_values_follow_the_rule_of_the_column(
 ) -> None:
     monkeypatch.setattr(arrow_columns, "_WARNED", set())
     columns = {
-        "price": pa.array([1.0, None, 2.0]),
+        "price": pa.array([1.5, None, 2.0]),
         "age": pa.array([30, None, 40], pa.int32()),
         "day": pa.array([dt.date(1970, 1, 2), None, None]),
         "items": pa.array([[1, None, 2], None, []], pa.list_(pa.int64())),
     }
     path = write(tmp_path / "x.parquet", columns)
     batch = only_batch(path)
-    assert str(batch["price"].tolist()) == "[1.0, nan, 2.0]"
+    assert str(batch["price"].tolist()) == "[1.5, nan, 2.0]"
     assert (batch["age"].tolist(), batch["day"].tolist()) == ([30, 0, 40], [1, 0, 0])
     assert batch["items"].to_lists() == [[1, 2], [], []]
     only_batch(path)

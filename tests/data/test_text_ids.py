@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import cityhash
 import numpy as np
@@ -15,7 +16,7 @@ from monolith.errors import InvalidArgumentError
 
 
 def reference(column: str, text: bytes) -> int:
-    unsigned = cityhash.CityHash64WithSeed(text, cityhash.CityHash64(column.encode()))
+    unsigned: int = cityhash.CityHash64WithSeed(text, cityhash.CityHash64(column.encode()))
     return unsigned - (1 << 64) if unsigned >> 63 else unsigned
 
 
@@ -28,7 +29,7 @@ def test_the_page_has_the_ids_that_are_made(project_root: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [np.int32, np.int64])
-def test_texts_of_every_length_have_the_id_of_an_independent_hash(width: type) -> None:
+def test_texts_of_every_length_have_the_id_of_an_independent_hash(width: Any) -> None:
     draws = np.random.default_rng(1)
     texts = [draws.bytes(length) for length in range(300)]
     offsets = np.cumsum([0, *map(len, texts)]).astype(width)

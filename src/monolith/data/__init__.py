@@ -41,10 +41,14 @@ from monolith.data.record_reader import RecordPosition, RecordReader, read_examp
 from monolith.data.record_writer import RecordWriter, write_examples
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
+from monolith.data.sources.arrow_columns import ColumnType
+from monolith.data.sources.arrow_dataset import ArrowDataset, from_arrow, from_huggingface, from_pandas, from_polars
+from monolith.data.sources.csv_dataset import CsvDataset
 from monolith.data.sources.file_queue import FileQueue, LocalFileQueue, QueuedFiles
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.generated import GeneratedDataset
 from monolith.data.sources.in_memory import InMemoryDataset
+from monolith.data.sources.json_lines_dataset import JsonLinesDataset
 from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
@@ -52,11 +56,14 @@ from monolith.data.sources.shared_file_queue import SharedFileQueue
 from monolith.data.text_ids import text_ids
 
 __all__ = [
+    "ArrowDataset",
     "BadRecords",
     "Batch",
     "ClickStream",
     "ClickWorld",
+    "ColumnType",
     "Compression",
+    "CsvDataset",
     "Dataset",
     "Dense",
     "FIFOQueue",
@@ -71,6 +78,7 @@ __all__ = [
     "InMemoryDataset",
     "InRange",
     "Ints",
+    "JsonLinesDataset",
     "KafkaConfig",
     "KafkaDataset",
     "Label",
@@ -95,6 +103,10 @@ __all__ = [
     "Weight",
     "enqueue_dicts_with_queue_return",
     "expand_ranges",
+    "from_arrow",
+    "from_huggingface",
+    "from_pandas",
+    "from_polars",
     "generate_ffm_example",
     "partition_patterns",
     "read_examples",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 from monolith.errors import DataLossError
 
@@ -32,6 +33,15 @@ class BadRecords:
         self._lock = threading.Lock()
         self._count = 0
         self._first: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to another process: all but the lock. There it counts on by itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._first = list(self._first)
+        self._lock = threading.Lock()
 
     @property
     def count(self) -> int:

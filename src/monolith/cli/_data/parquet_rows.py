@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.conversions import LABEL_FEATURE as LABEL
 from monolith.data.conversions import WEIGHT_FEATURE as WEIGHT
 from monolith.data.protos.example_pb2 import Example
+from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.tf_conversions import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
-from monolith.errors import InvalidArgumentError, UnimplementedError
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -30,12 +31,8 @@ def pyarrow() -> Any:
     Raises:
         UnimplementedError: it is not installed.
     """
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        import pyarrow.parquet  # noqa: PLC0415 - becomes an attribute of the package
-    except ModuleNotFoundError as error:
-        raise UnimplementedError("Parquet files need pyarrow; run: pip install 'monolith-torch[parquet]'") from error
-    return pa
+    pyarrow_module("pyarrow.parquet", what="Parquet files", extra="parquet")
+    return pyarrow_module("pyarrow", what="Parquet files", extra="parquet")
 
 
 def table_of(examples: Sequence[Example], schema: Any = None, *, drop: bool = False) -> Any:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,7 +135,7 @@ def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
         return text_column(array, name)
     if array.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
         _warn_of_gaps(name, place, array.null_count)
-        integers = array if pa.types.is_integer(kind) else _as_integers(array, pa, place)
+        integers = array if pa.types.is_integer(kind) else _as_numbers(array, pa, place)
         return _numbers(integers.fill_null(0), place)
     return _values(array, pa, place)
 
@@ -163,16 +164,25 @@ def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
         return text_column(array, name)
     if wanted is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
         return text_column(array.cast(pa.large_string()), name)
+    if pa.types.is_floating(inner) and not is_list:
+        array, inner = _whole(array, pa)
     if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
         raise InvalidArgumentError(
-            f"{place}: expected {wanted.value}: texts{'' if wanted is ColumnType.TEXT else ' or whole numbers'}, got {kind}"
-            "; ask for another type, such as float, or leave the type out"
+            f"{place}: expected {wanted.value}: texts or whole numbers, got {kind}; ask for another type, such as"
+            " float, or leave the type out"
         )
     if is_list:
         return _ragged(array, pa, place)
     whole = array.cast(pa.int64()) if pa.types.is_boolean(inner) else array
     values = _numbers(whole.fill_null(0), place).numpy()
     return ragged_of_present(values, array, np.arange(len(array) + 1, dtype=np.int64))
+
+
+def _whole(array: pa.Array, pa: Any) -> tuple[pa.Array, pa.DataType]:
+    """Reals that are whole numbers as such: pandas has no other place for numbers some of which are missing."""
+    with suppress(pa.ArrowInvalid):
+        array = array.cast(pa.int64())
+    return array, array.type
 
 
 def _with_flat(values: Tensor | Ragged, flat: Tensor) -> Tensor | Ragged:
@@ -195,13 +205,9 @@ def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
         if not isinstance(inner, torch.Tensor):
             raise InvalidArgumentError(f"{place}: a {kind} has no place in a batch; use a list of numbers")
         return inner.view(len(array), kind.list_size, *inner.shape[1:])
-    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
-        return _texts(array, pa.binary())
-    if pa.types.is_large_binary(kind) or are_texts(kind):
-        return _texts(array, pa.large_binary())
-    if pa.types.is_decimal(kind):
-        return _numbers(array.cast(pa.float64()), place)
-    return _numbers(_as_integers(array, pa, place), place)
+    if _are_bytes(kind, pa) or are_texts(kind):
+        return _texts(array, pa.binary() if pa.types.is_fixed_size_binary(kind) else pa.large_binary())
+    return _numbers(_as_numbers(array, pa, place), place)
 
 
 def _are_numbers(kind: pa.DataType, pa: Any) -> bool:
@@ -213,8 +219,10 @@ def _are_bytes(kind: pa.DataType, pa: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _as_integers(array: pa.Array, pa: Any, place: str) -> pa.Array:
+def _as_numbers(array: pa.Array, pa: Any, place: str) -> pa.Array:
     kind = array.type
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.float64())
     if pa.types.is_boolean(kind):
         return array.cast(pa.int64())
     if pa.types.is_temporal(kind):

@@ -9,6 +9,7 @@ from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.sources.file_dataset import FileDataset
+from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.reserved_columns import is_reserved, reserved_column
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
@@ -16,7 +17,7 @@ from monolith.data.sources.wanted_columns import (
     wanted_values,
     warn_of_left_out,
 )
-from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
     import os
@@ -226,8 +227,4 @@ def _named_errors(path: str, place: str = "") -> Iterator[None]:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet as pq  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        raise UnimplementedError("Parquet files need pyarrow; run: pip install 'monolith-torch[parquet]'") from error
-    return pq
+    return pyarrow_module("pyarrow.parquet", what="Parquet files", extra="parquet")

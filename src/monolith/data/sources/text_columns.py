@@ -65,7 +65,7 @@ def _ids(array: pa.Array, column: str) -> npt.NDArray[np.int64]:
         return known[places] if len(known) else np.zeros(len(places), np.int64)
     if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
         array = array.cast(pa.large_string())  # views, and numbers that are to be texts
-    width = np.int32 if pa.types.is_string(array.type) else np.int64
+    width: Any = np.int32 if pa.types.is_string(array.type) else np.int64
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
         return np.zeros(0, np.int64)

@@ -1,7 +1,7 @@
 """Which columns of a table a batch is made of, and what each of them is to hold.
 
-The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `Dense`, `Label` and
-others), which then is what a parser would make of a sample that has the values of the row as its feature.
+The same words as everywhere: a name with a `ColumnType`, or a column as a `Parser` takes it (`Ids`, `Dense`, `Label`
+and others), which then is what a parser would make of a sample that has the values of the row as its feature.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""Files of JSON lines as a dataset of batches; needs `monolith-torch[csv]`."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.compression import Compression
+from monolith.data.sources.csv_types import type_to_read
+from monolith.data.sources.json_types import found_fields
+from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected
+from monolith.data.sources.pyarrow_extra import pyarrow_module
+from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from monolith.data.bad_records import BadRecords
+    from monolith.data.sources.file_feed import Files
+    from monolith.data.sources.line_blocks import LineBlocks
+    from monolith.data.sources.wanted_columns import Columns, Wanted
+
+__all__ = ["JsonLinesDataset"]
+
+_LOG = logging.getLogger(__name__)
+_LEAST_OF_A_THREAD = 1 << 20
+
+
+class JsonLinesDataset(LineDataset):
+    """Files with a JSON object on each line, in batches of about `block_bytes`.
+
+    Types are inferred from the first lines of the first file, and then hold for all: texts and lists of texts become
+    ids by their hash, whole numbers int64, other numbers float32, lists `Ragged`; `arrow_columns` has the table, and
+    says what stands for a missing value. A field that is not in a line, or null, is missing. A field that holds
+    objects, or values of several kinds, is left out with a warning.
+
+    Args:
+        files: Which, or a `FileSet` or `QueuedFiles`; compressed ones by their ending, such as ``.jsonl.gz``.
+        columns: Names, columns such as ``Ids("genres")``, or names with what each must hold, see `ColumnType`. None for
+            all fields of the first lines.
+        block_bytes: About the uncompressed bytes of a batch; `batch` makes batches of rows.
+        compression: Of whole files.
+        cycle_length: Files that are read at a time, a block of each in turn.
+        bad: Counts lines that are no objects, or whose values do not fit, and decides how many may be left out.
+
+    Raises:
+        InvalidArgumentError: while reading: a column that is not there, or of another type.
+        DataLossError: while reading: a line that cannot be read; names file and line.
+    """
+
+    def __init__(
+        self,
+        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        columns: Columns | None = None,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        compression: Compression | str = Compression.FROM_NAME,
+        cycle_length: int = 1,
+        bad: BadRecords | None = None,
+    ) -> None:
+        pyarrow_module("pyarrow.json", what="JSON lines", extra="csv")
+        super().__init__(files, block_bytes=block_bytes, compression=compression, cycle_length=cycle_length, bad=bad)
+        self._wanted = wanted_columns(columns)
+
+    def find_columns(self, path: str, head: bytes) -> FoundColumns:
+        """Types by the first lines of the first file."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        found, odd = found_fields(head)
+        wanted, _ = fitting_columns(pa.schema(list(found.items())), self._wanted, f"file '{path}'")
+        if self._wanted is None:
+            for name, kinds in odd.items():
+                _LOG.warning("file '%s': field %r is left out: it holds %s", path, name, kinds)
+        types = {name: _type_to_read(wanted.get(name), kind, pa) for name, kind in found.items()}
+        return FoundColumns(pa.schema(list(types.items())), wanted)
+
+    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> _JsonParser:  # noqa: ARG002 - no header
+        """There is nothing before the lines."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        return _JsonParser(pa.schema([found.schema.field(name) for name in found.wanted]))
+
+
+def _type_to_read(wanted: Wanted | None, found: pa.DataType, pa: Any) -> pa.DataType:
+    """Numbers may be read as other numbers; Arrow does not make texts of the numbers of JSON, nor the other way."""
+    if wanted is None or not (pa.types.is_integer(found) or pa.types.is_floating(found)):
+        return found
+    kind = type_to_read(wanted, found)
+    return found if pa.types.is_string(kind) else kind
+
+
+class _JsonParser:
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def __call__(self, block: memoryview) -> tuple[pa.Table, list[Rejected]]:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        if not bytes(block[:4096]).strip() and not bytes(block).strip():
+            return self._schema.empty_table(), []
+        try:
+            return self._read(block, max(_LEAST_OF_A_THREAD, len(block) // pa.cpu_count() + 1)), []
+        except pa.ArrowInvalid as error:
+            if "straddl" not in str(error):
+                raise
+        return self._read(block, len(block) + 1), []
+
+    def _read(self, block: memoryview, block_size: int) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        from pyarrow import json as pa_json  # noqa: PLC0415 - an extra
+
+        return pa_json.read_json(
+            pa.BufferReader(pa.py_buffer(block)),
+            read_options=pa_json.ReadOptions(block_size=block_size),
+            parse_options=pa_json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+        )

@@ -1,0 +1,145 @@
+"""The lines of a stream, some mebibytes at a time, cut where a line ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import DataLossError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from monolith.data.compression import ByteSource
+
+__all__ = ["LineBlock", "LineBlocks"]
+
+_NEWLINE = ord("\n")
+_SKIP_STEP = 1 << 20
+_FIRST_LINE_BYTES = 1 << 16
+_SEARCHED_AT_A_TIME = 1 << 16
+
+
+class LineBlock(NamedTuple):
+    """Whole lines."""
+
+    data: memoryview
+    line: int
+    """Number of the first of them, from 0 on."""
+    end: int
+    """Where the next block begins, in uncompressed bytes."""
+    end_line: int
+
+
+class LineBlocks:
+    """Reads blocks of whole lines.
+
+    Args:
+        stream: Uncompressed bytes, at their start.
+        block_bytes: About the size of a block; a longer line makes its block longer.
+        max_line_bytes: A longer line is an error.
+        quote: Between two of these bytes a line end is part of a value; None: every line end ends a line.
+    """
+
+    def __init__(
+        self, stream: ByteSource, *, block_bytes: int, max_line_bytes: int, quote: bytes | None = None
+    ) -> None:
+        self._stream = stream
+        self._block_bytes = block_bytes
+        self._max_line_bytes = max_line_bytes
+        self._quote = None if quote is None else quote[0]
+        self._rest: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+        """Read, and not yet handed out."""
+        self._is_at_end = False
+        self._offset = 0
+        self._line = 0
+
+    def take_line(self) -> bytes:
+        """The next line, with its end."""
+        size = _FIRST_LINE_BYTES
+        self._fill(size)
+        while (end := bytes(self._rest).find(b"\n") + 1) == 0 and not self._is_at_end:
+            size *= 2
+            self._fill(size)
+        line = self._rest[: end or len(self._rest)].tobytes()
+        self._rest = self._rest[len(line) :]
+        self._offset += len(line)
+        self._line += 1
+        return line
+
+    def go_to(self, offset: int, line: int) -> None:
+        """Steps over bytes until the next line is the one that begins at this offset.
+
+        Raises:
+            DataLossError: there are not as many bytes.
+        """
+        while self._offset + len(self._rest) < offset:
+            self._offset += len(self._rest)
+            self._rest = np.zeros(0, np.uint8)
+            self._fill(min(_SKIP_STEP, offset - self._offset))
+            if not len(self._rest):
+                raise DataLossError(f"it ends at byte {self._offset}, and was read up to byte {offset} before")
+        self._rest = self._rest[offset - self._offset :]
+        self._offset, self._line = offset, line
+
+    def next_block(self) -> LineBlock | None:
+        """The next lines; None at the end. The last line may have no end.
+
+        Where a block ends depends on where it begins alone, not on what happens to be read already: whoever goes on
+        from a position cuts as the reading that saved it did.
+        """
+        size = self._block_bytes
+        self._fill(size)
+        while (end := self._last_end(size)) == 0 and not (self._is_at_end and size >= len(self._rest)):
+            size *= 2
+            self._fill(size)
+        block = self._rest[: end or len(self._rest)]
+        if not len(block):
+            return None
+        lines = int(np.count_nonzero(block == _NEWLINE)) + int(block[-1] != _NEWLINE)
+        found = LineBlock(block.data, self._line, self._offset + len(block), self._line + lines)
+        self._rest, self._offset, self._line = self._rest[len(block) :], found.end, found.end_line
+        return found
+
+    def _last_end(self, size: int) -> int:
+        """Where the last whole line of the first `size` bytes ends; 0: there is none."""
+        if self._is_at_end and len(self._rest) < size:
+            return len(self._rest)
+        if self._quote is None:
+            return self._line_end_before(min(size, len(self._rest)))
+        seen = self._rest[:size]
+        ends = np.flatnonzero(seen == _NEWLINE)
+        outside = ends[np.searchsorted(np.flatnonzero(seen == self._quote), ends) % 2 == 0]
+        return int(outside[-1]) + 1 if len(outside) else 0
+
+    def _line_end_before(self, end: int) -> int:
+        """Behind the last line end in the first `end` bytes; 0: there is none."""
+        while end > 0:
+            begin = max(0, end - _SEARCHED_AT_A_TIME)
+            if found := bytes(self._rest[begin:end]).rfind(b"\n") + 1:
+                return begin + found
+            end = begin
+        return 0
+
+    def _fill(self, size: int) -> None:
+        """Reads until there are `size` bytes, or all."""
+        kept = len(self._rest)
+        if kept > self._max_line_bytes:
+            raise DataLossError(f"line {self._line + 1} is longer than {self._max_line_bytes} bytes")
+        if kept >= size or self._is_at_end:
+            return
+        chunk = _core.take_chunk(size)  # used again when the block is dropped: fresh memory would take half the time
+        chunk[:kept] = self._rest
+        read_into = getattr(self._stream, "readinto", None)
+        while kept < size and not self._is_at_end:
+            if read_into is not None:
+                count = read_into(chunk[kept:].data) or 0
+            else:
+                piece = self._stream.read(size - kept)
+                count = len(piece)
+                chunk[kept : kept + count] = np.frombuffer(piece, np.uint8)
+            self._is_at_end = not count
+            kept += count
+        self._rest = chunk[:kept]

@@ -1,0 +1,255 @@
+"""Files of lines, each a sample: what CSV and JSON lines share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from monolith.data.bad_records import BadRecords
+from monolith.data.batch import Batch
+from monolith.data.compression import Compression, open_decompressed
+from monolith.data.pipeline.counts import whole_number
+from monolith.data.sources.file_dataset import FileDataset
+from monolith.data.sources.file_set import FileSet
+from monolith.data.sources.line_blocks import LineBlocks
+from monolith.data.sources.wanted_columns import Wanted, wanted_values
+from monolith.errors import DataLossError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+    from typing import BinaryIO
+
+    import pyarrow as pa
+
+    from monolith.data.sources.file_feed import Files
+    from monolith.data.sources.line_blocks import LineBlock
+
+__all__ = ["FoundColumns", "LineDataset", "LineParser", "Rejected"]
+
+BLOCK_BYTES = 8 << 20
+MAX_LINE_BYTES = 256 << 20
+_HEAD_BYTES = 1 << 20
+"""Of the first file, which decide about the types of all."""
+
+
+class FoundColumns(NamedTuple):
+    """What the files hold, as the head of the first one shows, and what is read of it."""
+
+    schema: pa.Schema
+    """Of everything that is there."""
+    wanted: dict[str, Wanted]
+    layout: Any = None
+    """What else the format found out, such as what stands between cells."""
+
+
+class Rejected(NamedTuple):
+    """A line that was not taken."""
+
+    text: bytes
+    reason: str
+
+
+class LineParser(Protocol):
+    """Parses the lines of one file."""
+
+    def __call__(self, block: memoryview) -> tuple[pa.Table, Sequence[Rejected]]:
+        """The rows of whole lines; raises `pa.ArrowInvalid` where a value does not fit its column."""
+
+
+class LineDataset(FileDataset[Batch]):
+    """Blocks of lines of files as batches. Types are found once, from the head of the first file, and hold for all.
+
+    Args:
+        files: Which, or a `FileSet` or `QueuedFiles`.
+        block_bytes: About the uncompressed bytes of a batch; `batch` makes batches of rows.
+        compression: Of whole files.
+        cycle_length: Files that are read at a time, a block of each in turn.
+        bad: Counts lines that cannot be read, and decides how many may be left out.
+    """
+
+    def __init__(
+        self,
+        files: Files | str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        compression: Compression | str = Compression.FROM_NAME,
+        cycle_length: int = 1,
+        bad: BadRecords | None = None,
+    ) -> None:
+        super().__init__(files, cycle_length=cycle_length)
+        self._block_bytes = whole_number("block_bytes", block_bytes, at_least=1)
+        self._compression = Compression.of(compression)
+        self._bad = BadRecords() if bad is None else bad
+        self._found: list[FoundColumns] = []
+        """One, once they are known; copies for other epochs share it."""
+
+    @abstractmethod
+    def find_columns(self, path: str, head: bytes) -> FoundColumns:
+        """What the head of the first file shows; `head` ends with a whole line, or with the file."""
+
+    @abstractmethod
+    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> LineParser:
+        """Reads what stands before the lines of a file, such as its header."""
+
+    @property
+    def quote(self) -> bytes | None:
+        """Between two of these, a line end is part of a value."""
+        return None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Types of all columns, as Arrow has them: found from the head of the first file, or as they were given."""
+        return self._columns_of(None).schema
+
+    @property
+    def columns(self) -> dict[str, Wanted]:
+        """The columns of the batches, with what was asked for."""
+        return dict(self._columns_of(None).wanted)
+
+    def open_file(self, path: str, place: Any) -> _OpenLines:
+        """Begins to read a file; a place is an offset in the uncompressed file, and how many lines are before it."""
+        try:
+            start = None if place is None else (int(place["offset"]), int(place["line"]))
+        except (TypeError, KeyError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"file '{path}': expected offset and line to go on from, got {place!r}"
+            ) from error
+        found = self._columns_of(path)
+        file = self.files.open(path)
+        try:
+            stream = open_decompressed(file, self._compression.resolve(path))
+            blocks = LineBlocks(stream, block_bytes=self._block_bytes, max_line_bytes=MAX_LINE_BYTES, quote=self.quote)
+            parse = self.begin_file(path, blocks, found)
+            if start is not None:
+                blocks.go_to(*start)
+            return _OpenLines(file, path, blocks, _Rows(path, parse, found.wanted, self._bad), place)
+        except DataLossError as error:
+            file.close()
+            raise DataLossError(f"file '{path}': {error}") from error
+        except BaseException:
+            file.close()
+            raise
+
+    def _columns_of(self, path: str | None) -> FoundColumns:
+        """What is found, by the first file of all, or by this one where files come from a queue."""
+        if not self._found:
+            first = self.files.files[0] if isinstance(self.files, FileSet) else path
+            if first is None:
+                raise InvalidArgumentError("files of a queue show their columns once one is read")
+            self._found.append(self.find_columns(first, self._head_of(first)))
+        return self._found[0]
+
+    def _head_of(self, path: str) -> bytes:
+        with self.files.open(path) as file:
+            stream = open_decompressed(file, self._compression.resolve(path))
+            blocks = LineBlocks(stream, block_bytes=_HEAD_BYTES, max_line_bytes=MAX_LINE_BYTES, quote=self.quote)
+            head = b""
+            try:
+                # A line of names alone says nothing about types.
+                while head.count(b"\n") < 2 and (block := blocks.next_block()) is not None:
+                    head += bytes(block.data)
+            except DataLossError as error:
+                raise DataLossError(f"file '{path}': {error}") from error
+        return head
+
+
+class _OpenLines:
+    def __init__(self, file: BinaryIO, path: str, blocks: LineBlocks, rows: _Rows, place: Any) -> None:
+        self._file = file
+        self._path = path
+        self._blocks = blocks
+        self._rows = rows
+        self._place = place
+        self._block: LineBlock | None = None
+        """Read, and not yet handed out: what has raised is tried again."""
+
+    @property
+    def place(self) -> Any:
+        return self._place
+
+    def __next__(self) -> Batch:
+        while (block := self._next_block()) is not None:
+            batch = self._rows.batch_of(block)
+            self._step_behind(block)
+            if batch is not None:
+                return batch
+        raise StopIteration
+
+    def skip(self) -> None:
+        """Steps over a block without parsing it."""
+        block = self._next_block()
+        if block is None:
+            raise StopIteration
+        self._step_behind(block)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _next_block(self) -> LineBlock | None:
+        if self._block is None:
+            try:
+                self._block = self._blocks.next_block()
+            except DataLossError as error:
+                raise DataLossError(f"file '{self._path}': {error}") from error
+        return self._block
+
+    def _step_behind(self, block: LineBlock) -> None:
+        self._block = None
+        self._place = {"line": block.end_line, "offset": block.end}
+
+
+class _Rows:
+    """Makes batches of blocks; lines that cannot be read are found and counted one by one."""
+
+    def __init__(self, path: str, parse: LineParser, wanted: dict[str, Wanted], bad: BadRecords) -> None:
+        self._path = path
+        self._parse = parse
+        self._wanted = wanted
+        self._bad = bad
+
+    def batch_of(self, block: LineBlock) -> Batch | None:
+        """The good rows of a block; None if there are none."""
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        tables = self._tables(block.data, block.line)
+        rows = sum(table.num_rows for table in tables)
+        if not rows:
+            return None
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+        columns = {
+            name: wanted_values(
+                _one_array(table.column(name)), wanted, name=name, place=f"file '{self._path}': column {name!r}"
+            )
+            for name, wanted in self._wanted.items()
+        }
+        return Batch(columns, num_rows=rows)
+
+    def _tables(self, data: memoryview, line: int) -> list[pa.Table]:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+
+        try:
+            table, rejected = self._parse(data)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            # One value does not fit: halves are tried until the line is found.
+            middle = _line_end_near_the_middle(data)
+            if middle == len(data):
+                self._bad.add(f"file '{self._path}': line {line + 1}: {error}")
+                return []
+            first = data[:middle]
+            return self._tables(first, line) + self._tables(data[middle:], line + bytes(first).count(b"\n"))
+        for each in rejected:
+            text = bytes(data)
+            number = line + 1 + text.count(b"\n", 0, max(0, text.find(each.text)))
+            self._bad.add(f"file '{self._path}': line {number}: {each.reason}")
+        return [table]
+
+
+def _line_end_near_the_middle(data: memoryview) -> int:
+    text = bytes(data)
+    before = text.rfind(b"\n", 0, len(text) // 2) + 1
+    return before or (text.find(b"\n") + 1 or len(text))
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
