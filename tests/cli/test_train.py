@@ -66,6 +66,55 @@ def test_modes_evaluate_and_predict(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert steps_of(tmp_path) == [20]
 
 
+def test_predictions_go_to_a_file_with_key_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path / "m")]
+    assert main([*command, "--steps", "2"]) == 0
+    capsys.readouterr()
+    predict = [*command, "--mode", "predict", "--out", str(tmp_path / "p.csv"), "--key", "user", "--key", "item"]
+    assert main(predict) == 0
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert re.fullmatch(r"640 rows, rows per second \S+\n640 predictions are in .*/p\.csv\n", shown.err), shown.err
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert lines[0] == "user,item,prediction"
+    assert len(lines) == 641
+    assert main([*predict, "--steps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": 32, "out": str(tmp_path / "p.csv")}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mode", "predict", "--key", "user"], "--key: key columns stand beside predictions in a file; give --out"),
+        (["--out", "p.csv"], "--out and --key are of --mode predict, got --mode train"),
+        (["--mode", "eval", "--key", "user"], "--out and --key are of --mode predict, got --mode eval"),
+        (["--mode", "predict", "--out", "p.txt"], "expected one of .parquet, .csv, .jsonl, got '.txt'"),
+    ],
+)
+def test_options_of_predictions_without_effect_are_refused(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", TASK, "--model_dir", str(tmp_path / "m"), *options]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_interrupted_prediction_leaves_nothing_and_says_that_it_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path / "m")]
+    assert main([*command, "--steps", "2"]) == 0
+    out = str(tmp_path / "p.csv")
+
+    def interrupt(self: object, context: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("monolith.cli.train.PredictionProgress.after_run", interrupt)
+    assert main([*command, "--mode", "predict", "--out", out]) == 130
+    assert f"nothing was written to {out}; this command begins anew: monolith train" in capsys.readouterr().err
+    assert not Path(out).exists()
+
+
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", TASK, "--model_dir", str(tmp_path / "m"), "--dry-run"]
     assert main(command) == 0

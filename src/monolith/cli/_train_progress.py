@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monolith.cli._progress import Progress
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["ProgressHook", "StopOnSignal"]
+__all__ = ["PredictionProgress", "ProgressHook", "StopOnSignal"]
 
 _RECENT_STEPS = 100
 _SECONDS_BETWEEN_AUCS = 1.0
@@ -79,6 +79,22 @@ class ProgressHook(Hook):
     def _num_rows(self) -> int:
         embeddings = {} if self._session is None else self._session.state.embeddings
         return sum(each.num_rows for each in embeddings.values())
+
+
+class PredictionProgress(Hook):
+    """Shows how many rows were predicted, and how fast."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+        self._since = time.monotonic()
+
+    def after_run(self, context: StepContext) -> None:
+        """Counts the rows of a batch."""
+        last = context.session.last
+        self._bar.update(0 if last is None else last.num_examples, rows_per_second=self._rows_per_second)
+
+    def _rows_per_second(self) -> float:
+        return self._bar.done / max(time.monotonic() - self._since, 1e-9)
 
 
 class StopOnSignal(Hook):

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._progress import Progress
-from monolith.cli._train_progress import ProgressHook, StopOnSignal
+from monolith.cli._train_progress import PredictionProgress, ProgressHook, StopOnSignal
 from monolith.train import Session, find_task, flags
 from monolith.train.compat.derive_config import MODES
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.local_runner import make_trainer
+from monolith.train.prediction_files import prediction_file_for
 
 if TYPE_CHECKING:
     import argparse
@@ -43,6 +44,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument("task", help="module:Class of a monolith.Task, or a registered name")
     parser.add_argument("--steps", type=int, help="train so many steps more (default: to the end of the data)")
     parser.add_argument("--max_steps", type=int, help="train until the global step is this")
+    parser.add_argument("--out", metavar="FILE", help="of --mode predict: write .parquet, .csv or .jsonl, by the name")
+    parser.add_argument(
+        "--key", action="append", metavar="COLUMN", help="of --out: a column of the input beside it; may be repeated"
+    )
     parser.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
     parser.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
     parser.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
@@ -66,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if trainer.config.model_dir is None:
         raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
     mode = MODES[options.mode]
+    if mode != "predict" and (args.out is not None or args.key):
+        raise ValueError(f"--out and --key are of --mode predict, got --mode {options.mode}; leave them out")
     if mode == "predict":
         return _predict(trainer, args)
     if mode == "eval":
@@ -113,8 +120,29 @@ def _evaluate(trainer: Trainer, args: argparse.Namespace) -> int:
 
 
 def _predict(trainer: Trainer, args: argparse.Namespace) -> int:
+    if args.out is not None:
+        return _write_predictions(trainer, args)
+    if args.key:
+        raise ValueError("--key: key columns stand beside predictions in a file; give --out FILE, too")
     for predictions in trainer.predict(steps=args.steps):
         sys.stdout.write(f"{json.dumps(_plain(predictions))}\n")
+    return 0
+
+
+def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
+    """To a file that is complete or not there: an interrupted command begins anew."""
+    prediction_file_for(args.out)  # a name that says no format is refused before a checkpoint is read
+    try:
+        with Progress(unit="rows", file=io.StringIO() if args.json else None) as bar:
+            hooks = [PredictionProgress(bar)]
+            rows = trainer.write_predictions(args.out, keys=args.key or (), steps=args.steps, hooks=hooks)
+    except KeyboardInterrupt:
+        _tell(f"interrupted: nothing was written to {args.out}; this command begins anew: {_command(args)}")
+        return _INTERRUPTED
+    if args.json:
+        sys.stdout.write(f"{json.dumps({'rows': rows, 'out': args.out})}\n")
+    else:
+        _tell(f"{rows:,} predictions are in {args.out}")
     return 0
 
 

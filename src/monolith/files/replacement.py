@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith.errors import InvalidArgumentError
+from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.files.named_errors import named_errors
 from monolith.files.paths import refuse_special_file
 
@@ -24,7 +24,8 @@ def replaced_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises:
         InvalidArgumentError: the path is a URL, a folder, a device, a pipe or a socket.
-        OpError: the file system refuses; nothing is left behind, and what was at the path is as before.
+        NotFoundError: there is no such folder.
+        OpError: the file cannot take its place; nothing is left behind, and what was at the path is as before.
     """
     name = os.fspath(path)
     if "://" in name:
@@ -33,10 +34,12 @@ def replaced_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(name)
     if target.is_dir():
         raise InvalidArgumentError(f"file '{name}': it is a folder; give the name of a file in it")
+    if not target.parent.is_dir():
+        raise NotFoundError(f"'{name}': cannot be written: there is no folder '{target.parent}'")
     temporary = target.with_name(f"{target.name}.tmp-{secrets.token_hex(4)}")
     try:
+        yield temporary
         with named_errors(name, "written"):
-            yield temporary
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.replace(target)

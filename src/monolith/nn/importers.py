@@ -62,12 +62,11 @@ def import_embedding(
         )
     if isinstance(source, nn.EmbeddingBag):
         _require_combiner(emb, slot, str(source.mode))
-    padding = None if isinstance(source, Tensor) else source.padding_idx
-    if padding is None:
+    if isinstance(source, Tensor) or source.padding_idx is None:
         return emb.assign(slot, ids, weight, time=time)
     if len(ids.unique()) != len(ids):  # in two parts each would look good
         raise InvalidArgumentError(f"slot {slot!r}: each id must come once, got some more often")
-    parts = slice(0, padding), slice(padding + 1, None)
+    parts = slice(0, source.padding_idx), slice(source.padding_idx + 1, None)
     return sum(emb.assign(slot, ids[part], weight[part], time=time) for part in parts)
 
 

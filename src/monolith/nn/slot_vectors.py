@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from monolith.files import replaced_file
+from monolith.files import named_errors, replaced_file
 from monolith.nn._row_ids import rows_of_slot
 from monolith.nn.vector_files import VectorsHead, writer_for
 from monolith.tables.history import ALL_BUCKETS
@@ -70,7 +70,11 @@ def export_vectors(cut: Cut, schema: Schema, slot: PlacedSlot, path: str | os.Pa
         Number of rows.
     """
     write = writer_for(path)  # before anything is read: an unknown format costs nothing
-    with replaced_file(path) as temporary, tempfile.TemporaryFile(dir=Path(path).parent) as unsorted:
+    with (
+        replaced_file(path) as temporary,
+        named_errors(str(path), "written"),
+        tempfile.TemporaryFile(dir=Path(path).parent) as unsorted,
+    ):
         ids = _spill(cut, schema, slot, unsorted)
         cut.release()
         order = np.argsort(ids)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -27,6 +27,7 @@ from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
 from monolith.train._evaluation import Evaluation
 from monolith.train._marker_hooks import marker_hooks
+from monolith.train._prediction import write_predictions
 from monolith.train._recovery import Recovery
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.preemption import is_preemption
@@ -38,6 +39,7 @@ from monolith.train.task import Task
 from monolith.train.trainer_config import TrainerConfig
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Sequence
 
     from monolith.checkpoint import TrainState
@@ -152,8 +154,55 @@ class Trainer:
                 evaluation.add(session.last)
             return evaluation.means() | {"global_step": session.global_step}
 
-    def predict(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]:
-        """The predictions of each batch of the input, as the task makes them."""
+    @overload
+    def predict(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]: ...
+
+    @overload
+    def predict(self, batch: Any, *, hooks: Sequence[Hook] = ()) -> Any: ...
+
+    def predict(self, batch: Any = None, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Any:
+        """The predictions for one batch, or an iterator over those of each batch of the task's input.
+
+        Args:
+            batch: What the task's `model_fn` is called with; None: the input for mode ``predict``.
+            steps: Batches of the input at most.
+            hooks: Attached to the session.
+
+        Returns:
+            As the task makes them.
+        """
+        if batch is None:
+            return self._predictions(steps, hooks)
+        if steps is not None:
+            raise ValueError(
+                f"Trainer.predict: steps are batches of the input, got {steps} beside a batch; leave it out"
+            )
+        with self._looking("predict", hooks) as session:
+            return session.run(batch).predictions
+
+    def write_predictions(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keys: Sequence[str] = (),
+        steps: int | None = None,
+        hooks: Sequence[Hook] = (),
+    ) -> int:
+        """Writes the predictions for the task's input to a file, which appears whole or not at all.
+
+        Args:
+            path: Ends in ``.parquet``, ``.csv`` or ``.jsonl``; a file of this name is replaced.
+            keys: Columns of the batches to put beside the predictions.
+            steps: Batches at most.
+            hooks: Attached to the session.
+
+        Returns:
+            Number of rows. A column is called as its prediction is, or ``prediction`` where the task has only one.
+        """
+        with self._looking("predict", hooks) as session:
+            return write_predictions(session, self.task.input_fn("predict"), path, keys=keys, limit=steps)
+
+    def _predictions(self, steps: int | None, hooks: Sequence[Hook]) -> Iterator[Any]:
         with self._looking("predict", hooks) as session:
             for _ in _batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
