@@ -48,8 +48,9 @@ def test_every_row_is_there_once_beside_its_keys(tmp_path: Path, name: str) -> N
     rows = READ[Path(name).suffix](tmp_path / name)
     batches = [ExampleTask().input_fn("predict").make(number) for number in range(20)]
     assert [list(row) for row in rows[:1]] == [["user", "item", "prediction"]]
-    assert [row["user"] for row in rows] == torch.cat([batch["user"] for batch in batches]).tolist()
-    assert [row["item"] for row in rows] == torch.cat([batch["item"] for batch in batches]).tolist()
+    for key in ("user", "item"):
+        values = [batch[key] for batch in batches]
+        assert [row[key] for row in rows] == [number for each in values for number in torch.as_tensor(each).tolist()]
     predicted = torch.cat(list(trainer.predict()))
     assert torch.equal(torch.tensor([row["prediction"] for row in rows]), predicted)
     assert [path.name for path in tmp_path.iterdir()] == [name]
