@@ -530,7 +530,7 @@ def test_a_stop_in_the_middle_leaves_no_half_file(
             assert list(tmp_path.iterdir())  # something is being written
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("monolith.cli._progress.Progress.update", update)
+    monkeypatch.setattr("monolith.observe.progress.Progress.update", update)
     arguments = ["--examples", "100000", "--look-ahead", "100", "--out", str(tmp_path / "out"), "--to", to]
     assert cli.main(["data", "generate", *arguments]) == 130
     assert list(tmp_path.iterdir()) == []

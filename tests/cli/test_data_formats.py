@@ -256,7 +256,7 @@ def test_a_conversion_that_is_stopped_leaves_no_half_file(
         assert to == "parquet" or len(list(tmp_path.iterdir())) == 2  # something is being written
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("monolith.cli._progress.Progress.update", update)
+    monkeypatch.setattr("monolith.observe.progress.Progress.update", update)
     assert cli.main(["data", "convert", str(source), "--out", str(tmp_path / "new"), "--to", to]) == 130
     assert list(tmp_path.iterdir()) == [source]
     assert capsys.readouterr().err == "\nmonolith data convert: stopped; no half file is left\n"

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from monolith.checkpoint import get_checkpoint_state
-from monolith.cli._progress import Progress
-from monolith.cli._train_progress import PredictionProgress, ProgressHook, StopOnSignal
+from monolith.cli._train_progress import PredictionProgress, StopOnSignal
+from monolith.hooks.progress import ProgressHook
+from monolith.observe.progress import Progress
 from monolith.train import Session, find_task, flags
 from monolith.train.compat.derive_config import MODES
 from monolith.train.compat.flat_config import Origin
@@ -100,9 +101,21 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
                 bar.close()
                 _tell(f"go on with: {_command(args)}")
     rows = sum(each.num_rows for each in state.embeddings.values())
-    found = {"global_step": state.global_step, "rows": rows, "model_dir": trainer.config.model_dir}
+    history = trainer.history
+    found = {
+        "global_step": state.global_step,
+        "trained_steps": history.num_steps,
+        "ended_by": history.ended_by,
+        "rows": rows,
+        "model_dir": trainer.config.model_dir,
+    }
     if args.json:
         sys.stdout.write(f"{json.dumps(found)}\n")
+    elif state.global_step and history.ended_by == "data" and not history.num_steps:
+        _tell(
+            f"nothing was trained: the input has no more data; step {state.global_step:,} with {rows:,} rows stays in"
+            f" {trainer.config.model_dir}"
+        )
     elif state.global_step:
         _tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
     else:

@@ -14,15 +14,18 @@ from monolith.hooks.early_stop import EarlyStop, EarlyStoppingHook
 from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.eviction import EvictionHook
+from monolith.hooks.experiment_trackers import MlflowHook, WandbHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
+from monolith.hooks.progress import ProgressHook
 from monolith.hooks.request_time import ReqTimeControlDumpHook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
 from monolith.hooks.server import ServerHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
 from monolith.hooks.step_timing import StepCounterHook, StepRate
+from monolith.hooks.summaries import RecordHook, RecordWriter, TensorBoardHook
 from monolith.hooks.table_checkpoint import HashTableCheckpointRestorerListener, HashTableCheckpointSaverListener
 from monolith.hooks.table_info import SyncTrainingInfoHook, describe_tables
 from monolith.hooks.throughput import HeartbeatHook, ThroughputMetricHook
@@ -54,11 +57,15 @@ __all__ = [
     "HashTableCheckpointSaverListener",
     "HeartbeatHook",
     "InProcessFlags",
+    "MlflowHook",
     "NanLossDuringTrainingError",
     "NanTensorHook",
     "NoFirstSaveCheckpointSaverHook",
     "ProfileWindows",
     "ProfilerHook",
+    "ProgressHook",
+    "RecordHook",
+    "RecordWriter",
     "ReqTimeControlDumpHook",
     "RestorerListener",
     "SaveGuard",
@@ -75,10 +82,12 @@ __all__ = [
     "SyncTrainingForceDumpHook",
     "SyncTrainingInfoHook",
     "SyncTrainingSaverControlHook",
+    "TensorBoardHook",
     "ThroughputMetricHook",
     "TideStoppingHook",
     "TideWindow",
     "TrainingHooksHelper",
+    "WandbHook",
     "WorkerSyncHook",
     "before",
     "describe_tables",

@@ -35,7 +35,11 @@ class LearningRates:
         Raises:
             InvalidArgumentError: a schedule that gives no usable number; names its slots.
         """
-        return torch.tensor([_rate(each, step) for each in self._segments], dtype=torch.float32)
+        return torch.tensor(self.numbers(step), dtype=torch.float32)
+
+    def numbers(self, step: int) -> list[float]:
+        """The same, as they were given."""
+        return [_rate(each, step) for each in self._segments]
 
 
 def _rate(named: _Named, step: int) -> float:

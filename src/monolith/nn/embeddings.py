@@ -147,6 +147,11 @@ class Embeddings(nn.Module):
             for table in sorted(set(names))
         }
 
+    def learning_rates(self) -> dict[str, list[float]]:
+        """Table -> the learning rate of each of its segments in the last step, or in the first before it."""
+        rates = self._rates.numbers(max(0, self.global_step - 1))
+        return {table: [rates.pop(0) for _ in config.segments] for table, config in self._configs.items()}
+
     @property
     def num_rows(self) -> int:
         """Rows of all slots."""

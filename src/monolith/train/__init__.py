@@ -21,6 +21,7 @@ from monolith.train.compat.run_config import RunConfig
 from monolith.train.context import Context, TaskContext, current_context, use_context
 from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
+from monolith.train.history import History
 from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
 from monolith.train.local_runner import local_train, make_trainer
@@ -55,6 +56,7 @@ __all__ = [
     "EofAwareTask",
     "Estimator",
     "ExportMode",
+    "History",
     "InputOptions",
     "InstantiableParams",
     "MarkerFilesConfig",

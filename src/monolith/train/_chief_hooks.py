@@ -12,6 +12,7 @@ from monolith.cluster import BarrierOp
 from monolith.files import join
 from monolith.hook import Hook
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
+from monolith.hooks.evaluation import Evaluation
 from monolith.hooks.eviction import EvictionHook, evict_expired
 from monolith.hooks.nan_guard import NanTensorHook
 from monolith.hooks.profiling import ProfilerHook, ProfileWindows
@@ -20,7 +21,6 @@ from monolith.hooks.server import ServerCredentials, ServerHook
 from monolith.hooks.step_timing import StepCounterHook
 from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
-from monolith.train._evaluation import Evaluation
 from monolith.train._marker_hooks import marker_hooks, on_demand_timer
 
 if TYPE_CHECKING:

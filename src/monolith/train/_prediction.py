@@ -1,4 +1,4 @@
-"""Predictions of a session to a file, with columns of the input beside them."""
+"""What a session that changes nothing is run for: evaluation, and predictions to a file with columns of the input."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.dataset import Dataset
+from monolith.errors import OutOfRangeError
 from monolith.files import named_errors, replaced_file
 from monolith.train.prediction_files import prediction_file_for
 from monolith.train.prediction_rows import PredictionColumns
@@ -19,7 +20,20 @@ if TYPE_CHECKING:
     from monolith.train.prediction_rows import Column
     from monolith.train.session import Session
 
-__all__ = ["write_predictions"]
+__all__ = ["run_batches", "write_predictions"]
+
+
+def run_batches(session: Session, source: Any, limit: int | None) -> Iterator[None]:
+    """Runs a step for each batch, at most `limit`."""
+    done = 0
+    with session.feed(source) as feed:
+        while not session.stop_requested and (limit is None or done < limit):
+            try:
+                session.run_next(feed)
+            except OutOfRangeError:
+                return
+            done += 1
+            yield
 
 
 def write_predictions(

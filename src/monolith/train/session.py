@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
+    from monolith.train.history import History
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
 
@@ -43,6 +44,8 @@ class SessionState(TrainState):
 
     session: Session | None = None
     """The one that it is open in."""
+    history: History | None = None
+    """What the last call of `Trainer.train` has measured; None where a session was run without a trainer."""
 
     def settle(self) -> None:
         """Applies what was postponed, and forgets rows that were read ahead."""

@@ -24,15 +24,15 @@ class StopAtStep(Hook):
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be >= 0 or None, got {value}")
-        self._steps = steps
-        self._max_steps = max_steps
+        self.steps = steps
+        self.max_steps = max_steps
         self._last_step: int | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
         """Finds the last step, once: a session that is rebuilt has the same one."""
         if self._last_step is None:
-            limits = [] if self._steps is None else [session.global_step + self._steps]
-            limits += [] if self._max_steps is None else [self._max_steps]
+            limits = [] if self.steps is None else [session.global_step + self.steps]
+            limits += [] if self.max_steps is None else [self.max_steps]
             self._last_step = min(limits, default=None)
         self._stop_if_reached(session)
 

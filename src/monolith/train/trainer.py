@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
@@ -21,15 +21,17 @@ from monolith.clock import SystemClock
 from monolith.errors import NotFoundError, OpError, OutOfRangeError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
 from monolith.hooks.current_session import SetCurrentSessionHook
+from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
 from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
-from monolith.train._evaluation import Evaluation
 from monolith.train._marker_hooks import marker_hooks
-from monolith.train._prediction import write_predictions
+from monolith.train._prediction import run_batches, write_predictions
 from monolith.train._recovery import Recovery
+from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
+from monolith.train.history import History
 from monolith.train.preemption import is_preemption
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
@@ -88,6 +90,8 @@ class Trainer:
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
         self._state: SessionState | None = None
+        self.history = History()
+        """What the last call of `train` has measured, also if an error ended it."""
 
     @property
     def state(self) -> SessionState | None:
@@ -98,7 +102,7 @@ class Trainer:
 
     def train(
         self, *, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()
-    ) -> TrainState:
+    ) -> SessionState:
         """Trains to the end of the data, or of `steps` more steps, or until the global step is `max_steps`.
 
         Args:
@@ -107,7 +111,8 @@ class Trainer:
             hooks: Attached behind those of the trainer.
 
         Returns:
-            What was trained.
+            What was trained: the model and everything else that a checkpoint holds, with the ``history`` of this call
+            (loss, metrics, learning rates and table sizes by step, and how it ended).
 
         Raises:
             BaseException: what ended training. The state of the last whole step was saved before.
@@ -116,15 +121,17 @@ class Trainer:
             steps=self.task.p.train.steps if steps is None else steps,
             max_steps=self.task.p.train.max_steps if max_steps is None else max_steps,
         )
+        self.history = History()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._surroundings())
+            bar = stack.enter_context(progress_hooks(self.config, stop, (*self._hooks, *hooks)))
             saver = self._saver()
             if saver is not None:
                 stack.callback(saver.close)
                 self._state = None  # the checkpoint has it; two copies of the tables would not fit
             session = Session(
                 self.task,
-                hooks=self._training_hooks(saver, (*hooks, stop)),
+                hooks=self._training_hooks(saver, (*hooks, stop, *bar)),
                 model_dir=self.config.model_dir,
                 restore=None if saver is None else lambda state: self._restore(saver, state),
                 state=self._state,
@@ -135,7 +142,8 @@ class Trainer:
             with session:
                 self._train(session, saver)
             self._state = session.state
-            return session.state
+            self._state.history = self.history
+            return self._state
 
     def evaluate(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
         """Means over the evaluation input: loss, AUC where labels are 0 and 1, examples. Inserts and saves nothing.
@@ -150,7 +158,7 @@ class Trainer:
         limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
         with self._looking("eval", hooks) as session:
-            for _ in _batches(session, self.task.input_fn("eval"), limit):
+            for _ in run_batches(session, self.task.input_fn("eval"), limit):
                 evaluation.add(session.last)
             return evaluation.means() | {"global_step": session.global_step}
 
@@ -204,7 +212,7 @@ class Trainer:
 
     def _predictions(self, steps: int | None, hooks: Sequence[Hook]) -> Iterator[Any]:
         with self._looking("predict", hooks) as session:
-            for _ in _batches(session, self.task.input_fn("predict"), steps):
+            for _ in run_batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
     def export(self, path: str, *, example: Any = None) -> str:
@@ -239,16 +247,18 @@ class Trainer:
             chief += self.task.training_chief_hooks()
         else:
             chief += marker_hooks(self.config, clock=self._clock)
-        user = [*self._hooks, *hooks, *report_hooks(self.config)]
+        user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         first = eviction_hooks(self.config.tables)  # a checkpoint of the same step holds what they leave
         return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _train(self, session: Session, saver: Saver | None) -> None:
         recovery = Recovery(session, clock=self._clock)
+        first_step = session.global_step
         while not session.stop_requested:
             try:
                 self._run_steps(session)
             except OutOfRangeError:
+                self._end("data", session, first_step)
                 return
             except BaseException as error:
                 if isinstance(error, OpError) and is_preemption(error):
@@ -256,6 +266,19 @@ class Trainer:
                     continue
                 self._save_after(error, session, saver)
                 raise
+        self._end("stop", session, first_step)
+
+    def _end(self, by: Literal["data", "stop"], session: Session, first_step: int) -> None:
+        history, step = self.history, session.global_step
+        history.ended_by, history.num_steps = by, step - first_step
+        if by == "data" and step and not history.num_steps:
+            _log.warning(
+                "session: the input has no more data behind step %d, so that nothing was trained; give it more data, or"
+                " train on the same again with another model_dir",
+                step,
+            )
+        elif by == "data":
+            _log.info("session: the input ended at step %d", step)
 
     def _run_steps(self, session: Session) -> None:
         with session.feed(self.task.input_fn("train")) as feed:
@@ -398,19 +421,6 @@ def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
 
 def _base_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
-
-
-def _batches(session: Session, source: Any, limit: int | None) -> Iterator[None]:
-    """Runs a step for each batch, at most `limit`."""
-    done = 0
-    with session.feed(source) as feed:
-        while not session.stop_requested and (limit is None or done < limit):
-            try:
-                session.run_next(feed)
-            except OutOfRangeError:
-                return
-            done += 1
-            yield
 
 
 def _is_finite(state: TrainState) -> bool:

@@ -143,6 +143,14 @@ class ReportingConfig(Config):
 
     log_every_steps: int | None = 100
     """Steps between log lines with loss and speed; None: none."""
+    progress: bool | None = None
+    """Show a bar of the run on stderr; None: where a person sees it, a terminal or a notebook. True also writes a line
+    every ten seconds where nobody does."""
+    summary_every_steps: int | None = 100
+    """Steps between records of loss, metrics, learning rates and table sizes, for the history that `Trainer.train`
+    returns and for TensorBoard; None: none."""
+    tensorboard: bool | None = None
+    """Write these records into event files of the model directory; None: where TensorBoard is installed."""
     train_metrics: bool = False
     """Compute AUC, or squared error, of what was predicted in training, and log it with the above."""
     profile_from: int | None = None
@@ -157,6 +165,12 @@ class ReportingConfig(Config):
     """Name of the job over many runs: metric names of the run have it behind the prefix; None: they have none."""
     submit_time: int | None = None
     """When the job was submitted, Unix seconds; its start-up time is measured from there."""
+
+    def __post_init__(self) -> None:
+        if self.summary_every_steps is not None:
+            require_at_least(self, 1, "summary_every_steps")
+        if self.tensorboard and self.summary_every_steps is None:
+            raise ValueError("ReportingConfig: tensorboard=True needs records; give summary_every_steps")
 
 
 @config
@@ -216,6 +230,8 @@ class TrainerConfig(Config):
                 "TrainerConfig: a deterministic run removes expired rows at fixed steps, got"
                 f" tables.evict_every_seconds={self.tables.evict_every_seconds}; give tables.evict_every_steps"
             )
+        if self.reporting.tensorboard and self.model_dir is None:
+            raise ValueError("TrainerConfig: reporting.tensorboard writes into the model directory; give model_dir")
         if self.saving.marker_files is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
         if self.worker_index >= self.num_workers:

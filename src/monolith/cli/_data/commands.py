@@ -15,7 +15,6 @@ from monolith.cli._data.parquet_rows import examples_in
 from monolith.cli._data.samples import examples_of
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
 from monolith.cli._data.writing import check_output, open_sink
-from monolith.cli._progress import Progress
 from monolith.data.bad_records import BadRecords
 from monolith.data.click_world import ClickWorld
 from monolith.data.clicks import ClickStream
@@ -26,6 +25,7 @@ from monolith.data.sample_format import SampleFormat
 from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2
+from monolith.observe.progress import Progress
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:

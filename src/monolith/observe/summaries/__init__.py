@@ -1,4 +1,4 @@
-"""Summaries for TensorBoard: architecture weights and feature insight, and the event files that carry them.
+"""Summaries for TensorBoard: numbers, architecture weights and feature insight, and the event files that carry them.
 
 Needs ``monolith-torch[tensorboard]``, imported on first use; TensorFlow is never loaded. Read `head` first.
 """
@@ -16,6 +16,7 @@ from monolith.observe.summaries.head import (
     prepare_head,
 )
 from monolith.observe.summaries.nas_weight import nas_weight_json
+from monolith.observe.summaries.scalar_summary import scalars
 from monolith.observe.summaries.summary_writer import SummaryWriter
 from monolith.observe.summaries.tensor_summaries import create_summary_metadata, feature_insight_data, nas_data
 
@@ -33,4 +34,5 @@ __all__ = [
     "nas_data",
     "nas_weight_json",
     "prepare_head",
+    "scalars",
 ]

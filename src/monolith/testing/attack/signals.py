@@ -10,9 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._progress import Progress
 from monolith.cli._train_progress import StopOnSignal
 from monolith.hook import Hook
+from monolith.observe.progress import Progress
 from monolith.testing.attack.attempt import Attempt
 from monolith.testing.attack.counted_run import SAVINGS, end_of, found_wrong_anew, make_task, train
 from monolith.testing.crash.child import Child

@@ -211,10 +211,8 @@ class CpuTrainingConfig(FlatConfig):
     """Read through the data service."""
     num_extra_dsworker_on_gpu_worker: Annotated[int, Refused(reasons.DATA_SERVICE)] = 0
     """Its workers inside each GPU worker."""
-    save_summary_steps: Annotated[
-        int, Refused("summaries are written by hooks of the task; see docs/how-to/summaries.md")
-    ] = 100
-    """Steps between summaries."""
+    save_summary_steps: Annotated[int, Sets("reporting.summary_every_steps", none_if_empty)] = 100
+    """Steps between summaries of loss, metrics, learning rates and table sizes; 0: none."""
     log_step_count_steps: Annotated[int, Sets("reporting.log_every_steps", none_if_empty)] = 100
     """Steps between log lines with loss and speed; 0: none."""
     serve_controller: Annotated[bool | None, Makes("control", controller)] = None

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from monolith.cli._progress import Progress
+from monolith.observe.progress import Progress
 from monolith.testing import FakeClock
 
 
@@ -126,3 +126,16 @@ def test_the_share_is_never_rounded_up(clock: FakeClock, total: int, done: int, 
 def test_a_negative_total_is_refused() -> None:
     with pytest.raises(ValueError, match=r"total must be >= 0 or None, got -1"):
         Progress(total=-1)
+
+
+def test_a_notebook_covers_what_it_drew_before(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("monolith.observe.progress._is_notebook", lambda: True)
+    with Progress(clock=clock) as bar:
+        for text in ("a long text", "b"):
+            bar.update(note=text)
+            clock.advance(0.4)
+        bar.write("a line of its own")
+    first, second = "1 steps, note a long text", "2 steps, note b"
+    assert capsys.readouterr().err == (f"\r\r{first}\r{' ' * len(first)}\ra line of its own\n\r\r{second}\n")

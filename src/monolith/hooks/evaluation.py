@@ -1,4 +1,4 @@
-"""Means over the batches of an evaluation."""
+"""Means over some steps: of an evaluation, or of the last steps of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command is: a bar on a terminal, plain lines elsewhere. Commands that print JSON do not use it."""
+"""How far something is: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,19 +14,32 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "is_watched"]
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK = 0.5
+"""Each one is a message to the browser."""
 _SECONDS_BETWEEN_LINES = 10.0
 _BAR_CELLS = 20
 _ERASE_LINE = "\r\x1b[2K"
 
 
-class Progress:
-    """Shows how far a command is. Belongs to one thread.
+def is_watched(file: TextIO | None = None) -> bool:
+    """Whether a person sees what is written there at once: a terminal, or the cell of a notebook."""
+    return (sys.stderr if file is None else file).isatty() or (file is None and _is_notebook())
 
-    On a terminal one line is drawn anew at most ten times a second; elsewhere a line is written every ten seconds, and
-    one at the end in both cases. An update in between costs a look at the clock.
+
+def _is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook; IPython in a terminal has none."""
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return get_shell is not None and getattr(get_shell(), "kernel", None) is not None
+
+
+class Progress:
+    """Shows how far something is. Belongs to one thread.
+
+    On a terminal one line is drawn anew at most ten times a second, in a notebook twice; elsewhere a line is written
+    every ten seconds, and one at the end in all cases. An update in between costs a look at the clock.
 
     Args:
         total: How many units there will be; None: unknown.
@@ -56,9 +69,16 @@ class Progress:
         self._file = sys.stderr if file is None else file
         self._clock = SystemClock() if clock is None else clock
         self._is_terminal = self._file.isatty()
-        self._interval = _SECONDS_BETWEEN_DRAWINGS if self._is_terminal else _SECONDS_BETWEEN_LINES
+        self._is_drawn = self._is_terminal or (file is None and _is_notebook())
+        """Whether one line is drawn over and over."""
+        self._interval = _SECONDS_BETWEEN_LINES
+        if self._is_drawn:
+            is_slow = not self._is_terminal
+            self._interval = _SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK if is_slow else _SECONDS_BETWEEN_DRAWINGS
+        self._width = 0
+        """Of what a notebook shows now, which the next drawing has to cover."""
         self._fields: dict[str, Any] = {}
-        self._next_drawing = self._clock.monotonic() + (0.0 if self._is_terminal else self._interval)
+        self._next_drawing = self._clock.monotonic() + (0.0 if self._is_drawn else self._interval)
         self._is_shown = False
         self._shown_at = -1
 
@@ -80,8 +100,8 @@ class Progress:
 
     def write(self, text: str) -> None:
         """Writes one line for good; the bar goes on below it."""
-        self._file.write(f"{_ERASE_LINE if self._is_terminal and self._is_shown else ''}{text}\n")
-        if self._is_terminal and self._is_shown:
+        self._file.write(f"{self._erased() if self._is_drawn and self._is_shown else ''}{text}\n")
+        if self._is_drawn and self._is_shown:
             self._show()
         else:
             self._file.flush()
@@ -90,7 +110,7 @@ class Progress:
         """Shows the last state and ends the line. Further calls do nothing."""
         if self.done != self._shown_at and (self.done or self._fields):
             self._show()
-        if self._is_terminal and self._is_shown:
+        if self._is_drawn and self._is_shown:
             self._file.write("\n")
             self._file.flush()
         self._is_shown = False
@@ -107,13 +127,24 @@ class Progress:
     def _show(self) -> None:
         self._shown_at = self.done
         self._is_shown = True
-        if self._is_terminal:
+        if self._is_drawn and not self._is_terminal:
+            line = self._line(with_bar=True)
+            self._file.write(f"{self._erased()}{line}")
+            self._width = len(line)
+        elif self._is_terminal:
             columns = shutil.get_terminal_size().columns
             # One cell stays free: a full line would wrap, and could not be erased.
-            self._file.write(f"{_ERASE_LINE}{self._line(with_bar=True)[: columns - 1]}")
+            self._file.write(f"{self._erased()}{self._line(with_bar=True)[: columns - 1]}")
         else:
             self._file.write(f"{self._line(with_bar=False)}\n")
         self._file.flush()
+
+    def _erased(self) -> str:
+        """What empties the line; notebooks know the carriage return, and not all of them more."""
+        if self._is_terminal:
+            return _ERASE_LINE
+        blanks, self._width = " " * self._width, 0
+        return f"\r{blanks}\r"
 
     def _line(self, *, with_bar: bool) -> str:
         parts = [self._count(with_bar=with_bar)]

@@ -1,0 +1,89 @@
+"""The progress of a run, for a person who watches it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from monolith.hook import Hook
+from monolith.metrics import ExactAUC
+
+if TYPE_CHECKING:
+    from monolith.hook import HookedSession, StepContext
+    from monolith.observe.progress import Progress
+
+__all__ = ["ProgressHook"]
+
+_RECENT_STEPS = 100
+_SECONDS_BETWEEN_AUCS = 1.0
+
+
+class ProgressHook(Hook):
+    """Shows step, examples per second, loss, AUC of the last steps and size of the tables.
+
+    Args:
+        bar: Where; whoever made it closes it.
+        steps: How many more steps there will be, where that is known: the bar then ends there, or at its own total if
+            that is less.
+    """
+
+    def __init__(self, bar: Progress, *, steps: int | None = None) -> None:
+        self._bar = bar
+        self._steps = steps
+        self._recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_RECENT_STEPS)
+        self._auc, self._auc_at = float("nan"), 0.0
+        self._examples, self._since = 0, time.monotonic()
+        self._session: HookedSession | None = None
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Begins where the run is."""
+        self._session = session
+        self._bar.done = session.global_step
+        if self._steps is not None:
+            last = session.global_step + self._steps
+            self._bar.total = last if self._bar.total is None else min(last, self._bar.total)
+            self._steps = None  # a session that is rebuilt goes on to the same step
+        self._examples, self._since = 0, time.monotonic()
+
+    def after_run(self, context: StepContext) -> None:
+        """Counts a step."""
+        last = context.session.last
+        if last is None:
+            return
+        self._examples += last.num_examples
+        fields: dict[str, Any] = {"examples_per_second": self._examples_per_second}
+        loss = last.loss
+        if loss is not None:
+            fields["loss"] = lambda: float(loss)
+        if isinstance(last.predictions, Tensor) and isinstance(last.label, Tensor):
+            self._recent.append((last.predictions, last.label))
+            fields["AUC"] = self._recent_auc
+        self._bar.update(context.global_step - self._bar.done, **fields, rows=self._num_rows)
+
+    def _examples_per_second(self) -> float:
+        now = time.monotonic()
+        rate = self._examples / max(now - self._since, 1e-9)
+        if now - self._since > 5.0:
+            self._examples, self._since = 0, now
+        return rate
+
+    def _recent_auc(self) -> float:
+        now = time.monotonic()
+        if now - self._auc_at >= _SECONDS_BETWEEN_AUCS:
+            self._auc_at = now
+            predictions = torch.cat([each.flatten() for each, _ in self._recent]).float().cpu()
+            labels = torch.cat([each.flatten() for _, each in self._recent]).float().cpu()
+            is_good = predictions.shape == labels.shape and bool(((labels == 0) | (labels == 1)).all())
+            if is_good and bool(torch.isfinite(predictions).all()):
+                metric = ExactAUC()
+                metric.update(predictions, labels)
+                self._auc = metric.compute()
+        return self._auc
+
+    def _num_rows(self) -> int:
+        embeddings = {} if self._session is None else self._session.state.embeddings
+        return sum(each.num_rows for each in embeddings.values())

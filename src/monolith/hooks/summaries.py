@@ -1,0 +1,148 @@
+"""Records of a run, every so many steps, for whoever wants them: a history, TensorBoard, a tracker of experiments."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.errors import OpError
+from monolith.hook import Hook
+from monolith.hooks.run_meter import RunMeter
+from monolith.observe.summaries import SummaryWriter, scalars
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from monolith.clock import Clock
+    from monolith.hook import HookedSession, StepContext
+
+__all__ = ["RecordHook", "RecordWriter", "TensorBoardHook", "TensorBoardRecords", "has_tensorboard"]
+
+_log = logging.getLogger(__name__)
+
+EVERY_STEPS = 100
+
+
+class RecordWriter(Protocol):
+    """Takes the records of a run. Used by the thread that steps."""
+
+    def open(self) -> None:
+        """Called when a session begins, and again when it was rebuilt."""
+        ...
+
+    def write(self, step: int, record: Mapping[str, float]) -> None:
+        """Takes what was measured up to a step: name -> number."""
+        ...
+
+    def close(self) -> None:
+        """Called when the session ends, also by an error."""
+        ...
+
+
+class RecordHook(Hook):
+    """Measures a run and hands records to writers: every so many steps, and at the end for the steps that are left.
+
+    Args:
+        *writers: Who gets them.
+        every_steps: Steps from one record to the next.
+        clock: Measures speed.
+    """
+
+    def __init__(self, *writers: RecordWriter, every_steps: int = EVERY_STEPS, clock: Clock | None = None) -> None:
+        if every_steps < 1:
+            raise ValueError(f"{type(self).__name__}: every_steps must be at least 1, got {every_steps}")
+        self._writers = writers
+        self._every_steps = every_steps
+        self._meter = RunMeter(clock=clock)
+        self._recorded = 0
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Begins to measure."""
+        self._recorded = session.global_step
+        self._meter.begin()
+        for writer in self._writers:
+            session.on_close(writer.close)
+            writer.open()
+
+    def after_run(self, context: StepContext) -> None:
+        """Measures a step, and hands over a record when it is time."""
+        self._meter.add(context.session.last)
+        if context.global_step >= self._recorded + self._every_steps:
+            self._record(context.session)
+
+    def end(self, session: HookedSession) -> None:
+        """Hands over what is left."""
+        if session.global_step > self._recorded:
+            self._record(session)
+
+    def _record(self, session: HookedSession) -> None:
+        self._recorded = session.global_step
+        record = self._meter.record(session)
+        for writer in self._writers:
+            writer.write(self._recorded, record)
+
+
+class TensorBoardRecords:
+    """Writes records as scalars of an event file, which is made with the first of them.
+
+    A file system that fails ends the summaries with a warning, not the run.
+
+    Args:
+        log_dir: Folder of the run, such as its model directory; any fsspec path.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self._log_dir = log_dir
+        self._writer: SummaryWriter | None = None
+        self._is_broken = False
+
+    def open(self) -> None:
+        """A run without a record leaves no file."""
+
+    def write(self, step: int, record: Mapping[str, float]) -> None:
+        """One scalar for each number."""
+        if self._is_broken:
+            return
+        try:
+            if self._writer is None:
+                self._writer = SummaryWriter(self._log_dir)
+            self._writer.add_summary(scalars(record), global_step=step)
+            self._writer.flush()  # a record is rare, and somebody may be watching
+        except OpError as error:
+            self._give_up(error)
+
+    def close(self) -> None:
+        """Closes the file."""
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                writer.close()
+        except OpError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OpError) -> None:
+        writer, self._writer, self._is_broken = self._writer, None, True
+        if writer is not None:
+            with contextlib.suppress(OpError):
+                writer.close()
+        _log.warning("summaries: no more are written to '%s': %s", self._log_dir, error)
+
+
+class TensorBoardHook(RecordHook):
+    """Loss, metrics, learning rates, speed and table sizes in TensorBoard; a `Trainer` attaches it by itself.
+
+    Args:
+        log_dir: Folder of the run; any fsspec path.
+        every_steps: Steps from one record to the next.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str], *, every_steps: int = EVERY_STEPS) -> None:
+        super().__init__(TensorBoardRecords(log_dir), every_steps=every_steps)
+
+
+def has_tensorboard() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("tensorboard") is not None
