@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+import subprocess
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -66,3 +70,34 @@ def test_package_door_says_what_it_is_and_lists_its_names(package: ModuleType) -
     assert list(package.__all__) == sorted(package.__all__)
     assert len(set(package.__all__)) == len(package.__all__)
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
+
+
+def test_a_name_is_imported_when_it_is_asked_for() -> None:
+    program = """
+import sys
+import monolith as ml
+assert "torch" not in sys.modules and "numpy" not in sys.modules, "the door alone imports neither"
+assert ml.errors.NotFoundError and "torch" not in sys.modules
+assert ml.Slot(dim=2) and "torch" in sys.modules
+assert "monolith.train" not in sys.modules, "a program pays for what it uses"
+assert ml.data is sys.modules["monolith.data"], "packages that are not listed are found as well"
+from monolith import *
+assert Task is ml.train.Task and "Embeddings" in vars(ml), "what was asked for stays"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_type_checkers_and_programs_get_the_same_names() -> None:
+    tree = ast.parse(Path(monolith.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    told = {alias.name: str(node.module).partition(".")[2] for node in imports for alias in node.names}
+    assert sorted([*told, "__version__"]) == PUBLIC_NAMES == dir(monolith)
+    assert {name: home for name, home in told.items() if home} == monolith._HOMES
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'monolith' has no attribute 'Embedings'"):
+        _ = monolith.Embedings  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'Embedings' from 'monolith'"):
+        exec("from monolith import Embedings")  # noqa: S102 - as a program would write it

@@ -10,32 +10,56 @@ PyTorch.
 tensor([[1., 2.],
         [0., 0.]])
 
-This is the door: what is listed here is public and stays. Read `monolith.tables.table_config` first, then
-`monolith.tables.hash_table`.
+This is the door: what is listed here is public and stays. A name is imported when it is first asked for, so that the
+command line answers ``--help`` at once, and a program pays for what it uses. Read `monolith.tables.table_config` first,
+then `monolith.tables.hash_table`.
 """
 
 from __future__ import annotations
+
+import importlib
+import importlib.util
+import typing
 
 from monolith._load_core import load_core as _load_core
 from monolith._version import __version__
 
 _load_core(__path__)
 
-from monolith import errors, ids, metrics, nn, optim, tensors, train
-from monolith.nn import Embeddings, Slice, Slot
-from monolith.tables import (
-    HashTable,
-    Segment,
-    TableConfig,
-    TableGroup,
-    TouchedKeySet,
-    compressors,
-    filters,
-    initializers,
-    row_optimizers,
-)
-from monolith.tensors import Ragged
-from monolith.train import Task
+if typing.TYPE_CHECKING:
+    from monolith import errors, ids, metrics, nn, optim, tensors, train
+    from monolith.nn import Embeddings, Slice, Slot
+    from monolith.tables import (
+        HashTable,
+        Segment,
+        TableConfig,
+        TableGroup,
+        TouchedKeySet,
+        compressors,
+        filters,
+        initializers,
+        row_optimizers,
+    )
+    from monolith.tensors import Ragged
+    from monolith.train import Task
+
+_HOMES = {
+    "Embeddings": "nn",
+    "HashTable": "tables",
+    "Ragged": "tensors",
+    "Segment": "tables",
+    "Slice": "nn",
+    "Slot": "nn",
+    "TableConfig": "tables",
+    "TableGroup": "tables",
+    "Task": "train",
+    "TouchedKeySet": "tables",
+    "compressors": "tables",
+    "filters": "tables",
+    "initializers": "tables",
+    "row_optimizers": "tables",
+}
+"""Where the names come from that are no packages here; the imports above say the same to type checkers."""
 
 __all__ = [
     "Embeddings",
@@ -61,3 +85,18 @@ __all__ = [
     "tensors",
     "train",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # the next time it is found without asking here
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
