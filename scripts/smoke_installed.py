@@ -1,0 +1,77 @@
+"""Uses an installed monolith as a newcomer would: imports it, trains a little, asks the doctor.
+
+Usage: python -I scripts/smoke_installed.py [--installed-below FOLDER]
+
+Run by scripts/build-wheels with the Python of a clean environment; needs nothing but what the package requires.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import monolith as ml
+
+
+def train() -> str:
+    """A loop of one's own learns: the loss of a rule that ids follow goes down, and every id has a row."""
+    torch.manual_seed(0)
+    emb = ml.Embeddings({"user": ml.Slot(dim=4)})
+    head = torch.nn.Linear(4, 1)
+    dense_optimizer = torch.optim.Adam(head.parameters(), lr=0.05)
+    losses = []
+    for _ in range(60):
+        user = torch.randint(100, (64,))
+        clicks = (user % 3 == 0).float()
+        scores = head(emb({"user": user})["user"]).squeeze(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, clicks)
+        dense_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        dense_optimizer.step()
+        emb.step()
+        losses.append(loss.item())
+    if not losses[-1] < 0.5 * losses[0] or emb.num_rows != 100:
+        raise SystemExit(f"it does not learn: loss {losses[0]:.3f} to {losses[-1]:.3f}, {emb.num_rows} rows of 100")
+    return f"trained: loss {losses[0]:.3f} to {losses[-1]:.3f}, {emb.num_rows} rows"
+
+
+def command(*arguments: str) -> str:
+    """What the command line prints; that it fails ends the trial."""
+    program = [sys.executable, "-I", "-m", "monolith", *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"monolith {' '.join(arguments)} ended with status {done.returncode}:\n{done.stderr}")
+    return done.stdout
+
+
+def main() -> int:
+    """Print a line for each thing that works; an exception or a status other than 0 means that something does not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--installed-below", type=Path, help="refuse a package that lies elsewhere")
+    args = parser.parse_args()
+    place = Path(ml.__file__).resolve()
+    if args.installed_below is not None and args.installed_below.resolve() not in place.parents:
+        raise SystemExit(f"{place} was imported, which does not lie below {args.installed_below}")
+    print(f"imported: monolith {ml.__version__}, torch {torch.__version__}")
+    print(train())
+    with tempfile.TemporaryDirectory() as folder:
+        task = ["monolith.testing:ExampleTask", "--model_dir", folder, "--steps", "5", "--json"]
+        for steps in (5, 10):
+            if (found := json.loads(command("train", *task))["global_step"]) != steps:
+                raise SystemExit(f"monolith train: expected step {steps} in {folder}, got {found}")
+    print("trained and resumed by the command line: step 10")
+    versions = json.loads(command("doctor", "--json"))["versions"]
+    if {versions["monolith"], versions["core"]} != {ml.__version__}:
+        raise SystemExit(f"monolith doctor: expected version {ml.__version__}, got {versions}")
+    print(f"doctor: core {versions['core']}, Python {versions['python']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
