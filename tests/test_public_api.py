@@ -98,6 +98,6 @@ def test_type_checkers_and_programs_get_the_same_names() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'monolith' has no attribute 'Embedings'"):
-        _ = monolith.Embedings  # type: ignore[attr-defined]
+        _ = monolith.Embedings
     with pytest.raises(ImportError, match="cannot import name 'Embedings' from 'monolith'"):
         exec("from monolith import Embedings")  # noqa: S102 - as a program would write it

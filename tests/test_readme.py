@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monolith.cli import find_commands
+from monolith.cli import command_names
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 DOCUMENTS = sorted(
@@ -59,7 +59,7 @@ def test_the_first_command_installs_everything_and_runs_the_demo() -> None:
     assert run == ".venv/bin/monolith demo"
     scripts = tomllib.loads((README.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     assert scripts["monolith"] == "monolith.cli:main"
-    assert "demo" in find_commands()
+    assert "demo" in command_names()
 
 
 def test_files_it_points_to_exist() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,8 @@ from monolith.errors import NotFoundError
 
 
 def test_every_module_is_a_command_with_help_and_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "doctor" in cli.find_commands()
-    for name in cli.find_commands():
+    assert "doctor" in cli.command_names()
+    for name in cli.command_names():
         with pytest.raises(SystemExit) as stopped:
             cli.main([name, "--help"])
         assert stopped.value.code == 0
@@ -28,7 +30,42 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--help"])
     assert stopped.value.code == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in cli.find_commands())
+    assert all(f"    {name} " in text or f"    {name}\n" in text for name in cli.command_names())
+    assert "what runs here, and what is missing" in text
+
+
+WITHOUT_IMPORTS = """
+import sys
+from monolith.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stopped:
+    status = stopped.code
+heavy = {"torch", "numpy", "google", "fsspec", "monolith.train", "monolith.nn"}.intersection(sys.modules)
+assert not heavy, heavy
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["train", "my:Task", "--model_dir", "m", "-h"], 0),
+        (["demo", "--help"], 0),
+        (["doctor", "--help"], 0),
+        (["checkpoint", "show", "--help"], 0),
+        (["control", "--help"], 0),
+        (["trian"], 2),
+    ],
+)
+def test_help_and_version_import_nothing_heavy(arguments: list[str], status: int) -> None:
+    program = [sys.executable, "-c", WITHOUT_IMPORTS, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=50)
+    assert done.returncode == status, done.stderr
+    assert "monolith" in (done.stderr if status else done.stdout)
 
 
 def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +91,13 @@ def test_what_is_not_understood_is_one_line_and_status_2(
 
 @pytest.mark.parametrize(
     ("arguments", "meant"),
-    [(["trian"], "train"), (["checkpoint", "lst", "m"], "list"), (["doctor", "--jsn"], "--json")],
+    [
+        (["trian"], "train"),
+        (["checkpoint", "lst", "m"], "list"),
+        (["doctor", "--jsn"], "--json"),
+        (["train", "my:Task", "--log_step_cont_steps", "1"], "--log_step_count_steps"),
+        (["train", "my:Task", "--hashtable_init_capcity=1"], "--hashtable_init_capacity"),
+    ],
 )
 def test_a_misspelt_word_is_answered_with_the_right_one(
     arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
@@ -64,14 +107,21 @@ def test_a_misspelt_word_is_answered_with_the_right_one(
     assert f"; did you mean {meant}?; see monolith" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("error", [ValueError("dim must be > 0,\n got -1"), NotFoundError("dim must be > 0, got -1")])
-def test_what_fails_is_one_line_and_status_1(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(args: argparse.Namespace) -> int:
-        raise error
+def code_of_ours(source: str) -> Callable[[argparse.Namespace], int]:
+    """A function as if it stood in the package: what tests define themselves is taken for a user's code."""
+    found: dict[str, Any] = {"NotFoundError": NotFoundError}
+    exec(compile(source, doctor.__file__, "exec"), found)  # noqa: S102 - there is no other way to choose its file
+    run: Callable[[argparse.Namespace], int] = found["run"]
+    return run
 
-    monkeypatch.setattr(doctor, "run", fail)
+
+@pytest.mark.parametrize(
+    "error", ["ValueError('dim must be > 0,\\n got -1')", "NotFoundError('dim must be > 0, got -1')"]
+)
+def test_what_fails_is_one_line_and_status_1(
+    error: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run", code_of_ours(f"def run(args): raise {error}"))
     assert cli.main(["doctor"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -79,10 +129,7 @@ def test_what_fails_is_one_line_and_status_1(
 
 
 def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(args: argparse.Namespace) -> int:
-        raise KeyError("broken")
-
-    monkeypatch.setattr(doctor, "run", fail)
+    monkeypatch.setattr(doctor, "run", code_of_ours("def run(args): raise KeyError('broken')"))
     with pytest.raises(KeyError):
         cli.main(["doctor"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,3 +72,16 @@ def test_a_program_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     options = flags.parse(RunnerConfig(model_name="mine", is_local=True))
     make_trainer(options, ExampleTask.params()).train(steps=4)
     assert sorted(path.name for path in folder.glob("*.manifest")) == ["model.ckpt-2.manifest", "model.ckpt-4.manifest"]
+
+
+def test_a_config_without_a_source_file_has_flags_too() -> None:
+    found: dict[str, Any] = {}
+    exec(  # noqa: S102 - as typed in at a prompt
+        "from monolith.train import RunnerConfig\n"
+        "from monolith.train.compat.flat_config import flat_config\n"
+        "@flat_config\n"
+        "class Mine(RunnerConfig):\n"
+        "    depth: int = 3\n",
+        found,
+    )
+    assert flags.parse(found["Mine"](), ["--depth", "5"]).depth == 5

@@ -1,40 +1,49 @@
 """The command line: ``monolith <command>``. Thin: parse, build a config, call.
 
-Every module of this package is a command and brings two functions: ``add_parser(subparsers)`` describes its arguments,
-``run(args)`` does the work and returns the exit status. `doctor` is the one to read first. The package may import every
-other one.
+Every module of this package is a command; its docstring's first line is its line in ``monolith --help``. It brings two
+functions: ``add_parser(subparsers)`` describes its arguments, ``run(args)`` does the work and returns the exit status.
+A command that imports much has the first of them in `_arguments`, so that help comes at once. `doctor` is the one to
+read first. The package may import every other one.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
-import errno
 import importlib
+import importlib.util
 import pkgutil
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 from monolith._version import __version__
-from monolith.errors import FileUnavailableError, OpError
+from monolith.cli._failures import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Command", "main"]
-
-_FAILED = 1
-_STORAGE_FAILED = 74
-"""EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""
+__all__ = ["Arguments", "Command", "main"]
 
 
-class Command(Protocol):
-    """What a module of this package offers."""
+class Arguments(Protocol):
+    """What describes a command: its own module, or that of its name in `_arguments`.
+
+    It may also have ``MEANT``: flags that users of other programs write, and what they mean by them here.
+    """
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         """Describe the command's arguments, with an example in the epilog."""
         ...
+
+
+class Command(Protocol):
+    """What a module of this package offers.
+
+    It may also have ``add_flags(parser)``, for arguments that only its imports know; help does without them.
+    """
 
     def run(self, args: argparse.Namespace) -> int:
         """Do the work and return the exit status; what the user did wrong is raised as a ValueError or OpError."""
@@ -52,21 +61,58 @@ class _OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
-def find_commands() -> Mapping[str, Command]:
-    """Every command by name: a new module here is a new command."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
-    return {name: cast("Command", importlib.import_module(f"{__name__}.{name}")) for name in names}
+def command_names() -> list[str]:
+    """Every command: a new module here is a new one."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_"))
 
 
-def _suggestion(unknown: str, parser: argparse.ArgumentParser) -> str:
+def load_command(name: str) -> Command:
+    """The module that does the work."""
+    return cast("Command", importlib.import_module(f"{__name__}.{name}"))
+
+
+def load_arguments(name: str) -> Arguments:
+    """The module that describes a command."""
+    apart = f"{__name__}._arguments.{name}"
+    found = importlib.util.find_spec(apart) is not None
+    return cast("Arguments", importlib.import_module(apart if found else f"{__name__}.{name}"))
+
+
+def _summary_of(name: str) -> str:
+    """What the docstring of a command says it does, read without importing it."""
+    source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
+    first_line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return first_line.partition(": ")[2].rstrip(".")
+
+
+def _unknown(given: Sequence[str], parser: argparse.ArgumentParser, meant: Mapping[str, str]) -> str:
+    """What to say of arguments that nobody knows: what they mean here, or which known one is close."""
+    flag = given[0].partition("=")[0]
+    if flag in meant:
+        return f"unrecognized arguments: {' '.join(given)}; {meant[flag]}"
     flags = [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001 - argparse has no other way
-    close = difflib.get_close_matches(unknown.partition("=")[0], flags, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = difflib.get_close_matches(flag, flags, n=1)
+    return f"unrecognized arguments: {' '.join(given)}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed."""
-    commands = find_commands()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    args = _parse(given)
+    args.arguments = given
+    try:
+        return load_command(args.command).run(args)
+    except Exception as error:
+        failure = failure_of(error, command=args.command, task=getattr(args, "task", None))
+        if failure is None:
+            raise
+        text, status = failure
+        sys.stderr.write(text)
+        return status
+
+
+def _parse(given: list[str]) -> argparse.Namespace:
+    """The arguments of a command; imports no more than its help needs, if help is all that is wanted."""
     parser = _OneLineParser(
         prog="monolith",
         description="Trains recommenders on live traffic.",
@@ -74,21 +120,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"monolith {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for command in commands.values():
-        command.add_parser(subparsers)
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    names = command_names()
+    chosen = given[0] if given and given[0] in names else None
+    for name in names:
+        if name != chosen:
+            subparsers.add_parser(name, help=_summary_of(name))
+    if chosen is None:
+        return parser.parse_args(given)  # ends here: with help, the version or a complaint
+    described = load_arguments(chosen)
+    command_parser = described.add_parser(subparsers)
+    add_flags = None if {"-h", "--help"}.intersection(given) else getattr(load_command(chosen), "add_flags", None)
+    if add_flags is not None:
+        add_flags(command_parser)
     args, unknown = parser.parse_known_args(given)
     if unknown:
-        command_parser = subparsers.choices[args.command]
-        command_parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(unknown[0], command_parser)}")
-    args.arguments = given
-    try:
-        return commands[args.command].run(args)
-    except (OpError, OSError, ValueError) as error:
-        sys.stderr.write(f"monolith {args.command}: error: {' '.join(str(error).split())}\n")
-        return _STORAGE_FAILED if _is_of_storage(error) else _FAILED
-
-
-def _is_of_storage(error: Exception) -> bool:
-    """Whether it is the storage that fails: another start on this machine will hardly do better."""
-    return isinstance(error, FileUnavailableError) or (isinstance(error, OSError) and error.errno == errno.EIO)
+        command_parser.error(_unknown(unknown, command_parser, getattr(described, "MEANT", {})))
+    return args

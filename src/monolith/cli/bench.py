@@ -25,7 +25,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Describe the arguments of ``monolith bench``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "bench",
-        help="measure the tables beside torch and FBGEMM and print ratios",
         description="Measures the tables and their peers in turns, in one run, and prints ratios beside what "
         "must be reached. Takes a quarter of an hour and up to 10 GiB of memory; --quick takes a minute or two.",
         epilog="example: monolith bench --quick --rows training one_id",

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
@@ -14,33 +14,6 @@ from monolith.hooks.server import ClientCredentials, ControllerClient
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-
-_ACTIONS = {
-    "status": "show the step, and which workers train and which wait",
-    "stop": "make all workers wait before their next step",
-    "resume": "let them go on",
-    "save": "save a checkpoint between two steps, and wait until it is written",
-}
-
-
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith control``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "control",
-        help="stop, resume or save a running training, or show how far it is",
-        description="Calls the controller of a running training, whose address stands in its model directory.",
-        epilog="example: monolith control status --model_dir models/ranker --json",
-    )
-    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    for name, description in _ACTIONS.items():
-        action = actions.add_parser(
-            name,
-            help=description,
-            description=f"{description[0].upper()}{description[1:]}.",
-            epilog=f"example: monolith control {name} --model_dir models/ranker",
-        )
-        _add_options(action)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -91,23 +64,6 @@ _CALLS: dict[str, Callable[[ControllerClient], None]] = {
     "resume": ControllerClient.resume_training,
     "save": ControllerClient.save_checkpoint,
 }
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model_dir", required=True, help="model directory of the training, local or remote")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a line")
-    parser.add_argument(
-        "--token", help="secret of the controller; others on this machine can see it, unlike --token_file"
-    )
-    parser.add_argument("--token_file", metavar="PATH", help="file with the secret of the controller")
-    parser.add_argument("--tls_ca", metavar="PEM", help="authorities of the controller's certificate; turns TLS on")
-    parser.add_argument(
-        "--tls_certificate", metavar="PEM", help="certificate to show, where the controller asks for one"
-    )
-    parser.add_argument("--tls_key", metavar="PEM", help="private key of that certificate")
-    parser.add_argument(
-        "--timeout_seconds", type=float, metavar="S", help="how long to wait (default: 10, and 3600 for a save)"
-    )
 
 
 def _token(args: argparse.Namespace) -> str | None:

@@ -20,7 +20,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Describe the arguments of ``monolith data`` and its commands."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "data",
-        help="print, convert, count and generate samples",
         description="Works on samples in files of every framing and compression, in Parquet and in Kafka topics.",
         epilog="example: monolith data peek clicks.tfrecord.gz -n 3",
     )

@@ -6,45 +6,21 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from monolith.cli._arguments.demo import EXAMPLES, SECONDS
 from monolith.cli._demo import report
 from monolith.cli._demo.race import Limits, Race
 from monolith.cli._demo.view import View
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
     from types import FrameType
 
     from monolith.cli._demo.race import Progress
 
-_EXAMPLES, _SECONDS = 1_200_000, 40.0
 _INTERRUPTED = 130
-
-
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith demo``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "demo",
-        help="train online on generated clicks and show what it is worth",
-        description="Generates clicks that drift, trains online in time order (predict, then learn), and compares with"
-        " a frozen model and with hashed ids of the same memory. Takes less than a minute, and writes a report with"
-        " plots.",
-        epilog="example: monolith demo --seconds 20 --out report.html",
-    )
-    parser.add_argument("--examples", type=int, help=f"stop after so many (default: {_EXAMPLES:,}, if no --seconds)")
-    parser.add_argument("--seconds", type=float, help=f"stop after so long (default: {_SECONDS:g}, if no --examples)")
-    parser.add_argument("--seed", type=int, default=0, help="of the traffic and of all first weights (default: 0)")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("monolith-demo.html"),
-        metavar="FILE",
-        help="where to write the report (default: monolith-demo.html)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the measurements as JSON and show no progress")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def limits_of(args: argparse.Namespace) -> Limits:
     """What was asked for; with neither limit given, both defaults."""
     if args.examples is None and args.seconds is None:
-        return Limits(examples=_EXAMPLES, seconds=_SECONDS)
+        return Limits(examples=EXAMPLES, seconds=SECONDS)
     return Limits(examples=args.examples, seconds=args.seconds)
 
 

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -83,18 +83,6 @@ class Diagnosis:
     """The kernel's mode: always, madvise, never or unknown."""
     extras: list[Extra]
     advice: list[str]
-
-
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith doctor``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "doctor",
-        help="show versions, CPU features, threads, huge pages and optional extras",
-        description="Shows what monolith finds on this machine. Read-only; include it in a bug report.",
-        epilog="example: monolith doctor --json",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from monolith.checkpoint import get_checkpoint_state
+from monolith.cli._arguments.train import mattering_options
 from monolith.cli._train_progress import PredictionProgress, StopOnSignal
 from monolith.hooks.progress import ProgressHook
 from monolith.observe.progress import Progress
@@ -28,33 +29,12 @@ if TYPE_CHECKING:
     from monolith.train import Trainer
 
 _INTERRUPTED = 130
-_NOT_FLAGS = frozenset({"task", "is_local"})
+_NOT_FLAGS = frozenset({"config_file", "is_local", "task"})
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith train``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "train",
-        help="train a task; run the same command again to go on",
-        description="Trains a task in this process. The same command goes on where the model directory says; Ctrl-C"
-        " finishes the step and saves. A model directory is never removed. Options of a run come from flags, from"
-        " variables MONOLITH_<OPTION>, and from --config_file, in this order.",
-        epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
-        allow_abbrev=False,
-    )
-    parser.add_argument("task", help="module:Class of a monolith.Task, or a registered name")
-    parser.add_argument("--steps", type=int, help="train so many steps more (default: to the end of the data)")
-    parser.add_argument("--max_steps", type=int, help="train until the global step is this")
-    parser.add_argument("--out", metavar="FILE", help="of --mode predict: write .parquet, .csv or .jsonl, by the name")
-    parser.add_argument(
-        "--key", action="append", metavar="COLUMN", help="of --out: a column of the input beside it; may be repeated"
-    )
-    parser.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
-    parser.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
-    parser.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
-    flags.add_flags(parser, RunnerConfig, without=_NOT_FLAGS)
-    return parser
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The options of a run beyond those that matter most."""
+    flags.add_flags(parser, RunnerConfig, without={*_NOT_FLAGS, *mattering_options()})
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,9 @@ import argparse
 import difflib
 from typing import TYPE_CHECKING, TypeVar
 
+from monolith.train.compat.effects import Refused, effects_of
 from monolith.train.compat.flat_config import FlatConfig, Origin, is_parsable
+from monolith.train.compat.meanings import meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,17 +38,28 @@ def add_flags(parser: argparse.ArgumentParser, config: type[FlatConfig], *, with
     Args:
         parser: Of the program.
         config: The class whose options they are.
-        without: Options that the program says itself.
+        without: Options that the program says itself, "config_file" among them.
     """
-    parser.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
-    options = parser.add_argument_group("options of the run, see docs/options.md")
+    options = parser.add_argument_group("all other options of a run" if without else "options of a run")
+    if "config_file" not in without:
+        parser.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
     for name in flag_names(config):
         if name in without:
             continue
+        target, text = _TARGET + name, _help_of(config, name)
         if isinstance(config.default_of(name), bool):
-            options.add_argument(f"--{name}", dest=_TARGET + name, metavar="VALUE", nargs="?", const="true")
+            options.add_argument(f"--{name}", dest=target, metavar="VALUE", nargs="?", const="true", help=text)
         else:
-            options.add_argument(f"--{name}", dest=_TARGET + name, metavar="VALUE")
+            options.add_argument(f"--{name}", dest=target, metavar="VALUE", help=text)
+
+
+def _help_of(config: type[FlatConfig], name: str) -> str:
+    """What an option says; nothing of one that is refused, which `docs/options.md` explains."""
+    if any(isinstance(effect, Refused) for effect in effects_of(config)[name]):
+        return argparse.SUPPRESS
+    default = config.default_of(name)
+    shown = "" if default in (None, "") else f"(default: {str(getattr(default, 'name', default)).lower()})"
+    return f"{meaning_of(config, name)} {shown}".strip().replace("%", "%%")
 
 
 def take_flags(options: C, args: argparse.Namespace) -> C:

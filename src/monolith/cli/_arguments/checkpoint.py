@@ -1,0 +1,40 @@
+"""The arguments of ``monolith checkpoint``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith checkpoint``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "checkpoint",
+        description="Looks at checkpoints. Nothing is unpickled, and no model is needed. A path is a model directory,"
+        " whose newest checkpoint is meant, or the prefix of one: models/a/model.ckpt-60.",
+        epilog="example: monolith checkpoint verify models/a",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    for name, (text, example) in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=f"{text}.", epilog=f"example: {example}")
+        action.add_argument("path", metavar="PATH", help="a model directory, or the prefix of a checkpoint")
+        if name == "diff":
+            action.add_argument("other", metavar="OTHER", help="what to compare it with")
+        if name in {"export", "reshard"}:
+            action.add_argument("target", metavar="TARGET", help="a folder or URL to write to")
+        if name == "reshard":
+            action.add_argument("--files", type=int, default=1, help="bucket files of each store (default 1)")
+        action.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    return parser
+
+
+_ACTIONS = {
+    "list": ("show what a model directory has", "monolith checkpoint list models/a --json"),
+    "show": ("show what a checkpoint holds", "monolith checkpoint show models/a/model.ckpt-60"),
+    "verify": ("read every byte and check it", "monolith checkpoint verify models/a"),
+    "diff": ("compare two checkpoints, row by row", "monolith checkpoint diff models/a models/b"),
+    "export": ("write weights and tables as safetensors files", "monolith checkpoint export models/a exported"),
+    "reshard": ("copy with another number of table files", "monolith checkpoint reshard models/a models/b --files 8"),
+}

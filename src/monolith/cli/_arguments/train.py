@@ -1,0 +1,153 @@
+"""The arguments of ``monolith train``: those that matter, grouped; ``--help-all`` shows all others, too."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+OPTION_PREFIX = "option_"
+"""How the names of parsed options of a run begin; `monolith.train.flags` reads them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """An option of a run that most users meet, as `RunnerConfig` has it."""
+
+    name: str
+    help: str
+    default: Any = None
+    metavar: str = "VALUE"
+
+
+MATTERING = {
+    "where the model is kept": (
+        Option(name="model_dir", metavar="DIR", help="checkpoints and logs; a run that finds some there goes on"),
+        Option(name="save_checkpoints_steps", metavar="N", help="steps between checkpoints (default: one at the end)"),
+        Option(name="save_checkpoints_secs", metavar="S", help="seconds between checkpoints"),
+        Option(name="checkpoints_max_to_keep", metavar="N", default=10, help="newest checkpoints that stay"),
+        Option(name="restore_dir", metavar="DIR", help="begin with the latest of another directory"),
+        Option(name="restore_ckpt", metavar="NAME", help="begin with this checkpoint instead of the latest"),
+        Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, start the dense weights anew"),
+    ),
+    "input, for tasks that read it from these": (
+        Option(name="input_path", metavar="PATH", help="folder or URL of the files"),
+        Option(name="wildcard", metavar="GLOB", help="which files of it"),
+        Option(name="start_date", metavar="YYYYMMDD", help="first day"),
+        Option(name="end_date", metavar="YYYYMMDD", help="day after the last one"),
+        Option(name="kafka_servers", metavar="HOSTS", help="brokers of a stream"),
+        Option(name="kafka_topics", metavar="NAMES", help="its topics, separated by commas"),
+        Option(name="kafka_group_id", metavar="NAME", help="its consumer group"),
+    ),
+    "rows and speed": (
+        Option(name="feature_eviction_on_save", metavar="BOOL", default=False, help="drop expired rows on saving"),
+        Option(name="feature_evict_every_n_hours", metavar="H", default=0, help="drop them so often; 0: do not"),
+        Option(name="embedding_prefetch_capacity", metavar="N", default=0, help="batches whose rows are read ahead"),
+        Option(
+            name="enable_embedding_postpush", metavar="BOOL", default=False, help="update rows beside the next step"
+        ),
+        Option(name="intra_op_parallelism_threads", metavar="N", help="threads of torch (default: what torch takes)"),
+    ),
+    "watching": (
+        Option(name="log_step_count_steps", metavar="N", default=100, help="steps between log lines; 0: none"),
+        Option(name="disable_native_metrics", metavar="BOOL", default=True, help="no AUC of training in the log"),
+        Option(name="profile_some_steps_from", metavar="STEP", help="profile ten steps from here on"),
+        Option(name="serve_controller", metavar="BOOL", help="let monolith control reach it (default: with grpcio)"),
+    ),
+}
+"""Group to its options."""
+
+_PARAMETER = "a task that declares it as a parameter takes --params_override '{{\"{0}\": {1}}}'"
+_LEARNING_RATE = (
+    "the learning rate belongs to the task: of rows in Slot(learning_rate=...), of dense weights in the optimizer that"
+    f" Task.optimizers returns; {_PARAMETER.format('learning_rate', '0.01')}"
+)
+_GPU = "tables live in memory, and the model runs where the task puts it; there is no option for it"
+MEANT = {
+    "--lr": _LEARNING_RATE,
+    "--learning_rate": _LEARNING_RATE,
+    "--learning-rate": _LEARNING_RATE,
+    "--batch_size": f"the batch size belongs to input_fn of the task; {_PARAMETER.format('batch_size', '512')}",
+    "--batch-size": f"the batch size belongs to input_fn of the task; {_PARAMETER.format('batch_size', '512')}",
+    "--epochs": "the data is read once, in time order; for more, repeat it in input_fn, or give --max_steps",
+    "--num_epochs": "the data is read once, in time order; for more, repeat it in input_fn, or give --max_steps",
+    "--optimizer": "optimizers belong to the task: Slot(optimizer=...) for rows, Task.optimizers for dense weights",
+    "--seed": "a run is repeated bit for bit by --deterministic, which fixes the seed",
+    "--resume": "the same command goes on by itself, from the latest checkpoint of --model_dir",
+    "--gpu": _GPU,
+    "--device": _GPU,
+    "--output": "did you mean --model_dir?",
+    "--output_dir": "did you mean --model_dir?",
+    "--logdir": "did you mean --model_dir? Logs are kept there, too",
+    "--checkpoint_dir": "did you mean --model_dir?",
+    "--data": "did you mean --input_path? A task reads it, or names its files itself in input_fn",
+    "--train_data": "did you mean --input_path? A task reads it, or names its files itself in input_fn",
+}
+"""What users of other programs write, and what they mean by it here."""
+
+
+class _HelpAll(argparse.Action):
+    """Shows the help of a parser that has got all its flags."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:  # noqa: A002 - argparse's name
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.print_help()
+        parser.exit()
+
+
+def mattering_options() -> dict[str, Option]:
+    """By name."""
+    return {option.name: option for options in MATTERING.values() for option in options} | {
+        option.name: option for option in (_MODE, _PARAMS_OVERRIDE)
+    }
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith train``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "train",
+        description="Trains a task in this process. The same command goes on where the model directory says; Ctrl-C"
+        " finishes the step and saves. A model directory is never removed. Options of a run come from flags, from"
+        " variables MONOLITH_<OPTION>, and from --config_file, in this order.",
+        epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
+        usage="monolith train TASK --model_dir DIR [options]",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--help-all", action=_HelpAll, help="show every option; docs/options.md also has the refused")
+    what = parser.add_argument_group("what to do")
+    what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
+    _add_option(what, _MODE)
+    what.add_argument("--steps", metavar="N", type=int, help="so many steps more (default: to the end of the data)")
+    what.add_argument("--max_steps", metavar="N", type=int, help="train until the global step is this")
+    what.add_argument("--out", metavar="FILE", help="of --mode predict: write .parquet, .csv or .jsonl, by the name")
+    what.add_argument(
+        "--key", action="append", metavar="COLUMN", help="of --out: a column of the input beside it; may be repeated"
+    )
+    _add_option(what, _PARAMS_OVERRIDE)
+    what.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
+    what.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
+    what.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
+    what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
+    what.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
+    for title, options in MATTERING.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            _add_option(group, option)
+    return parser
+
+
+_MODE = Option(name="mode", metavar="MODE", default="train", help="train, eval or predict")
+_PARAMS_OVERRIDE = Option(
+    name="params_override", metavar="JSON", help="parameters of the task by name, such as '{\"batch_size\": 512}'"
+)
+
+
+def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    text = option.help if option.default is None else f"{option.help} (default: {str(option.default).lower()})"
+    target = OPTION_PREFIX + option.name
+    if isinstance(option.default, bool):
+        group.add_argument(f"--{option.name}", dest=target, metavar="BOOL", nargs="?", const="true", help=text)
+    else:
+        group.add_argument(f"--{option.name}", dest=target, metavar=option.metavar, help=text)

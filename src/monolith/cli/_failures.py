@@ -1,0 +1,102 @@
+"""How a command says that it failed: one line for a wrong call, and the user's own frames for the user's code."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith.errors import FileUnavailableError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FAILED", "STORAGE_FAILED", "failure_of"]
+
+FAILED = 1
+STORAGE_FAILED = 74
+"""EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
+_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+
+
+def failure_of(error: Exception, *, command: str, task: str | None = None) -> tuple[str, int] | None:
+    """What to print and the exit status; None for a fault of ours, which keeps its whole traceback.
+
+    Args:
+        error: What ended the command.
+        command: Its name.
+        task: ``module:Class`` of the task, whose package is the user's wherever it is installed.
+    """
+    status = STORAGE_FAILED if _is_of_storage(error) else FAILED
+    root = _root_of(task)
+    where = _place_of(error, root)
+    if where is not None:
+        line = f"monolith {command}: error: your code raised {type(error).__name__} at {where}"
+        return f"{_from_users_code(error, root)}{line}\n", status
+    if isinstance(error, OpError | OSError | ValueError):
+        return f"monolith {command}: error: {' '.join(str(error).split())}\n", status
+    return None
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """Whether it is the storage that fails: another start on this machine will hardly do better."""
+    return isinstance(error, FileUnavailableError) or (isinstance(error, OSError) and error.errno == errno.EIO)
+
+
+def _root_of(task: str | None) -> Path | None:
+    """The folder of the task's package, or the file of its module."""
+    module = None if task is None else sys.modules.get(task.partition(":")[0].partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    return path.parent if path.stem == "__init__" else path
+
+
+def _is_of_user(filename: str, root: Path | None) -> bool:
+    if filename.startswith("<"):
+        return False
+    path = Path(filename).resolve()
+    if path.is_relative_to(_PACKAGE):
+        return False
+    if root is not None and path.is_relative_to(root):
+        return True
+    return not (path.is_relative_to(_STANDARD_LIBRARY) or _LIBRARIES.intersection(path.parts))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, as Python prints them."""
+    seen: set[int] = set()
+    next_error: BaseException | None = error
+    while next_error is not None and id(next_error) not in seen:
+        seen.add(id(next_error))
+        yield next_error
+        next_error = next_error.__cause__ or (None if next_error.__suppress_context__ else next_error.__context__)
+
+
+def _place_of(error: Exception, root: Path | None) -> str | None:
+    """File and line of the user's last frame; None where no code of the user's took part."""
+    for each in _chain(error):
+        if isinstance(each, SyntaxError) and each.filename is not None and _is_of_user(each.filename, root):
+            return f"{each.filename}:{each.lineno}"
+        frames = [frame for frame in traceback.extract_tb(each.__traceback__) if _is_of_user(frame.filename, root)]
+        if frames:
+            return f"{frames[-1].filename}:{frames[-1].lineno}"
+    return None
+
+
+def _from_users_code(error: Exception, root: Path | None) -> str:
+    """The traceback without the frames of ours that lead to the user's first one."""
+    whole = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = whole
+    while part is not None:
+        first = next((number for number, frame in enumerate(part.stack) if _is_of_user(frame.filename, root)), None)
+        del part.stack[: len(part.stack) if first is None else first]
+        part = part.__cause__ or part.__context__
+    return "".join(whole.format())
