@@ -41,8 +41,21 @@ def test_all_rows_run_by_default_at_full_size(
     assert [row for row, _ in asked] == KEYS
     assert asked[0][1].large_rows == 10_000_000
     out = capsys.readouterr().out
-    assert f"{len(KEYS)} of {len(KEYS)} requirements met" in out
-    assert all(f"speed of {key}" in out for key in KEYS)
+    assert all(f"- speed of {key}: 5 x/s, more is better" in out for key in KEYS)
+    assert "requirements met" not in out, "that belongs to --check"
+    assert "must reach" not in out
+
+
+def test_check_prints_verdicts_and_fails_where_one_is_missed(
+    asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--check"]) == 0
+    assert f"{len(KEYS)} of {len(KEYS)} requirements met" in capsys.readouterr().out
+    slow = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
+    monkeypatch.setattr(isolation, "call", lambda *_, **__: [slow.to_json()])
+    assert main(["bench", "--rows", "cut"]) == 0, "whatever the figures, if nobody asked"
+    assert main(["bench", "--check", "--rows", "cut"]) == 1
+    assert "0 of 1 requirements met" in capsys.readouterr().out
 
 
 def test_rows_threads_folder_and_quickness_can_be_chosen(asked: list[tuple[str, Setting]], tmp_path: Path) -> None:
@@ -68,8 +81,10 @@ def test_json_is_the_only_thing_on_standard_output(
 def test_a_quick_run_says_that_its_verdicts_are_a_smoke_test(
     asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["bench", "--quick", "--rows", "one_id"])
+    main(["bench", "--quick", "--rows", "one_id", "--check"])
     assert "smoke test" in capsys.readouterr().out
+    main(["bench", "--quick", "--rows", "one_id"])
+    assert "size: quick: small tables" in capsys.readouterr().out
 
 
 def test_control_c_prints_what_was_measured(
@@ -135,4 +150,4 @@ def test_a_row_too_large_for_this_machine_names_the_way_out(
 def test_a_run_without_failure_ends_with_zero_whatever_the_ratios() -> None:
     slow = Measurement(row="cut", measure="m", figure=1.0, limit=2.0)
     assert slow.ok is False
-    assert bench.exit_status(runner.Outcome(measurements=[slow])) == 0
+    assert bench.exit_status(runner.Outcome(measurements=[slow]), check=False) == 0

@@ -54,6 +54,7 @@ sys.exit(status)
         (["--version"], 0),
         (["train", "--help"], 0),
         (["train", "my:Task", "--model_dir", "m", "-h"], 0),
+        (["bench", "--help"], 0),
         (["demo", "--help"], 0),
         (["doctor", "--help"], 0),
         (["checkpoint", "show", "--help"], 0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from monolith.cli._bench.words import summary_in_words
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -12,19 +14,40 @@ if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
 
 HEADINGS = ("measure", "ours", "peer", "ratio", "must reach", "ok")
+MEASURED = HEADINGS[:4]
+"""The columns that say what was measured, without a verdict."""
+
+_HOW_TO_READ = (
+    "Workload A is ids as traffic has them, few of them often; workload B is random rows, the worst case. "
+    "A ratio is ours over the peer's, measured in turns of one run, so that a slow machine slows both; figures without"
+    " a ratio hold for this machine only. monolith bench --check adds what we hold ourselves to."
+)
+
+
+def as_ratios(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
+    """Head, table without verdicts, and each ratio in words."""
+    lines = [*_head(machine), *_columns(MEASURED, measurements), "", "What it means"]
+    lines += [f"- {each}" for each in summary_in_words(measurements)]
+    lines += ["", _HOW_TO_READ]
+    return "\n".join(lines) + "\n"
 
 
 def as_text(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
-    """Head and table in columns, notes below the table."""
-    lines = [f"{name}: {value}" for name, value in machine.items()]
-    table = [HEADINGS, *(_cells(each) for each in measurements)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
-    lines.append("")
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    lines += ["", summarize(measurements)]
+    """Head and table with what must be reached, notes below the table."""
+    lines = [*_head(machine), *_columns(HEADINGS, measurements), "", summarize(measurements)]
     # Measurements against several peers share their note.
     lines += dict.fromkeys(f"- {each.measure}: {each.note}" for each in measurements if each.note)
     return "\n".join(lines) + "\n"
+
+
+def _head(machine: dict[str, str]) -> list[str]:
+    return [*(f"{name}: {value}" for name, value in machine.items()), ""]
+
+
+def _columns(headings: Sequence[str], measurements: Sequence[Measurement]) -> list[str]:
+    table = [headings, *(_cells(each)[: len(headings)] for each in measurements)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(headings))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
 def as_markdown(measurements: Sequence[Measurement], machine: dict[str, str]) -> str:
