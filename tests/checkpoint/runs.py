@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import monolith as ml
 from monolith.checkpoint import TrainState
+from monolith.checkpoint.model_state import model_state
 from monolith.tables import BatchStamp, BlockKind
 
 
@@ -89,7 +90,7 @@ def contents(run: Run) -> dict[str, Any]:
         "rows": rows,
         "stamps": stamps[0],
         "weights": {
-            name: value.tolist() for name, value in run.model.state_dict().items() if isinstance(value, Tensor)
+            name: value.tolist() for name, value in model_state(run.model).items() if isinstance(value, Tensor)
         },
         "adam": {
             number: {key: value.tolist() if isinstance(value, Tensor) else value for key, value in values.items()}

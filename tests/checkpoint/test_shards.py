@@ -11,6 +11,7 @@ import torch
 
 from checkpoint.runs import Run
 from monolith.checkpoint import Saver
+from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -48,7 +49,7 @@ def _rows(block: Any) -> list[Any]:
 
 
 def whole(run: Run) -> tuple[Any, ...]:
-    weights = {name: value.tolist() for name, value in run.model.state_dict().items() if torch.is_tensor(value)}
+    weights = {name: value.tolist() for name, value in model_state(run.model).items() if torch.is_tensor(value)}
     return tables_of(run.model.emb.store), weights, run.state.global_step, dict(run.state.applied)
 
 

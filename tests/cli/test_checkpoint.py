@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver, get_nas_weight_json
+from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.cli import main
 from monolith.errors import NotFoundError
@@ -115,7 +116,7 @@ def test_diff(model_dir: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureF
 def test_export(model_dir: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = call(capsys, "export", model_dir, tmp_path / "out")
     weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")
-    expected = {name: value for name, value in run.model.state_dict().items() if isinstance(value, torch.Tensor)}
+    expected = {name: value for name, value in model_state(run.model).items() if isinstance(value, torch.Tensor)}
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
     (table,) = [line for line in text.splitlines() if "emb." in line]

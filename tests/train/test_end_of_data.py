@@ -11,6 +11,7 @@ import torch
 
 from hooks.sessions import FakeSession
 from monolith import collective
+from monolith.checkpoint.model_state import model_state
 from monolith.hook import Hook
 from monolith.hooks import EofHook
 from monolith.testing import ExampleTask
@@ -112,8 +113,8 @@ def test_training_is_that_of_the_task_itself(pipeline: PipelineConfig) -> None:
     assert aware.global_step == plain.global_step == 20
     assert plain.model is not None
     assert aware.model is not None
-    expected = plain.model.state_dict()
-    for name, value in aware.model.state_dict().items():
+    expected = model_state(plain.model)
+    for name, value in model_state(aware.model).items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(value, expected[name]), name
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import monolith as ml
+from monolith.checkpoint.model_state import model_state
 from monolith.tables import BlockKind, LocalShards, LocalStore
 from monolith.tables.history import ALL_BUCKETS
 from monolith.testing import ExampleTask
@@ -29,7 +30,7 @@ def bits(trainer: Trainer) -> tuple[Any, ...]:
     }
     cut.release()
     assert trainer.state.model is not None
-    weights = {n: v.tolist() for n, v in trainer.state.model.state_dict().items() if isinstance(v, torch.Tensor)}
+    weights = {n: v.tolist() for n, v in model_state(trainer.state.model).items() if isinstance(v, torch.Tensor)}
     stamps = [clock.stamps for clock in cut.applied]
     assert all(each == stamps[0] for each in stamps)
     return rows, stamps[0], weights, trainer.state.global_step, dict(trainer.state.applied)

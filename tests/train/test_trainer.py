@@ -12,6 +12,7 @@ import torch
 import monolith as ml
 from monolith import train
 from monolith.checkpoint import ModelDirLock, TrainState
+from monolith.checkpoint.model_state import model_state
 from monolith.data.dataset import Dataset
 from monolith.errors import AbortedError, FileUnavailableError, NotFoundError, UnavailableError
 from monolith.hook import Hook, HookedSession, StepContext
@@ -28,7 +29,7 @@ def content(state: TrainState) -> dict[str, torch.Tensor]:
     assert state.model is not None
     emb = state.embeddings["emb"]
     rows = {name: emb.lookup(name, torch.arange(1000)) for name in emb.slots}
-    weights = {name: value for name, value in state.model.state_dict().items() if isinstance(value, torch.Tensor)}
+    weights = {name: value for name, value in model_state(state.model).items() if isinstance(value, torch.Tensor)}
     return rows | weights
 
 

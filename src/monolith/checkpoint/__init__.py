@@ -5,6 +5,7 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
 
     train_state     what a run is made of
     saver           saves it, restores it
+    model_state     the weights beside the tables
     manifest        what a checkpoint consists of
     restore_rules   which checkpoint a run starts from
     restore_options what may differ between the run that was saved and the one that is restored

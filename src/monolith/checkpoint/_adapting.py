@@ -9,6 +9,7 @@ from torch import Tensor
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint.aliases import calc_feed_dict, generate_alias_map
+from monolith.checkpoint.model_state import model_state
 
 if TYPE_CHECKING:
     from monolith.checkpoint.restore_options import RestoreOptions
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 Keeps: TypeAlias = Callable[[str], bool]
 """Whether the weight or store of this name has state of its own and keeps it."""
-
-EXTRA_STATE = "_extra_state"
 
 
 def keep_nothing(_: str) -> bool:
@@ -29,7 +28,7 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, 
     """The saved trees as the state can take them; what no option covers is left for the check that follows."""
     if state.model is None or saved["model"] is None:
         return dict(saved)
-    own = state.model.state_dict()
+    own = model_state(state.model)
     weights, optimizers = dict(saved["model"]), dict(saved["optimizers"])
     aliases = _aliases(weights, own, options)
     if aliases is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
 from monolith.checkpoint._value_tree import TreeEncoder
+from monolith.checkpoint.model_state import model_state
 from monolith.errors import InvalidArgumentError
 from monolith.files import is_name
 
@@ -121,7 +122,7 @@ def encode_state(state: TrainState) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _model_tree(state: TrainState, encoder: TreeEncoder) -> dict[str, Any] | None:
     if state.model is None:
         return None
-    saved = state.model.state_dict()
+    saved = model_state(state.model)
     for name in saved:
         if name.startswith(NOT_A_WEIGHT):
             raise InvalidArgumentError(f"checkpoint: a weight must not be called {name!r}: {NOT_A_WEIGHT} is reserved")

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor
 
 from monolith import _core
-from monolith.checkpoint._adapting import EXTRA_STATE, Keeps, adapt, keep_nothing
+from monolith.checkpoint._adapting import Keeps, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint._value_tree import decode
+from monolith.checkpoint.model_state import load_model_state, model_state
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.nn.row_state import EXTRA_STATE
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
@@ -111,7 +113,7 @@ def restore_all(
         checkpoint.load_tables()
     _begin_anew(state, keeps)
     if state.model is not None:
-        state.model.load_state_dict(saved["model"])
+        load_model_state(state.model, saved["model"])
     for name, values in optimizers.items():
         state.optimizers[name].load_state_dict(values)
     if not _any_kept(state, keeps):
@@ -154,14 +156,14 @@ def _begin_anew(state: TrainState, keeps: Keeps) -> None:
 
 
 def _any_kept(state: TrainState, keeps: Keeps) -> bool:
-    weights = {} if state.model is None else state.model.state_dict()
+    weights = {} if state.model is None else model_state(state.model)
     return any(keeps(name) for name in [*weights, *state.stores])
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:
     """Checks names and shapes; returns what each optimizer will load."""
     if state.model is not None:
-        _require_weights(saved["model"] or {}, state.model.state_dict())
+        _require_weights(saved["model"] or {}, model_state(state.model))
     missing = [name for name in state.optimizers if name not in saved["optimizers"]]
     if missing:
         raise FailedPreconditionError(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf import text_format
 
-from monolith.checkpoint._adapting import EXTRA_STATE
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.ids import slot_v2
+from monolith.nn.row_state import EXTRA_STATE
 from monolith.tables.snapshot.bucket_file import read_keys
 
 if TYPE_CHECKING:

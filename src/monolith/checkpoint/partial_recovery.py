@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
@@ -99,7 +100,7 @@ class SaverBuilder:
         """Looks at the names of a state."""
         weights: dict[str, list[str]] = defaultdict(list)
         stores: dict[str, list[str]] = defaultdict(list)
-        for name in () if state.model is None else state.model.state_dict():
+        for name in () if state.model is None else model_state(state.model):
             weights[self.device_of(name)].append(name)
         for name in state.stores:
             stores[self.device_of(name)].append(name)

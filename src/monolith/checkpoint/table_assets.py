@@ -29,7 +29,7 @@ def save_table_assets(state: TrainState, prefix: str) -> None:
             state.embeddings[name].cut(),
             store.schema,
             f"{full_local_path(prefix)}{ASSETS}/{name}",
-            extra={"modules": {each: module.get_extra_state() for each, module in users.items()}},
+            extra={"modules": {each: module.saved_state() for each, module in users.items()}},
         )
 
 
@@ -69,5 +69,5 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
         for each, module in state.embeddings.items():
             if module.store is store:
                 module.discard()
-                module.set_extra_state(extra.get("modules", {}).get(each, module.get_extra_state()))
+                module.set_extra_state(extra.get("modules", {}).get(each, module.saved_state()))
         logger.info("tables of %r were restored from '%s': %s", name, assets, report.rows)

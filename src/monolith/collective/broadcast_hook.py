@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith.collective import calls
 from monolith.hook import Hook
+from monolith.nn import without_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,4 +36,6 @@ class BroadcastGlobalVariablesHook(Hook):
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - the variables come from elsewhere
         """Overwrites the variables of all ranks with those of the root."""
-        calls.broadcast_parameters(self._variables(), self._root_rank)
+        with without_rows():  # each rank has rows of its own
+            variables = self._variables()
+        calls.broadcast_parameters(variables, self._root_rank)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from monolith import environment
 from monolith.collective.foreign_libraries import BytePs, Horovod
 from monolith.collective.torch_distributed import TorchDistributed
+from monolith.nn.row_state import is_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,10 +87,12 @@ def broadcast_parameters(tensors: Mapping[str, Tensor], root_rank: int = 0) -> N
     """Overwrites tensors with those of one rank, in place: ``broadcast_parameters(model.state_dict())``.
 
     Args:
-        tensors: Same names, types and shapes on every rank.
+        tensors: Same names, types and shapes on every rank. What a state dictionary says about the rows of embeddings
+            is passed over: every rank has rows of its own.
         root_rank: Whose tensors they become.
     """
-    library().broadcast_parameters(tensors, root_rank)
+    weights = {name: tensor for name, tensor in tensors.items() if not is_of_rows(name)}
+    library().broadcast_parameters(weights, root_rank)
 
 
 def library() -> CollectiveLibrary:

@@ -93,6 +93,7 @@ from monolith.nn.losses import (
     sigmoid_cross_entropy_loss,
     softmax_loss,
 )
+from monolith.nn.row_state import without_rows
 from monolith.nn.slot import Slice, Slot
 from monolith.nn.slot_vectors import SlotVectors
 
@@ -190,4 +191,5 @@ __all__ = [
     "rnn_with_attention",
     "sigmoid_cross_entropy_loss",
     "softmax_loss",
+    "without_rows",
 ]

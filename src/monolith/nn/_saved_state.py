@@ -1,26 +1,30 @@
-"""What a module keeps of its rows' whereabouts: checks against a store, a saved state, and copies."""
+"""What a module keeps of its rows' whereabouts: checks against a store, and a saved state."""
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from monolith.errors import FailedPreconditionError
+import torch
+from torch import Tensor
+
+from monolith.errors import DataLossError, FailedPreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torch import nn
+    from collections.abc import Sequence
 
     from monolith.nn._merge import MergedTable, PlacedSlot
     from monolith.nn._worker import StoreWorker
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 
-    M = TypeVar("M", bound=nn.Module)
-
 _FORMAT = 2
 """1 had the numbers of batches and updates, which the store knows better."""
+_TENSOR_FORMAT = 3
+"""2 as the JSON bytes of a tensor, with the number of rows: programs that save tensors can save it."""
+_PADDED_TO = 256
+"""So that the length hardly ever depends on the numbers in it."""
 
 
 def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: Sequence[MergedTable]) -> None:
@@ -54,16 +58,41 @@ def save(worker: StoreWorker, placed: Mapping[str, PlacedSlot]) -> dict[str, Any
     return {"format": _FORMAT, "global_step": worker.global_step, "slots": slots}
 
 
-def load(state: Mapping[str, Any], worker: StoreWorker, placed: Mapping[str, PlacedSlot]) -> None:
-    """Takes over the step, once every slot is where it was. Slots may have been added or removed.
+def encode(saved: Mapping[str, Any], *, num_rows: int) -> Tensor:
+    """What `save` made as a tensor, uint8 [n], with the number of rows that the store had."""
+    text = json.dumps({**saved, "format": _TENSOR_FORMAT, "rows": num_rows}).encode()
+    padding = -len(text) % _PADDED_TO
+    return torch.frombuffer(bytearray(text + b" " * padding), dtype=torch.uint8)
+
+
+def decode(state: Mapping[str, Any] | Tensor) -> Mapping[str, Any]:
+    """The state as plain values, in whichever form it was saved.
+
+    Raises:
+        DataLossError: it is no saved state.
+        FailedPreconditionError: it is of a format that this version does not know.
+    """
+    found: Any = state
+    if isinstance(state, Tensor):
+        try:
+            found = json.loads(state.detach().cpu().numpy().tobytes())
+        except (ValueError, TypeError) as error:
+            raise DataLossError(f"Embeddings: the saved state is damaged: {error!r}") from error
+    form = found.get("format") if isinstance(found, Mapping) else None
+    if form not in {1, _FORMAT, _TENSOR_FORMAT}:
+        raise FailedPreconditionError(
+            f"Embeddings: expected a saved state of format 1 to {_TENSOR_FORMAT}, got {form!r}; it is not of an"
+            " Embeddings, or of a later version"
+        )
+    return found  # type: ignore[no-any-return]  # a mapping, as its format is one of ours
+
+
+def require_same_slots(state: Mapping[str, Any], placed: Mapping[str, PlacedSlot]) -> None:
+    """Every slot is where it was. Slots may have been added or removed.
 
     Raises:
         FailedPreconditionError: a slot whose saved rows would not be found.
     """
-    if state.get("format") not in {1, _FORMAT}:
-        raise FailedPreconditionError(
-            f"Embeddings: expected a saved state of format 1 or {_FORMAT}, got {state.get('format')!r}"
-        )
     for name, saved in state["slots"].items():
         if name not in placed:
             continue
@@ -77,20 +106,22 @@ def load(state: Mapping[str, Any], worker: StoreWorker, placed: Mapping[str, Pla
                 f"slot {name!r}: was saved with {'; '.join(changes)}: its rows would not be found; define the slot as"
                 f" it was{_advice(saved, placed[name])}, or under another name to start anew"
             )
-    worker.leave()
-    worker.global_step = int(state["global_step"])
 
 
-def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:
-    """A copy with its own buffers, hooks and `own` attributes that shares everything else, as rows cannot be copied."""
-    copied = type(module).__new__(type(module))
-    memo[id(module)] = copied
-    copied.__dict__.update(module.__dict__)
-    for name, value in module.__dict__.items():
-        if isinstance(value, dict | set):  # what torch keeps for every module: parameters, buffers, hooks
-            copied.__dict__[name] = copy.deepcopy(value, memo) if name == "_buffers" else copy.copy(value)
-    copied.__dict__.update(own)
-    return copied
+def require_rows(state: Mapping[str, Any], *, num_rows: int) -> None:
+    """Refuses to go on with an empty store where the saved one was not empty.
+
+    Raises:
+        FailedPreconditionError: says how to load the rows, and how to do without.
+    """
+    saved = state.get("rows", 0)
+    if saved and not num_rows:
+        raise FailedPreconditionError(
+            f"load_state_dict: the model had {saved:,} embedding rows when this state was saved; they are not in it,"
+            " and the store of this module is empty: every lookup would read zeros. Save rows and weights together, by"
+            " ml.save(model, path) and ml.load(model, path) at any size, or with Embeddings(rows_in_state_dict=True);"
+            " or restore the tables first; or load inside `with ml.nn.without_rows():` to start with empty tables"
+        )
 
 
 def _advice(saved: Mapping[str, Any], slot: PlacedSlot) -> str:

@@ -13,36 +13,31 @@ from __future__ import annotations
 
 import math
 import time as clock
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn import _saved_state
+from monolith.nn._embeddings_arguments import check_arguments, store_of, table_defaults
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
-from monolith.nn._passes import GradientStep, Ledger, PlannedBatch, gradient_norm, times_of, values_of
+from monolith.nn._passes import GradientStep, PlannedBatch, gradient_norm, times_of, values_of
 from monolith.nn._pooling import PooledBatch, PooledLayout
+from monolith.nn._rows_module import RowsModule
+from monolith.nn._saved_state import require_tables
 from monolith.nn._uncompiled import uncompiled
-from monolith.nn._worker import StoreWorker
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.row_assignment import RowAssignment
-from monolith.nn.slot import Slot, require_rate
 from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
-from monolith.nn.table_defaults import current_table_defaults
 from monolith.tables.batch import BatchStamp, Update
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.local_store import LocalStore
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
-from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
     import os
@@ -51,12 +46,11 @@ if TYPE_CHECKING:
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn._merge import PlacedSlot
     from monolith.nn.row_assignment import RowIds, RowVectors
-    from monolith.nn.slot import LearningRate
+    from monolith.nn.slot import LearningRate, Slot
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
     from monolith.tables.filters import AdmissionFilter
-    from monolith.tables.history import Cut
-    from monolith.tables.store import Joined, Store
+    from monolith.tables.store import Store
 
 __all__ = ["DEFAULT_OPTIMIZER", "Embeddings", "PlannedBatch"]
 
@@ -64,11 +58,11 @@ DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.05, initial_accumulator_value=1e-8)
 """Its first steps are of the size of the learning rate whether losses are summed or averaged over the batch."""
 
 
-class Embeddings(nn.Module):
+class Embeddings(RowsModule):
     """The rows of all slots of a model.
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
-    module: it has no parameters, its `state_dict` is small, and a deep copy looks up the same rows. An id gets its row
+    module: it has no parameters, and a deep copy looks up the same rows. An id gets its row
     when it is first trained and reads as zeros until then; evaluation leaves no trace.
 
     Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
@@ -83,6 +77,8 @@ class Embeddings(nn.Module):
         nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
         admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
             (`use_table_defaults`), else a `SlidingHashFilter`.
+        rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts; None:
+            where they take at most 64 MiB, else a warning says that they are not in it.
 
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
     >>> x = emb({"user": torch.tensor([7, 8]), "item": torch.tensor([5, 5]), "tags": torch.tensor([[1, 2], [3, 3]])})
@@ -93,7 +89,7 @@ class Embeddings(nn.Module):
     6
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what all slots have in common; all by name
         self,
         slots: Mapping[str, Slot],
         optimizer: RowOptimizer = DEFAULT_OPTIMIZER,
@@ -103,26 +99,22 @@ class Embeddings(nn.Module):
         seed: int = 0,
         nonfinite: Literal["raise", "skip", "apply"] = "raise",
         admission: AdmissionFilter | None = None,
+        rows_in_state_dict: bool | None = None,
     ) -> None:
-        super().__init__()
-        _check_arguments(slots, optimizer, learning_rate)
+        check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
         merged.sort(key=lambda table: table.name)
-        defaults = _table_defaults(admission, seed=seed, nonfinite=nonfinite)
+        defaults = table_defaults(admission, seed=seed, nonfinite=nonfinite)
         configs = {table.name: table.config(defaults) for table in merged}
+        super().__init__(store_of(store, configs), place_slots(slots, merged), rows_in_state_dict=rows_in_state_dict)
+        require_tables(self.store.schema, configs, merged)
         self._configs = configs
-        self._placed = place_slots(slots, merged)
-        self.store: Store = _store_of(store, configs)
-        """Where the rows are."""
-        _saved_state.require_tables(self.store.schema, configs, merged)
         names = list(configs)
         flat = sorted(self._placed.values(), key=lambda slot: names.index(slot.table))
         self._reader = IdBatchReader(flat, names)
         self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
         self._uses_latest = [config.uses_latest for config in configs.values()]
-        self._worker = StoreWorker(self.store)
-        self._ledger = Ledger(self._worker)
         self._anchor = torch.empty(0, requires_grad=True)
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
         self._place: Tensor
@@ -151,39 +143,6 @@ class Embeddings(nn.Module):
         """Table -> the learning rate of each of its segments in the last step, or in the first before it."""
         rates = self._rates.numbers(max(0, self.global_step - 1))
         return {table: [rates.pop(0) for _ in config.segments] for table, config in self._configs.items()}
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all slots."""
-        return self.store.stats().rows
-
-    @property
-    def global_step(self) -> int:
-        """Steps made so far: the number of the next one, which schedules are asked for."""
-        return self._worker.global_step
-
-    @property
-    def next_batch(self) -> int:
-        """The number that a stamp must have at least: those of all batches applied so far are below it."""
-        return self._worker.next_seq()
-
-    def next_batch_of(self, worker: int) -> int:
-        """The same for this worker, as which the module joins its store if it has not joined yet."""
-        return self._worker.next_seq(worker)
-
-    def join(self, worker: int = 0) -> Joined:
-        """Begins to train as this worker of the store; a module that trains as the same one is refused from now on.
-
-        Without it a module joins by itself with its first batch that learns, as worker 0 or as the batch's stamp says.
-
-        Returns:
-            Says what the store has of this worker: the last batch that was applied, and with it where its input stood.
-        """
-        return self._worker.join(worker)
-
-    def leave(self) -> None:
-        """Has the module join again with its next batch that learns: after its rows were put back to another moment."""
-        self._worker.leave()
 
     # Looking up
 
@@ -393,37 +352,6 @@ class Embeddings(nn.Module):
         self.discard()
         super().zero_grad(set_to_none)
 
-    def evict(self, now: int | None = None) -> int:
-        """Removes rows whose slot's `expire_days` have passed at `now` (None: the newest time trained on)."""
-        return self._worker.joined.evict(now=-1 if now is None else now)
-
-    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
-        """One exact moment of its store, with every step made so far; release it when it was read."""
-        return self._worker.cut(timeout_seconds=timeout_seconds)
-
-    # Saving and copying: rows are saved with the store
-
-    def get_extra_state(self) -> dict[str, Any]:
-        """For `state_dict`: how far training is, and where the rows of each slot are. Rows are saved with the store."""
-        return _saved_state.save(self._worker, self._placed)
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        """For `load_state_dict`.
-
-        Raises:
-            FailedPreconditionError: a slot is not what it was when the state was saved; names it.
-        """
-        _saved_state.load(state, self._worker, self._placed)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Embeddings:
-        # Gradients stay with the original.
-        return _saved_state.copy_module(self, memo, _ledger=Ledger(self._worker))
-
-    def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            "Embeddings cannot be pickled: rows live in its store; save the model's state_dict() and the store's tables"
-        )
-
     def extra_repr(self) -> str:
         """One line per slot."""
         lines = [
@@ -464,46 +392,6 @@ class Embeddings(nn.Module):
 
     def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
         return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
-
-
-def _check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate: object) -> None:
-    if not slots:
-        raise InvalidArgumentError("Embeddings: at least one slot is needed, got none; write {'user': Slot(dim=16)}")
-    for name, slot in slots.items():
-        if not name or not isinstance(name, str):
-            raise TypeError(f"Embeddings: names of slots must be non-empty texts, got {name!r}")
-        if not isinstance(slot, Slot):
-            raise TypeError(f"slot {name!r}: expected Slot(...), got {slot!r}; write Slot(dim=16)")
-    if not isinstance(optimizer, RowOptimizer):
-        raise TypeError(
-            f"Embeddings: optimizer must be one of monolith.row_optimizers, got {optimizer!r}; torch's optimizers are"
-            " for dense parameters"
-        )
-    if learning_rate is not None:
-        require_rate(learning_rate, "Embeddings")
-
-
-def _table_defaults(
-    admission: AdmissionFilter | None, *, seed: int, nonfinite: Literal["raise", "skip", "apply"]
-) -> TableConfig:
-    """What all tables of a module have in common: its own word, then that of the runner."""
-    given = current_table_defaults()
-    config = TableConfig(
-        [Segment(1)], seed=seed, nonfinite=nonfinite, admission=admission or given.admission or SlidingHashFilter()
-    )
-    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
-
-
-def _store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
-    if store is None:
-        store = current_table_defaults().store or LocalStore
-    # A class of stores has the attributes of a store, so it is told apart first.
-    is_factory = isinstance(store, type) or not hasattr(store, "plan")
-    if not is_factory:
-        return store  # type: ignore[return-value]  # it has a plan(): a store
-    if not callable(store):
-        raise TypeError(f"Embeddings: store must be a Store or make one from table configs, got {store!r}")
-    return store(configs)
 
 
 def _finite(scale: float | Tensor) -> float:

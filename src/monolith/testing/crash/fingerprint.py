@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from monolith.checkpoint.model_state import model_state
 from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def fingerprint(state: TrainState) -> dict[str, str]:
     parts = {
         "step": repr(state.global_step).encode(),
         "positions": repr((sorted(state.applied.items()), sorted(state.positions.items()))).encode(),
-        "dense": _bytes_of({} if state.model is None else state.model.state_dict()),
+        "dense": _bytes_of({} if state.model is None else model_state(state.model)),
         "optimizers": _bytes_of({name: each.state_dict() for name, each in state.optimizers.items()}),
         "schedules": _bytes_of({name: each.state_dict() for name, each in state.schedules.items()}),
         "random": torch.get_rng_state().numpy().tobytes(),

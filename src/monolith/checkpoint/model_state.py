@@ -1,0 +1,29 @@
+"""The weights of a model beside its tables, which a checkpoint keeps in files of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.nn import Embeddings, without_rows
+from monolith.nn.row_state import EXTRA_STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+
+def model_state(model: nn.Module) -> dict[str, Any]:
+    """`model.state_dict()` without rows, what modules know of theirs as plain values."""
+    with without_rows():
+        state = dict(model.state_dict())
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Embeddings):
+            state[f"{name}.{EXTRA_STATE}" if name else EXTRA_STATE] = module.saved_state()
+    return state
+
+
+def load_model_state(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Puts it back; the rows are restored by the store."""
+    with without_rows():
+        model.load_state_dict(state)

@@ -1,0 +1,63 @@
+"""What `Embeddings` is made of: its arguments checked, its tables' common settings, its store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from monolith.errors import InvalidArgumentError
+from monolith.nn.slot import Slot, require_rate
+from monolith.nn.table_defaults import current_table_defaults
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.local_store import LocalStore
+from monolith.tables.row_optimizers import RowOptimizer
+from monolith.tables.table_config import Segment, TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.nn.table_defaults import StoreFactory
+    from monolith.tables.filters import AdmissionFilter
+    from monolith.tables.store import Store
+
+
+def check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate: object) -> None:
+    """Refuses slots, an optimizer or a learning rate of the wrong kind; says what to write."""
+    if not slots:
+        raise InvalidArgumentError("Embeddings: at least one slot is needed, got none; write {'user': Slot(dim=16)}")
+    for name, slot in slots.items():
+        if not name or not isinstance(name, str):
+            raise TypeError(f"Embeddings: names of slots must be non-empty texts, got {name!r}")
+        if not isinstance(slot, Slot):
+            raise TypeError(f"slot {name!r}: expected Slot(...), got {slot!r}; write Slot(dim=16)")
+    if not isinstance(optimizer, RowOptimizer):
+        raise TypeError(
+            f"Embeddings: optimizer must be one of monolith.row_optimizers, got {optimizer!r}; torch's optimizers are"
+            " for dense parameters"
+        )
+    if learning_rate is not None:
+        require_rate(learning_rate, "Embeddings")
+
+
+def table_defaults(
+    admission: AdmissionFilter | None, *, seed: int, nonfinite: Literal["raise", "skip", "apply"]
+) -> TableConfig:
+    """What all tables of a module have in common: its own word, then that of the runner."""
+    given = current_table_defaults()
+    config = TableConfig(
+        [Segment(1)], seed=seed, nonfinite=nonfinite, admission=admission or given.admission or SlidingHashFilter()
+    )
+    return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
+
+
+def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
+    """The store that was given, or one that is made for these tables."""
+    if store is None:
+        store = current_table_defaults().store or LocalStore
+    # A class of stores has the attributes of a store, so it is told apart first.
+    is_factory = isinstance(store, type) or not hasattr(store, "plan")
+    if not is_factory:
+        return store  # type: ignore[return-value]  # it has a plan(): a store
+    if not callable(store):
+        raise TypeError(f"Embeddings: store must be a Store or make one from table configs, got {store!r}")
+    return store(configs)

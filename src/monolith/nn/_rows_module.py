@@ -1,0 +1,184 @@
+"""A module whose rows live in a store: how it trains there, and how torch saves, loads and copies it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from torch import Tensor, nn
+
+from monolith.errors import FailedPreconditionError
+from monolith.nn import _saved_state
+from monolith.nn._passes import Ledger
+from monolith.nn._worker import StoreWorker
+from monolith.nn.row_state import EXTRA_STATE, ROWS, SMALL_ROWS_BYTES, pack_rows, rows_are_elsewhere, unpack_rows
+from monolith.tables.history import ALL_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.nn._merge import PlacedSlot
+    from monolith.tables.history import Cut
+    from monolith.tables.store import Joined, Store
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class RowsModule(nn.Module):
+    """What `Embeddings` is besides looking up and learning. One thread trains it."""
+
+    def __init__(self, store: Store, placed: Mapping[str, PlacedSlot], *, rows_in_state_dict: bool | None) -> None:
+        super().__init__()
+        if rows_in_state_dict is not None and not isinstance(rows_in_state_dict, bool):
+            raise TypeError(
+                "Embeddings: rows_in_state_dict must be True, False, or None for tables up to"
+                f" {SMALL_ROWS_BYTES >> 20} MiB, got {rows_in_state_dict!r}"
+            )
+        self.store: Store = store
+        """Where the rows are."""
+        self._placed = dict(placed)
+        self._rows_in_state_dict = rows_in_state_dict
+        self._has_warned_of_size = False
+        self._worker = StoreWorker(store)
+        self._ledger = Ledger(self._worker)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all slots."""
+        return self.store.stats().rows
+
+    @property
+    def global_step(self) -> int:
+        """Steps made so far: the number of the next one, which schedules are asked for."""
+        return self._worker.global_step
+
+    # As a worker of the store
+
+    @property
+    def next_batch(self) -> int:
+        """The number that a stamp must have at least: those of all batches applied so far are below it."""
+        return self._worker.next_seq()
+
+    def next_batch_of(self, worker: int) -> int:
+        """The same for this worker, as which the module joins its store if it has not joined yet."""
+        return self._worker.next_seq(worker)
+
+    def join(self, worker: int = 0) -> Joined:
+        """Begins to train as this worker of the store; a module that trains as the same one is refused from now on.
+
+        Without it a module joins by itself with its first batch that learns, as worker 0 or as the batch's stamp says.
+
+        Returns:
+            Says what the store has of this worker: the last batch that was applied, and with it where its input stood.
+        """
+        return self._worker.join(worker)
+
+    def leave(self) -> None:
+        """Has the module join again with its next batch that learns: after its rows were put back to another moment."""
+        self._worker.leave()
+
+    def evict(self, now: int | None = None) -> int:
+        """Removes rows whose slot's `expire_days` have passed at `now` (None: the newest time trained on)."""
+        return self._worker.joined.evict(now=-1 if now is None else now)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """One exact moment of its store, with every step made so far; release it when it was read."""
+        return self._worker.cut(timeout_seconds=timeout_seconds)
+
+    # Saving
+
+    def saved_state(self) -> dict[str, Any]:
+        """How far training is, and where the rows of each slot are, as plain values that `set_extra_state` takes."""
+        return _saved_state.save(self._worker, self._placed)
+
+    def get_extra_state(self) -> Tensor:
+        """For `state_dict`: the saved state as a tensor, as programs that save tensors want it."""
+        return _saved_state.encode(self.saved_state(), num_rows=self.num_rows)
+
+    def set_extra_state(self, state: Mapping[str, Any] | Tensor) -> None:
+        """For `load_state_dict`; rows are not its affair.
+
+        Raises:
+            FailedPreconditionError: a slot is not what it was when the state was saved; names it.
+        """
+        found = _saved_state.decode(state)
+        _saved_state.require_same_slots(found, self._placed)
+        self._worker.leave()
+        self._worker.global_step = int(found["global_step"])
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self._rows_in_state_dict is not False and not rows_are_elsewhere():
+            rows = self._packed_rows()
+            if rows is not None:
+                destination[prefix + ROWS] = rows
+
+    def _packed_rows(self) -> Tensor | None:
+        limit = None if self._rows_in_state_dict else SMALL_ROWS_BYTES
+        try:
+            rows = pack_rows(self.cut(), self.store.schema, limit_bytes=limit)
+        except FailedPreconditionError:
+            if self._rows_in_state_dict:
+                raise
+            rows = None  # a checkpoint of the store is being written, and that has them
+        if rows is None and not self._has_warned_of_size:
+            self._has_warned_of_size = True
+            warnings.warn(
+                f"state_dict: the {self.num_rows:,} embedding rows are not in it, as they take more than"
+                f" {SMALL_ROWS_BYTES >> 20} MiB or are being saved at this moment; save the model by"
+                " ml.save(model, path), or say Embeddings(rows_in_state_dict=True) to have them in it at any size, or"
+                " False not to be told again",
+                stacklevel=2,
+            )
+        return rows
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        _, _, _, unexpected_keys, _ = args
+        unknown = []
+        if not rows_are_elsewhere():
+            unknown = self._load_rows(state_dict.get(prefix + EXTRA_STATE), state_dict.get(prefix + ROWS))
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if prefix + ROWS in unexpected_keys:
+            unexpected_keys.remove(prefix + ROWS)
+        # With strict=True torch refuses what is unexpected, with strict=False it is left out.
+        unexpected_keys += [f"{prefix}{ROWS} of table {name!r}" for name in unknown]
+
+    def _load_rows(self, state: Any, rows: Tensor | None) -> list[str]:
+        """Replaces the rows of the store by those of a state dictionary, if it has any; returns tables left out."""
+        if state is not None:
+            state = _saved_state.decode(state)
+            _saved_state.require_same_slots(state, self._placed)
+        if rows is not None:
+            blocks, unknown = unpack_rows(rows, self.store.schema)
+            self.store.load(blocks, buckets=ALL_BUCKETS, replace=True)
+            self._ledger.discard()
+            self._worker.leave()
+            return unknown
+        if state is not None:
+            _saved_state.require_rows(state, num_rows=self.num_rows)
+        return []
+
+    # Copying
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        # Gradients stay with the original.
+        return copy_module(self, memo, _ledger=Ledger(self._worker))
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "Embeddings cannot be pickled: rows live in its store; save the model by ml.save(model, path), or its"
+            " state_dict()"
+        )
+
+
+def copy_module(module: M, memo: dict[int, Any], **own: object) -> M:
+    """A copy with its own buffers, hooks and `own` attributes that shares everything else."""
+    copied = type(module).__new__(type(module))
+    memo[id(module)] = copied
+    copied.__dict__.update(module.__dict__)
+    for name, value in module.__dict__.items():
+        if isinstance(value, dict | set):  # what torch keeps for every module: parameters, buffers, hooks
+            copied.__dict__[name] = copy.deepcopy(value, memo) if name == "_buffers" else copy.copy(value)
+    copied.__dict__.update(own)
+    return copied

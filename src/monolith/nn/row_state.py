@@ -1,0 +1,150 @@
+"""The rows of a store as one tensor of a state dictionary, and who leaves them out of it.
+
+The tensor is uint8: eight bytes with the length of a head, the head as JSON (the schema of the tables), then row blocks
+of the store end to end (docs/formats/row_block.md). So a state dictionary has weights, optimizer state, times and
+admission counts bit for bit, and nothing but tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith import _core
+from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock, padded
+from monolith.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from monolith.tables.history import Cut
+
+EXTRA_STATE = "_extra_state"
+"""The key that torch gives to the extra state of a module."""
+ROWS = "embedding_rows"
+"""The key of the rows of a module."""
+SMALL_ROWS_BYTES = 64 << 20
+"""Tables up to this size, optimizer state and admission counts included, are in a state dictionary by default."""
+
+_FORMAT = 1
+_LENGTH = struct.Struct("<Q")
+_TABLE_OFFSET = 16
+"""Where a block has the number of its table."""
+_are_elsewhere: ContextVar[bool] = ContextVar("rows_are_elsewhere", default=False)
+
+
+@contextlib.contextmanager
+def without_rows() -> Iterator[None]:
+    """While it is open, `state_dict()` holds no rows and `load_state_dict()` leaves those of the store as they are.
+
+    For whoever saves the store beside the state dictionary, and for whoever wants the weights without the rows.
+
+    >>> from monolith.nn import Embeddings, Slot
+    >>> with without_rows():
+    ...     sorted(Embeddings({"user": Slot(dim=4)}).state_dict())
+    ['_extra_state']
+    """
+    token = _are_elsewhere.set(True)
+    try:
+        yield
+    finally:
+        _are_elsewhere.reset(token)
+
+
+def rows_are_elsewhere() -> bool:
+    """Whether `without_rows` is open."""
+    return _are_elsewhere.get()
+
+
+def is_of_rows(name: str) -> bool:
+    """Whether a key of a state dictionary is not a weight, but says something about rows: sizes differ by process."""
+    return name.rpartition(".")[2] in {EXTRA_STATE, ROWS}
+
+
+def pack_rows(cut: Cut, schema: Schema, *, limit_bytes: int | None) -> Tensor | None:
+    """The rows of a cut, which is released; None if they are more bytes than the limit."""
+    head = json.dumps({"format": _FORMAT, "schema": schema.text}).encode()
+    packed = bytearray(_LENGTH.pack(len(head)) + head)
+    with cut:
+        if limit_bytes is not None and schema.num_bytes(cut.rows, state=True) > limit_bytes:
+            return None
+        for block in cut.blocks(ALL_BUCKETS, state=True):
+            packed += block.data
+            if limit_bytes is not None and len(packed) > limit_bytes:
+                return None
+    return torch.frombuffer(packed, dtype=torch.uint8)
+
+
+def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[str]]:
+    """The blocks as a store of this schema takes them, and the tables that it does not have, which are left out.
+
+    Raises:
+        DataLossError: the tensor is not what `pack_rows` made.
+        FailedPreconditionError: it has a table that the store has otherwise.
+    """
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1:
+        raise DataLossError(f"{ROWS}: uint8 [n] expected, got {tensor.dtype} {tuple(tensor.shape)}")
+    data = tensor.detach().cpu().contiguous().numpy().tobytes()
+    saved, offset = _read_head(data)
+    numbers = _table_numbers(saved, schema)
+    are_same_tables = saved.names == schema.names
+    blocks = []
+    while offset < len(data):
+        block = RowBlock(data[offset : offset + _size_at(data, offset)])
+        offset += len(block.data)
+        if block.kind is BlockKind.FILTER:
+            # Counts are kept by the numbers of all tables of a store: with other tables they begin anew.
+            number = block.table if are_same_tables else None
+        else:
+            number = numbers[block.table] if block.table < len(numbers) else None
+        if number is not None:
+            blocks.append(block if number == block.table else _renumbered(block, number))
+    return blocks, [name for name in saved.names if name not in schema.names]
+
+
+def _read_head(data: bytes) -> tuple[Schema, int]:
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        head = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        form, text = head["format"], head["schema"]
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise DataLossError(f"{ROWS}: not the rows of a saved module: {error!r}") from error
+    if form != _FORMAT:
+        raise FailedPreconditionError(f"{ROWS}: expected format {_FORMAT}, got {form!r}; it is of a later version")
+    return Schema.parse(text), _LENGTH.size + length
+
+
+def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
+    """By number of a saved table: its number in the store; None for one that is left out."""
+    changed = [line for line in own.differences(saved) if "is missing" not in line and "is unknown" not in line]
+    if changed:
+        raise FailedPreconditionError(
+            f"{ROWS}: {'; '.join(changed)}; define the slots as they were, or save by ml.save and load by ml.load,"
+            " which carry rows over to other optimizers and compressors"
+        )
+    numbers = {name: number for number, name in enumerate(own.names)}
+    return [numbers.get(name) for name in saved.names]
+
+
+def _size_at(data: bytes, offset: int) -> int:
+    if len(data) - offset < HEADER.size:
+        raise DataLossError(f"{ROWS}: ends inside a block, at byte {len(data)}")
+    count, payload = HEADER.unpack_from(data, offset)[7], HEADER.unpack_from(data, offset)[9]
+    return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload) + TRAILER.size)
+
+
+def _renumbered(block: RowBlock, table: int) -> RowBlock:
+    body = bytearray(block.data[: -TRAILER.size])
+    if _core.crc32c(bytes(body)) != TRAILER.unpack(block.data[-TRAILER.size :])[0]:
+        raise DataLossError(f"{ROWS}: the checksum of {block!r} does not match")
+    struct.pack_into("<I", body, _TABLE_OFFSET, table)
+    return RowBlock(bytes(body) + TRAILER.pack(_core.crc32c(bytes(body)), 0))

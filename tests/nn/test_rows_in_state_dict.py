@@ -1,0 +1,223 @@
+"""A state dictionary holds plain tensors, and the rows among them where they are small or asked for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import monolith as ml
+from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.nn import row_state
+from monolith.nn.row_state import ROWS, is_of_rows
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.row_block import BlockKind
+
+ADAGRAD = ml.row_optimizers.Adagrad(learning_rate=0.5)
+IDS = torch.arange(50)
+
+
+class Ranker(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        slots = {"user": ml.Slot(3, min_count=2), "item": ml.Slot(2), "tag": ml.Slot(2)}
+        self.emb = ml.Embeddings(slots, ADAGRAD, admission=ml.filters.SlidingHashFilter(capacity=1000), **options)
+        self.tower = nn.Linear(7, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.tower(self.emb({"user": ids % 7, "item": ids, "tag": ids}, time=10**9).concat())
+        return logits
+
+
+def train(model: Ranker, steps: int) -> None:
+    for step in range(steps):
+        model(IDS + step).square().mean().backward()
+        model.emb.step()
+
+
+def content(emb: ml.Embeddings) -> dict[tuple[int, int], tuple[int, bytes]]:
+    """(table, id) -> time, weights and optimizer state."""
+    with emb.cut() as cut:
+        return {
+            (block.table, key): (time, payload.tobytes())
+            for block in cut.blocks(ALL_BUCKETS, state=True)
+            if block.kind is BlockKind.FULL
+            for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True)
+        }
+
+
+def trained(**options: Any) -> Ranker:
+    torch.manual_seed(1)
+    model = Ranker(**options)
+    train(model, 3)
+    return model
+
+
+def test_a_state_dict_holds_plain_tensors_with_which_a_fresh_model_goes_on_bit_for_bit(
+    make_store: Any,
+) -> None:
+    """The admission counts travel, too: users get their rows with the third occurrence, not with the sixth."""
+    torch.manual_seed(1)
+    model = Ranker(store=make_store)
+    model(torch.arange(2, 7)).sum().backward()
+    model.emb.step()  # users are counted, not admitted
+    state = copy.deepcopy(model.state_dict())
+    assert all(type(value) is torch.Tensor for value in state.values())
+    fresh = Ranker(store=make_store)
+    fresh.load_state_dict(state)
+    assert content(fresh.emb) == content(model.emb)
+    for each in (model, fresh):
+        each.zero_grad()
+        each.emb.zero_grad()
+        train(each, 3)
+    assert fresh.emb.global_step == model.emb.global_step == 4
+    assert content(fresh.emb) == content(model.emb)
+    assert torch.equal(fresh(IDS), model(IDS))
+
+
+def test_loading_replaces_rows_gradients_and_later_rows() -> None:
+    model = trained()
+    state, expected = copy.deepcopy(model.state_dict()), content(model.emb)
+    train(model, 2)
+    model(IDS + 1000).sum().backward()
+    assert content(model.emb) != expected
+    model.load_state_dict(state)
+    assert content(model.emb) == expected
+    assert model.emb.discard() == 0, "gradients of rows that are gone"
+    train(model, 1)
+
+
+def test_rows_above_the_limit_are_left_out_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained()
+    monkeypatch.setattr("monolith.nn._rows_module.SMALL_ROWS_BYTES", 1000)
+    with pytest.warns(UserWarning, match=r"the 1\d\d embedding rows are not in it.*save the model by ml.save"):
+        state = model.state_dict()
+    assert "emb." + ROWS not in state
+    model.state_dict()  # a warning would be an error here
+    with pytest.raises(FailedPreconditionError, match=r"had 1\d\d embedding rows .*rows_in_state_dict=True"):
+        Ranker().load_state_dict(state)
+    assert "emb." + ROWS in Ranker(rows_in_state_dict=True).state_dict()
+
+
+def test_counts_of_the_filter_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Ranker()
+    model(torch.arange(7)).sum().backward()
+    model.emb.step()
+    size = len(model.state_dict()["emb." + ROWS])
+    assert size > 2 * model.emb.store.schema.num_bytes(dict.fromkeys(model.emb.tables, 14), state=True)
+    monkeypatch.setattr("monolith.nn._rows_module.SMALL_ROWS_BYTES", size - 1)
+    with pytest.warns(UserWarning, match="are not in it"):
+        model.state_dict()
+
+
+def test_a_state_without_rows_loads_where_the_rows_are_or_where_empty_tables_are_asked_for() -> None:
+    model = trained(rows_in_state_dict=False)
+    state = copy.deepcopy(model.state_dict())
+    assert list(state) == ["emb._extra_state", "tower.weight", "tower.bias"]
+    before = content(model.emb)
+    model.load_state_dict(state)
+    assert content(model.emb) == before
+    fresh = Ranker()
+    with pytest.raises(FailedPreconditionError, match=r"every lookup would read zeros.*without_rows\(\)"):
+        fresh.load_state_dict(state)
+    with ml.nn.without_rows():
+        fresh.load_state_dict(state)
+    assert (fresh.emb.num_rows, fresh.emb.global_step) == (0, 3)
+    Ranker().load_state_dict(Ranker(rows_in_state_dict=False).state_dict())  # there were none
+
+
+def test_without_rows_leaves_the_rows_of_the_store_as_they_are() -> None:
+    model, other = trained(), trained()
+    state = copy.deepcopy(model.state_dict())
+    train(other, 1)
+    before = content(other.emb)
+    with ml.nn.without_rows():
+        assert not any(ROWS in name for name in other.state_dict())
+        other.load_state_dict(state)
+    assert content(other.emb) == before
+
+
+def test_parts_of_a_state_load_as_torch_says() -> None:
+    model = trained()
+    dense = {name: value for name, value in model.state_dict().items() if not is_of_rows(name)}
+    fresh = Ranker()
+    with pytest.raises(RuntimeError, match=r"Missing key.*emb._extra_state"):
+        fresh.load_state_dict(dense)
+    assert fresh.load_state_dict(dense, strict=False).missing_keys == ["emb._extra_state"]
+    assert fresh.emb.num_rows == 0
+    rows = {name: value for name, value in model.state_dict().items() if name.endswith(ROWS)}
+    fresh.load_state_dict(rows, strict=False)
+    assert content(fresh.emb) == content(model.emb)
+
+
+def emb_of(**slots: ml.Slot) -> ml.Embeddings:
+    return ml.Embeddings(slots, ADAGRAD)
+
+
+def learn(emb: ml.Embeddings) -> None:
+    emb(dict.fromkeys(emb.slots, IDS)).concat().sum().backward()
+    emb.step()
+
+
+def test_rows_find_their_tables_when_slots_come_and_go() -> None:
+    old = emb_of(b=ml.Slot(3), c=ml.Slot(4))
+    learn(old)
+    new = emb_of(a=ml.Slot(2), b=ml.Slot(3), c=ml.Slot(4))
+    new.load_state_dict(old.state_dict())
+    assert all(torch.equal(new.lookup(name, IDS), old.lookup(name, IDS)) for name in ("b", "c"))
+    assert new.num_rows == 100
+    less = emb_of(c=ml.Slot(4))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*embedding_rows of table '3-adagrad'"):
+        less.load_state_dict(old.state_dict())
+    less.load_state_dict(old.state_dict(), strict=False)
+    assert less.num_rows == 50
+    assert torch.equal(less.lookup("c", IDS), old.lookup("c", IDS))
+
+
+def test_rows_of_another_shape_are_refused_with_what_differs() -> None:
+    old = emb_of(b=ml.Slot(3))
+    learn(old)
+    rows = {ROWS: old.state_dict()[ROWS]}
+    new = emb_of(b=ml.Slot(3, compressor=ml.compressors.Fp32()))
+    with pytest.raises(FailedPreconditionError, match=r"segment 0: expected 3,adagrad.*save by ml.save"):
+        new.load_state_dict(rows, strict=False)
+
+
+@pytest.mark.parametrize("damage", [lambda t: t[:-9], lambda t: t[:4], lambda t: t.float(), lambda t: t.flip(0)])
+def test_damaged_rows_are_refused_and_change_nothing(damage: Any) -> None:
+    model = trained()
+    state = dict(model.state_dict())
+    before = content(model.emb)
+    state["emb." + ROWS] = damage(state["emb." + ROWS])
+    with pytest.raises((DataLossError, FailedPreconditionError)):
+        model.load_state_dict(state)
+    assert content(model.emb) == before
+
+
+def test_a_bit_that_fell_over_is_noticed_also_where_the_block_changes_its_number() -> None:
+    old = emb_of(b=ml.Slot(3))
+    learn(old)
+    state = dict(old.state_dict())
+    state[ROWS] = state[ROWS].clone()
+    state[ROWS][-20] ^= 1
+    for new in (emb_of(b=ml.Slot(3)), emb_of(a=ml.Slot(2), b=ml.Slot(3))):
+        with pytest.raises(DataLossError, match="checksum"):
+            new.load_state_dict(state)
+        assert new.num_rows == 0
+
+
+def test_states_of_before_still_load() -> None:
+    model = trained()
+    for form in (1, 2):
+        state = {**model.emb.saved_state(), "format": form, "next_batch": 3}
+        model.emb.set_extra_state(state)
+    assert model.emb.global_step == 3
+
+
+def test_only_true_false_and_none_say_whether_rows_are_in_the_state() -> None:
+    with pytest.raises(TypeError, match=r"rows_in_state_dict must be True, False, or None for tables up to 64 MiB"):
+        ml.Embeddings({"a": ml.Slot(2)}, rows_in_state_dict="yes")  # type: ignore[arg-type]
+    assert row_state.SMALL_ROWS_BYTES == 64 << 20
