@@ -31,10 +31,12 @@ PUBLIC_NAMES = [
     "filters",
     "ids",
     "initializers",
+    "load",
     "metrics",
     "nn",
     "optim",
     "row_optimizers",
+    "save",
     "tensors",
     "train",
 ]

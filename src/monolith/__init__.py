@@ -28,6 +28,7 @@ _load_core(__path__)
 
 if typing.TYPE_CHECKING:
     from monolith import errors, ids, metrics, nn, optim, tensors, train
+    from monolith.checkpoint import load, save
     from monolith.nn import Embeddings, Slice, Slot
     from monolith.tables import (
         HashTable,
@@ -57,7 +58,9 @@ _HOMES = {
     "compressors": "tables",
     "filters": "tables",
     "initializers": "tables",
+    "load": "checkpoint",
     "row_optimizers": "tables",
+    "save": "checkpoint",
 }
 """Where the names come from that are no packages here; the imports above say the same to type checkers."""
 
@@ -78,10 +81,12 @@ __all__ = [
     "filters",
     "ids",
     "initializers",
+    "load",
     "metrics",
     "nn",
     "optim",
     "row_optimizers",
+    "save",
     "tensors",
     "train",
 ]

@@ -5,6 +5,7 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
 
     train_state     what a run is made of
     saver           saves it, restores it
+    model_folder    a model alone, by one call each
     model_state     the weights beside the tables
     manifest        what a checkpoint consists of
     restore_rules   which checkpoint a run starts from
@@ -26,6 +27,7 @@ from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, gener
 from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock
+from monolith.checkpoint.model_folder import load, save
 from monolith.checkpoint.partial_recovery import (
     PartialRecoveryOptions,
     PartialRecoverySaver,
@@ -75,7 +77,9 @@ __all__ = [
     "get_monolith_checkpoint_state",
     "get_nas_weight_json",
     "isabs",
+    "load",
     "restore_table_assets",
+    "save",
     "save_table_assets",
     "wait_for_monolith_checkpoint",
 ]

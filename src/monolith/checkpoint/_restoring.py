@@ -107,15 +107,7 @@ def restore_all(
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
-    with LoadedCheckpoint(path, state.stores, keeps=keeps) as checkpoint:
-        saved = adapt(checkpoint.state, state, options, keeps)
-        optimizers = require_fit(saved, state)
-        checkpoint.load_tables()
-    _begin_anew(state, keeps)
-    if state.model is not None:
-        load_model_state(state.model, saved["model"])
-    for name, values in optimizers.items():
-        state.optimizers[name].load_state_dict(values)
+    checkpoint, saved = _restore_model(path, state, options, keeps)
     if not _any_kept(state, keeps):
         for part in ("schedules", "extra"):
             for name, value in getattr(state, part).items():
@@ -125,6 +117,27 @@ def restore_all(
         state.global_step = checkpoint.manifest.step
         _take_positions(checkpoint, state)
     return checkpoint.saved
+
+
+def restore_model(path: str, state: TrainState, options: RestoreOptions) -> SavedCheckpoint:
+    """Puts tables, weights and optimizers back, and leaves the rest of the run as it is. Raises as `restore_all`."""
+    checkpoint, _ = _restore_model(path, state, options, keep_nothing)
+    return checkpoint.saved
+
+
+def _restore_model(
+    path: str, state: TrainState, options: RestoreOptions, keeps: Keeps
+) -> tuple[LoadedCheckpoint, dict[str, Any]]:
+    with LoadedCheckpoint(path, state.stores, keeps=keeps) as checkpoint:
+        saved = adapt(checkpoint.state, state, options, keeps)
+        optimizers = require_fit(saved, state)
+        checkpoint.load_tables()
+    _begin_anew(state, keeps)
+    if state.model is not None:
+        load_model_state(state.model, saved["model"])
+    for name, values in optimizers.items():
+        state.optimizers[name].load_state_dict(values)
+    return checkpoint, saved
 
 
 def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> SavedCheckpoint:

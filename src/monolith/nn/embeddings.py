@@ -80,6 +80,7 @@ class Embeddings(RowsModule):
         rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts; None:
             where they take at most 64 MiB, else a warning says that they are not in it.
 
+    >>> from monolith.nn import Slot
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
     >>> x = emb({"user": torch.tensor([7, 8]), "item": torch.tensor([5, 5]), "tags": torch.tensor([[1, 2], [3, 3]])})
     >>> x["tags"].shape, x.concat().shape

@@ -1,0 +1,129 @@
+"""A model in a folder of its own, saved and loaded by one call each, outside of any run.
+
+It is a checkpoint like any other: one exact cut, files first, the manifest last (docs/formats/checkpoint.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from monolith.checkpoint._catalog import Catalog, full_local_path, prefix_of
+from monolith.checkpoint._folder import FolderPath, local_path, open_folder
+from monolith.checkpoint._restoring import restore_model, restore_without_dense
+from monolith.checkpoint.manifest import SUFFIX
+from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.saver import Saver
+from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.state_files import checkpoint_exists
+from monolith.checkpoint.train_state import TrainState
+from monolith.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+
+    from monolith.checkpoint._catalog import SavedCheckpoint
+
+_BASENAME = "model"
+_PREFIX = prefix_of(_BASENAME, 0)
+_ONLY_OPTIMIZER = "optimizer"
+
+
+def save(
+    model: nn.Module, path: FolderPath, *, optimizer: Optimizer | Mapping[str, Optimizer] | None = None
+) -> SavedCheckpoint:
+    """Saves a model of any size with all its rows, and what was saved there before stays whole until it is replaced.
+
+    Args:
+        model: Any module, with any number of `Embeddings` in it.
+        path: A folder of its own, on this machine or any fsspec URL; made if it is not there.
+        optimizer: Of the dense weights: one, or several by name. Optimizer state of rows is saved with the rows.
+
+    Returns:
+        Where it is.
+
+    Raises:
+        InvalidArgumentError: the path is a file, or the folder holds the checkpoints of a run.
+        OpError: what went wrong; the folder holds what it held before.
+
+    >>> import tempfile, torch, monolith as ml
+    >>> model = torch.nn.Sequential(ml.Embeddings({"user": ml.Slot(dim=4)}))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     saved = ml.save(model, f"{folder}/ranker")
+    ...     ml.load(model, f"{folder}/ranker") == saved
+    True
+    """
+    _require_folder(path)
+    foreign = [name for name in open_folder(path).names() if name.endswith(SUFFIX) and name != f"{_PREFIX}{SUFFIX}"]
+    if foreign:
+        raise InvalidArgumentError(
+            f"save: '{path}' has the checkpoints of a run, such as {foreign[0]!r}; give the model a folder of its own"
+        )
+    with Saver(path, basename=_BASENAME) as saver:
+        return saver.save(_state_of(model, optimizer), background=False)
+
+
+def load(
+    model: nn.Module,
+    path: FolderPath,
+    *,
+    optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+    options: RestoreOptions | None = None,
+) -> SavedCheckpoint:
+    """Puts a saved model back into one that was built alike: its weights, its rows, and its optimizers if given.
+
+    Random generators stay as they are.
+
+    Args:
+        model: What is overwritten; an error leaves it as it was.
+        path: What `save` was given; or the model directory of a run, of which the newest checkpoint is taken, or the
+            prefix of one checkpoint.
+        optimizer: As `save` had it; None: without.
+        options: What may differ between the two models.
+
+    Returns:
+        Which one it was.
+
+    Raises:
+        NotFoundError: there is no saved model.
+        DataLossError: it is damaged.
+        FailedPreconditionError: the model is made of other parts; says which.
+    """
+    options = RestoreOptions() if options is None else options
+    state, found = _state_of(model, optimizer), _find(path)
+    if options.clear_nn:
+        return restore_without_dense(found, state, keep_step=options.continue_training)
+    return restore_model(found, state, options)
+
+
+def _state_of(model: nn.Module, optimizer: Optimizer | Mapping[str, Optimizer] | None) -> TrainState:
+    if optimizer is None:
+        return TrainState(model=model)
+    return TrainState(
+        model=model, optimizers={_ONLY_OPTIMIZER: optimizer} if isinstance(optimizer, Optimizer) else optimizer
+    )
+
+
+def _require_folder(path: FolderPath) -> None:
+    local = local_path(path)
+    if local is not None and local.exists() and not local.is_dir():
+        raise InvalidArgumentError(
+            f"'{path}': a model is saved as a folder, and this is a file; name a folder, or load a file of torch.save"
+            " by model.load_state_dict(torch.load(path, weights_only=True))"
+        )
+
+
+def _find(path: FolderPath) -> str:
+    """The full prefix of the checkpoint at a path."""
+    full = full_local_path(str(path)).removesuffix(SUFFIX).rstrip("/")
+    if checkpoint_exists(full):
+        return full
+    _require_folder(path)
+    for basename in (_BASENAME, SaverOptions().basename):
+        found = Catalog(open_folder(path), basename).newest_first()
+        if found:
+            return found[0]
+    raise NotFoundError(f"load: '{path}' has no saved model; save one by ml.save(model, path)")
