@@ -12,6 +12,7 @@ import fsspec
 from monolith import _core
 from monolith.data.compression import Compression, new_compressor
 from monolith.data.framing import Framing
+from monolith.data.sources.file_finding import require_known_url
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.files import refuse_special_file
 
@@ -121,6 +122,7 @@ class RecordWriter:
 
     def _open(self) -> Any:
         if "://" in self.path:
+            require_known_url(self.path)
             return fsspec.open(self.path, "wb").open()
         refuse_special_file(self.path)
         self._temporary = Path(f"{self.path}.tmp-{secrets.token_hex(4)}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from monolith.cli._data.writing import FORMATS
 from monolith.data.compression import Compression
 from monolith.data.framing import Framing
 from monolith.data.sample_format import SampleFormat
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import argparse
@@ -23,7 +25,8 @@ def add_input(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="INPUT",
-        help="files, globs, URLs that fsspec knows, or kafka://host:port/topic; Parquet is known by its first bytes",
+        help="files, globs, URLs that fsspec knows, or kafka://host:port/topic; CSV and JSON lines are known by their"
+        " endings (.csv, .tsv, .jsonl, .ndjson, also compressed), Parquet by its first bytes",
     )
     parser.add_argument("--framing", metavar="NAME", help=f"of the input: {_FRAMINGS} (default: found out)")
     parser.add_argument(
@@ -48,7 +51,11 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 def add_output(parser: argparse.ArgumentParser) -> None:
     """What is written."""
     parser.add_argument("--out", required=True, metavar="FILE", help="the file to write; it appears when it is whole")
-    parser.add_argument("--to", choices=FORMATS, help="format (default: parquet for *.parquet, otherwise example)")
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        help="format (default: by the name of the file: parquet for *.parquet, example for *.tfrecord)",
+    )
     parser.add_argument(
         "--out-framing",
         default="tfrecord",
@@ -79,7 +86,33 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write over a file that exists")
 
 
+_FORMAT_OF_ENDING = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".tfrecord": "example",
+    ".tfrecords": "example",
+    ".records": "example",
+    "": "example",
+}
+
+
 def finish_output(args: argparse.Namespace) -> None:
-    """Chooses the format by the name of the file, if it was not said."""
-    if args.to is None:
-        args.to = "parquet" if args.out.endswith(".parquet") else "example"
+    """Chooses the format by the name of the file, if it was not said.
+
+    Raises:
+        InvalidArgumentError: no format is known by the ending of the name.
+    """
+    if args.to is not None:
+        return
+    path = PurePosixPath(args.out)
+    if Compression.FROM_NAME.resolve(args.out) is not Compression.NONE:
+        path = path.with_suffix("")
+    # A dot in front of digits belongs to a name, as in part.0007.
+    ending = "" if path.suffix[1:].isdigit() else path.suffix.lower()
+    if ending not in _FORMAT_OF_ENDING:
+        known = ", ".join(f"{each} ({name})" for each, name in _FORMAT_OF_ENDING.items() if each)
+        raise InvalidArgumentError(
+            f"file '{args.out}': no format that is written is known by the ending '{ending}'; use one of {known}, or"
+            f" say --to {{{','.join(FORMATS)}}}"
+        )
+    args.to = _FORMAT_OF_ENDING[ending]

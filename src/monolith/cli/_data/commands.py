@@ -14,7 +14,8 @@ from monolith.cli._data.opening import open_input
 from monolith.cli._data.parquet_rows import examples_in
 from monolith.cli._data.samples import examples_of
 from monolith.cli._data.statistics import Statistics, table_bytes_per_id
-from monolith.cli._data.writing import check_output, open_sink
+from monolith.cli._data.table_files import LineTables
+from monolith.cli._data.writing import ParquetSink, check_output, open_sink
 from monolith.data.bad_records import BadRecords
 from monolith.data.click_world import ClickWorld
 from monolith.data.clicks import ClickStream
@@ -22,7 +23,6 @@ from monolith.data.conversions import LABEL_FEATURE, WEIGHT_FEATURE
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.record_writer import RecordWriter
 from monolith.data.sample_format import SampleFormat
-from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.observe.progress import Progress
@@ -52,6 +52,9 @@ def peek(args: argparse.Namespace) -> int:
         for each in islice(shown, number_shown):
             sys.stdout.write((json.dumps(each) if args.json else f"{each['place']}  {each['bytes']} bytes") + "\n")
         return 0
+    if source.tables is not None and not args.json:
+        shown_schema = describing.schema_lines(source.name, source.tables.schema)
+        sys.stdout.write("\n".join(shown_schema) + "\n" + ("\n" if number_shown else ""))
     for number, (place, example) in enumerate(islice(_examples(source, args), number_shown)):
         if args.json:
             sys.stdout.write(json.dumps({"place": place, **describing.plain(example)}) + "\n")
@@ -69,6 +72,8 @@ def convert(args: argparse.Namespace) -> int:
     with _shown(Progress(unit="samples" if not is_same else "records")) as bar:
         if source.sample is SampleFormat.PLAINTEXT or is_same:
             _copy_records(source, args, bar)
+        elif isinstance(source.tables, LineTables) and args.to == "parquet":
+            _copy_tables(source.tables, args, bar)
         else:
             with open_sink(args) as sink:
                 for place, example in _examples(source, args):
@@ -136,8 +141,8 @@ def _records(source: Input) -> Iterator[tuple[str, bytes]]:
 def _examples(source: Input, args: argparse.Namespace) -> Iterator[tuple[str, Example]]:
     """Every sample with its place; bad ones are left out as far as that is allowed."""
     ids = _ids_of(args)
-    if source.files is not None:
-        yield from examples_in(source.files, ids=ids)
+    if source.tables is not None:
+        yield from examples_in(source.tables, ids=ids)
         return
     bad = BadRecords(args.max_bad)
     sample = source.sample or SampleFormat.EXAMPLE
@@ -168,14 +173,23 @@ def _copy_records(source: Input, args: argparse.Namespace, bar: Progress) -> Non
             bar.update(len(block))
 
 
+def _copy_tables(tables: LineTables, args: argparse.Namespace, bar: Progress) -> None:
+    """The columns as they are, with the types that were found."""
+    with open_sink(args) as sink:
+        for _, table in tables.tables():
+            if isinstance(sink, ParquetSink):
+                sink.write_table(table)
+            bar.update(table.num_rows)
+
+
 def _counts(source: Input, counted: Statistics, args: argparse.Namespace) -> Iterator[int]:
     if source.sample is not None:
         yield from counted.add_records(source.blocks(), source.sample, BadRecords(args.max_bad))
         return
-    if source.files is None:
+    if source.tables is None:
         return
     fixed = {LABEL_FEATURE, WEIGHT_FEATURE, "label", "req_time"}
-    for batch in ParquetDataset(source.files):
+    for batch in source.tables.batches:
         kinds = {
             name: _kind_of(batch, name)
             for name in batch
@@ -186,7 +200,7 @@ def _counts(source: Input, counted: Statistics, args: argparse.Namespace) -> Ite
 
 
 def _kind_of(batch: Batch, name: str) -> str:
-    """Parquet has no word for ids: whole numbers count as ids."""
+    """Columns have no word for ids: whole numbers and texts count as ids."""
     values = batch[name]
     if isinstance(values, list):
         return "bytes"

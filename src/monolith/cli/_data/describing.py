@@ -6,8 +6,12 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from monolith import ids
+from monolith.data.sources.arrow_columns import has_place
+from monolith.data.sources.text_columns import are_texts
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from monolith.data.protos.example_pb2 import Example
 
 _MOST_SHOWN = 8
@@ -33,7 +37,9 @@ def plain(example: Example) -> dict[str, Any]:
 def lines(place: str, example: Example) -> list[str]:
     """The example as lines of ``name  value``, aligned, below the place that it comes from."""
     values = plain(example)
-    rows = [("label", ", ".join(f"{each:g}" for each in values["label"]) or "none")]
+    rows = []
+    if values["label"] or "label" not in values["features"]:  # a feature of that name is a label, too
+        rows.append(("label", ", ".join(f"{each:g}" for each in values["label"]) or "none"))
     if "instance_weight" in values:
         rows.append(("weight", f"{values['instance_weight']:g}"))
     if "data_source_key" in values:
@@ -46,6 +52,31 @@ def lines(place: str, example: Example) -> list[str]:
     ]
     width = max(len(name) for name, _ in rows)
     return [place, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+
+
+def schema_lines(name: str, schema: pa.Schema) -> list[str]:
+    """The columns of a table, with their types, and what they become in a batch, below the name of their file."""
+    rows = [("column", "type", "in a batch")]
+    rows += [(field.name, str(field.type), _in_a_batch(field.type)) for field in schema]
+    widths = [max(len(row[place]) for row in rows) for place in range(2)]
+    return [name, *(f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows)]
+
+
+def _in_a_batch(kind: pa.DataType) -> str:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if not has_place(kind):
+        return "left out: it has no place in a batch"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _in_a_batch(kind.value_type)
+        return f"lists of {'ids, by a hash of the text' if inner == 'bytes' else inner}"
+    if are_texts(kind) or pa.types.is_null(kind):
+        return "ids, by a hash of the text"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return "bytes"
+    if pa.types.is_fixed_size_list(kind):
+        return f"{kind.list_size} numbers"
+    return "float32" if pa.types.is_floating(kind) or pa.types.is_decimal(kind) else "int64"
 
 
 def _feature_values(feature: Any, kind: str) -> Any:

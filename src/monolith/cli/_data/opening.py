@@ -9,6 +9,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.cli._data.samples import fits
+from monolith.cli._data.table_files import ParquetTables, TableFiles, line_tables
 from monolith.data.bad_records import BadRecords
 from monolith.data.compression import Compression, looks_like, open_decompressed
 from monolith.data.framing import Framing
@@ -40,20 +41,20 @@ _TRUNCATED = 1
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What is read: records of a format, or Parquet files."""
+    """What is read: records of a format, or files of columns."""
 
     name: str
     sample: SampleFormat | None
-    """What the records hold; None: Parquet."""
+    """What the records hold; None: there are columns instead."""
     framing: Framing | None = None
-    """None: Parquet, or messages that are the records."""
+    """None: columns, or messages that are the records."""
     records: Dataset[Records] | None = None
-    files: FileSet | None = None
+    tables: TableFiles | None = None
 
     def blocks(self) -> Iterator[Records]:
-        """The records; not of Parquet."""
+        """The records; not of files of columns."""
         if self.records is None:
-            raise InvalidArgumentError(f"{self.name}: Parquet files hold columns, not records")
+            raise InvalidArgumentError(f"{self.name}: it holds columns, not records")
         with self.records.read() as reading:
             yield from reading
 
@@ -74,9 +75,13 @@ def open_input(args: argparse.Namespace) -> Input:
         return _open_topic(args, sample, bad)
     files = FileSet(args.paths)
     name = files.files[0] if len(files.files) == 1 else f"{len(files.files)} files, the first is {files.files[0]}"
+    if args.framing is None and sample is None:
+        tables = line_tables(files, Compression.of(args.compression), bad)
+        if tables is not None:
+            return Input(name, None, tables=tables)
     head, compression = _head_of(files, Compression.of(args.compression))
     if head[:4].tobytes() == b"PAR1":
-        return Input(name, None, files=files)
+        return Input(name, None, tables=ParquetTables(files, bad))
     framing = None if args.framing is None else Framing.of(args.framing)
     framing, sample = _found_out(head, framing, sample, f"file '{files.files[0]}'")
     dataset = RecordDataset(files, framing, compression=compression, sample=sample, bad=bad)
@@ -121,7 +126,8 @@ def _found_out(
         raise DataLossError(f"{name}: offset 0: {reason}")
     raise InvalidArgumentError(
         f"{name}: its start fits no {'framing' if framing is None else framing.name} of "
-        f"{'any format' if sample is None else sample.name}; give --framing, --sample or --compression"
+        f"{'any format' if sample is None else sample.name}; give --framing, --sample or --compression, or name it"
+        " .csv, .tsv or .jsonl if it is that"
     )
 
 

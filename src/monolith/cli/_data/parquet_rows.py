@@ -6,6 +6,7 @@ lists of integers, reals or bytes, unless they are named as ids.
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,9 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from monolith.data.sources.file_set import FileSet
+    from monolith.cli._data.table_files import TableFiles
 
 _KIND = b"monolith.kind"
-_ROWS_OF_A_BLOCK = 4096
 
 
 def pyarrow() -> Any:
@@ -134,47 +134,43 @@ def _arrow_type(kind: str) -> Any:
     return scalars[kind]
 
 
-def examples_in(files: FileSet, *, ids: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
+def examples_in(tables: TableFiles, *, ids: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
     """Every row as an Example, with its place.
 
     Args:
-        files: Parquet files.
+        tables: Files of columns.
         ids: Columns of integers that are v2 ids, where the file does not say.
 
     Raises:
         InvalidArgumentError: a column whose type has no form in an Example.
     """
-    pa = pyarrow()
-    for path in files.files:
-        with files.open(path) as file:
-            try:
-                parquet = pa.parquet.ParquetFile(file)
-            except pa.ArrowInvalid as error:
-                raise InvalidArgumentError(f"file '{path}': no Parquet that can be read: {error}") from error
-            kinds = {field.name: _kind_of(field, ids, path) for field in parquet.schema_arrow}
-            number = 0
-            for block in parquet.iter_batches(batch_size=_ROWS_OF_A_BLOCK):
-                for row in block.to_pylist():
-                    yield f"file '{path}': row {number}", _example_of(row, kinds)
-                    number += 1
+    for place, table in tables.tables():
+        start, _, first = place.rpartition(" ")
+        kinds = {field.name: _kind_of(field, ids, start) for field in table.schema}
+        for number, row in enumerate(table.to_pylist(), int(first)):
+            yield f"{start} {number}", _example_of(row, kinds)
 
 
-def _kind_of(field: Any, ids: Collection[str], path: str) -> str:
+def _kind_of(field: Any, ids: Collection[str], place: str) -> str:
     pa = pyarrow()
     if field.metadata and _KIND in field.metadata:
         return str(field.metadata[_KIND].decode())
     values = field.type.value_type if pa.types.is_list(field.type) or pa.types.is_large_list(field.type) else field.type
-    if field.name in {LABEL, SOURCE_KEY_COLUMN}:
-        return "label" if field.name == LABEL else "source_key"
+    if field.name in {LABEL, SOURCE_KEY_COLUMN} or (field.name == "label" and _are_numbers(values, pa)):
+        return "source_key" if field.name == SOURCE_KEY_COLUMN else "label"
     if field.name in LINE_ID_COLUMNS:
         return "line_ids" if _is_repeated(LINE_ID_COLUMNS[field.name]) else "line_int"
-    if pa.types.is_integer(values) or pa.types.is_boolean(values):
+    if pa.types.is_integer(values) or pa.types.is_boolean(values) or pa.types.is_temporal(values):
         return "fid_v2_list" if field.name in ids else "int64_list"
-    if pa.types.is_floating(values):
+    if pa.types.is_floating(values) or pa.types.is_decimal(values):
         return "weight" if field.name == WEIGHT else "float_list"
     if pa.types.is_binary(values) or pa.types.is_string(values) or pa.types.is_large_string(values):
         return "bytes_list"
-    raise InvalidArgumentError(f"file '{path}': column {field.name!r} of type {field.type} has no form in an Example")
+    raise InvalidArgumentError(f"{place}: column {field.name!r} of type {field.type} has no form in an Example")
+
+
+def _are_numbers(kind: Any, pa: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def _example_of(row: dict[str, Any], kinds: dict[str, str]) -> Example:
@@ -197,7 +193,20 @@ def _feature_values(values: list[Any], kind: str) -> list[Any]:
         return [each % (1 << 64) for each in values]
     if kind == "bytes_list":
         return [each.encode() if isinstance(each, str) else each for each in values]
-    return [int(each) for each in values] if kind == "int64_list" else values
+    if kind == "int64_list":
+        return [_whole(each) for each in values]
+    return [float(each) for each in values] if kind in {"float_list", "double_list"} else values
+
+
+def _whole(value: Any) -> int:
+    """An integer as Arrow keeps it: days or seconds of a date or time, the signed reading of an id."""
+    if isinstance(value, dt.datetime):
+        return int(value.replace(tzinfo=value.tzinfo or dt.UTC).timestamp())
+    if isinstance(value, dt.date):
+        return (value - dt.date(1970, 1, 1)).days
+    if isinstance(value, dt.time):
+        return value.hour * 3600 + value.minute * 60 + value.second
+    return _signed(int(value))
 
 
 def _put_typed_field(example: Example, name: str, kind: str, value: Any) -> None:

@@ -194,10 +194,13 @@ class ParquetSink(Sink):
         finally:
             self._temporary.unlink(missing_ok=True)
 
-    def _flush(self) -> None:
-        table = table_of(self._waiting, self._schema, drop=self._drop)
+    def write_table(self, table: Any) -> None:
+        """Adds rows as they are, instead of examples."""
         if self._writer is None:
             self._schema = table.schema
             self._writer = self._pyarrow.parquet.ParquetWriter(self._temporary, self._schema)
         self._writer.write_table(table)
+
+    def _flush(self) -> None:
+        self.write_table(table_of(self._waiting, self._schema, drop=self._drop))
         self._waiting.clear()

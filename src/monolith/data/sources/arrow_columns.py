@@ -4,7 +4,7 @@
 |---|---|---|
 | integers, booleans, timestamps and dates of whole numbers | int64 tensor [rows] | 0, with a warning |
 | floats, decimals | float32 tensor [rows]; doubles are narrowed | NaN |
-| string, list of strings | `Ragged` of int64: the ids of the texts, as `text_ids` | no id |
+| string, list of strings or binaries | `Ragged` of int64: the ids of the texts, as `text_ids` | no id |
 | list of integers | `Ragged` of int64 | an empty row; no value |
 | list of floats | `Ragged` of float32 | an empty row; NaN |
 | list of lists of these numbers | `Ragged` of `Ragged` | an empty row |
@@ -83,7 +83,7 @@ def has_place(kind: pa.DataType) -> bool:
     depth = 0
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind, depth = kind.value_type, depth + 1
-    if are_texts(kind):
+    if are_texts(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return depth <= 1
     return _are_numbers(kind, pa) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind, pa)))
 
@@ -131,7 +131,7 @@ def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
 
     kind = array.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if are_texts(kind.value_type if is_list else kind):
+    if are_texts(kind) or (is_list and _have_texts(kind.value_type, pa)):
         return text_column(array, name)
     if array.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
         _warn_of_gaps(name, place, array.null_count)
@@ -160,7 +160,7 @@ def _ids(array: pa.Array, wanted: ColumnType, place: str, name: str) -> Ragged:
     kind = array.type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     inner = kind.value_type if is_list else kind
-    if are_texts(inner):
+    if _have_texts(inner, pa):
         return text_column(array, name)
     if wanted is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
         return text_column(array.cast(pa.large_string()), name)
@@ -213,6 +213,11 @@ def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
 def _are_numbers(kind: pa.DataType, pa: Any) -> bool:
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
+
+
+def _have_texts(kind: pa.DataType, pa: Any) -> bool:
+    """Whether values have a hash as they are."""
+    return are_texts(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
 def _are_bytes(kind: pa.DataType, pa: Any) -> bool:

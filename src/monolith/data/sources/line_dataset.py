@@ -17,7 +17,7 @@ from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import BinaryIO
 
     import pyarrow as pa
@@ -131,6 +131,17 @@ class LineDataset(FileDataset[Batch]):
             file.close()
             raise
 
+    def tables(self) -> Iterator[tuple[str, int, pa.Table]]:
+        """The rows as Arrow has them, before they become a batch: file, number of its first line, and the rows."""
+        if not isinstance(self.files, FileSet):
+            raise InvalidArgumentError("tables are read of files that are known, not of a queue")
+        for path in self.files.order(self._epoch):
+            opened = self.open_file(path, None)
+            try:
+                yield from ((path, line, table) for line, table in opened.tables())
+            finally:
+                opened.close()
+
     def _columns_of(self, path: str | None) -> FoundColumns:
         """What is found, by the first file of all, or by this one where files come from a queue."""
         if not self._found:
@@ -176,6 +187,13 @@ class _OpenLines:
                 return batch
         raise StopIteration
 
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """All rows, with the numbers of their first lines."""
+        while (block := self._next_block()) is not None:
+            for table in self._rows.tables_of(block.data, block.line):
+                yield block.line, table
+            self._step_behind(block)
+
     def skip(self) -> None:
         """Steps over a block without parsing it."""
         block = self._next_block()
@@ -212,7 +230,7 @@ class _Rows:
         """The good rows of a block; None if there are none."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        tables = self._tables(block.data, block.line)
+        tables = self.tables_of(block.data, block.line)
         rows = sum(table.num_rows for table in tables)
         if not rows:
             return None
@@ -225,7 +243,8 @@ class _Rows:
         }
         return Batch(columns, num_rows=rows)
 
-    def _tables(self, data: memoryview, line: int) -> list[pa.Table]:
+    def tables_of(self, data: memoryview, line: int) -> list[pa.Table]:
+        """The good rows of some lines."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         try:
@@ -237,7 +256,7 @@ class _Rows:
                 self._bad.add(f"file '{self._path}': line {line + 1}: {error}")
                 return []
             first = data[:middle]
-            return self._tables(first, line) + self._tables(data[middle:], line + bytes(first).count(b"\n"))
+            return self.tables_of(first, line) + self.tables_of(data[middle:], line + bytes(first).count(b"\n"))
         for each in rejected:
             text = bytes(data)
             number = line + 1 + text.count(b"\n", 0, max(0, text.find(each.text)))

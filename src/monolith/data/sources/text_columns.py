@@ -31,7 +31,7 @@ def text_column(array: pa.Array, column: str) -> Ragged:
     """The ids of texts or of lists of texts: a row for each value of the array. A null has no id, and no value either.
 
     Args:
-        array: Texts, a dictionary of texts, or lists of these.
+        array: Texts, a dictionary of texts, or lists of these; bytes are as good.
         column: Whose ids they are.
     """
     import pyarrow as pa  # noqa: PLC0415 - an extra
@@ -63,9 +63,10 @@ def _ids(array: pa.Array, column: str) -> npt.NDArray[np.int64]:
         places = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         known = _ids(array.dictionary, column)
         return known[places] if len(known) else np.zeros(len(places), np.int64)
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        array = array.cast(pa.large_string())  # views, and numbers that are to be texts
-    width: Any = np.int32 if pa.types.is_string(array.type) else np.int64
+    is_narrow = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
+    if not (is_narrow or pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
+        array = array.cast(pa.large_string())  # views
+    width: Any = np.int32 if is_narrow else np.int64
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
         return np.zeros(0, np.int64)
