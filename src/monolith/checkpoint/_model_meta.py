@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint._tensor_file import tensor_descriptions
 from monolith.checkpoint.manifest import canonical
+from monolith.nn.row_anchor import RowAnchor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +39,7 @@ def _modules(model: nn.Module) -> dict[str, str]:
 
 
 def _weights(model: nn.Module) -> Any:
-    yield from model.named_parameters()
+    yield from ((name, each) for name, each in model.named_parameters() if not isinstance(each, RowAnchor))
     yield from model.named_buffers()
 
 

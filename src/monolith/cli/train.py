@@ -15,6 +15,7 @@ from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._train_progress import PredictionProgress, StopOnSignal
 from monolith.hooks.progress import ProgressHook
+from monolith.nn.row_anchor import weights_of
 from monolith.observe.progress import Progress
 from monolith.train import Session, find_task, flags
 from monolith.train.compat.derive_config import MODES
@@ -145,7 +146,7 @@ def _dry_run(trainer: Trainer, *, as_json: bool) -> str:
     state = None if model_dir is None else get_checkpoint_state(model_dir)
     with Session(task, mode="eval") as session, session.feed(task.input_fn("train")) as feed:
         result = session.run_next(feed)
-        parameters = [] if session.state.model is None else list(session.state.model.parameters())
+        parameters = [] if session.state.model is None else weights_of(session.state.model)
         slots = {name: slot.dim for each in session.state.embeddings.values() for name, slot in each.slots.items()}
     found = {
         "task": task.p.name,

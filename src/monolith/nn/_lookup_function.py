@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 class LookupFunction(torch.autograd.Function):
     """Hands out a buffer [B, W] and its columns, and collects their gradients for the rows behind them.
 
-    Its first argument takes no part in the mathematics; it requires a gradient, so that torch calls `backward`.
+    Its first argument takes no part in the mathematics. It requires a gradient, so that torch calls `backward`; it gets
+    one of zero, which torch clears when it clears all gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, _anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:
         """The buffer, then the output of each slot in the order of the model."""
         ctx.set_materialize_grads(False)
-        ctx.layout, ctx.end = layout, end
+        ctx.layout, ctx.end, ctx.anchor = layout, end, anchor
         whole = buffer.detach()  # an input handed through would not count as an output of this node
         return whole, *outputs_of(whole, layout)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[None, ...]:
+    def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, ...]:
         """Adds up what came for the buffer and what came for its columns."""
         ledger, batch_pass = ctx.end.find()
-        pooled, device = batch_pass.batch.pooled, batch_pass.device
+        device = batch_pass.device
         columns = [None if part is None else part.flatten(1) for part in parts]
         if any(each is not None and each.device != device for each in (whole, *columns)):
             whole, columns = _moved(whole, columns, ctx.layout, device), [None] * len(columns)
-        ledger.add_gradient(batch_pass, pooled.sum_gradients(whole, columns, device))
-        return None, None, None, None
+        ledger.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
+        return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
 
 
 def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:

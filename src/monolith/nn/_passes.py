@@ -3,34 +3,41 @@
 The ledger keeps every batch that was read for training until it ends. The autograd graph holds a `GraphEnd` only, by
 which the gradient finds its batch; when the graph is dropped before that, the batch is discarded at the next call. So
 every plan that was opened at the store ends, and no graph keeps native objects alive.
+
+Passes may pile up between two steps, as gradients are accumulated. The oldest of many are folded into one, which says
+the same to the store, bit for bit unless a graph before them is kept; so what waits is bounded by its distinct ids, as
+the gradient of a dense table is.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 import weakref
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch.linalg import vector_norm
-
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError
 from monolith.forks import at_rest_in_forks
+from monolith.nn._folding import fold, foldable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    import torch
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._pooling import PooledBatch, RowGradients
     from monolith.nn._worker import StoreWorker
-    from monolith.tables.batch import Applied, BatchStamp, Plan, Update
-    from monolith.tables.schema import Schema
+    from monolith.tables.batch import BatchStamp, Plan
+
+FOLDED_PASSES = 64
+"""So many passes without a step are folded into one."""
+SUSPECT_PASSES = 1000
+"""After so many backward passes without a step, `step` was probably forgotten."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,9 +62,14 @@ class PlannedBatch:
 
 @dataclass(slots=True, eq=False)
 class BatchPass:
-    """One forward pass that may learn."""
+    """One forward pass that may learn, or several of which the gradients are known and were folded."""
 
-    batch: PlannedBatch
+    plan: Plan
+    times: int | Tensor | None
+    """As `PlannedBatch` has them."""
+    is_replayable: bool
+    pooled: PooledBatch | None
+    """By which gradients of outputs become those of rows; None after folding."""
     device: torch.device
     """Where the store keeps rows and takes gradients."""
     latest: Tensor | None = None
@@ -68,11 +80,15 @@ class BatchPass:
     """Of the gradient; False: not known."""
     is_taken: bool = False
     """Whether a step was made of it that is not applied yet."""
+    is_settled: bool = False
+    """Whether the anchor has got its gradient of the backward pass, too: if it has none later, it was cleared."""
+    is_final: bool = False
+    """Whether no backward pass can reach it any more."""
 
     @property
     def stamp(self) -> BatchStamp:
         """Which batch it is."""
-        return self.batch.plan.stamp
+        return self.plan.stamp
 
 
 class GraphEnd:
@@ -107,15 +123,45 @@ class GraphEnd:
 
 
 class Ledger:
-    """The passes that have not ended. Its lock guards all of it; backward runs in threads of torch."""
+    """The passes that have not ended. Its lock guards all of it; backward runs in threads of torch.
 
-    def __init__(self, worker: StoreWorker) -> None:
+    Args:
+        worker: By which plans end.
+        anchor: Whose gradient is None when torch has cleared all gradients.
+        latest_dims: By table: floats of a row that updates want to know as the pass saw it.
+    """
+
+    def __init__(self, worker: StoreWorker, anchor: Tensor, latest_dims: Sequence[int]) -> None:
         self._worker = worker
+        self._latest_dims = latest_dims
         self._lock = at_rest_in_forks(threading.Lock())
         self._keys = itertools.count()
         self._passes: dict[int, BatchPass] = {}
         self.dropped_graphs: deque[int] = deque()
         """Keys of passes that no backward pass can reach any more; appended to without the lock."""
+        self.num_cleared = 0
+        """Passes since the last step whose gradients were cleared by torch."""
+        self._num_waiting = 0
+        self._has_warned = False
+        self.watch(anchor)
+
+    def watch(self, anchor: Tensor) -> None:
+        """Takes another anchor: moving a module may give it a new one."""
+        self.anchor = anchor
+        ledger = weakref.ref(self)
+
+        def settle(_: Tensor) -> None:
+            found = ledger()
+            if found is not None:
+                found.settle()
+
+        anchor.register_post_accumulate_grad_hook(settle)  # type: ignore[no-untyped-call]  # torch gives it no types
+
+    def settle(self) -> None:
+        """The anchor has the gradient that came with those of all passes so far."""
+        with self._lock:
+            for each in self._passes.values():
+                each.is_settled = each.gradient is not None
 
     def require_unused(self, batch: PlannedBatch) -> None:
         """Refuses a plan that another pass is training on.
@@ -125,16 +171,17 @@ class Ledger:
         """
         self._discard_dropped()
         with self._lock:
-            if any(each.batch.plan is batch.plan for each in self._passes.values()):
+            if any(each.plan is batch.plan for each in self._passes.values()):
                 raise FailedPreconditionError(
                     "forward: this planned batch is being trained on already; plan the batch again for a second pass"
                 )
 
     def open(self, batch: PlannedBatch, device: torch.device, latest: Tensor | None) -> GraphEnd:
         """A pass for a plan that was just read for training."""
+        self._fold_many()
         with self._lock:
             key = next(self._keys)
-            self._passes[key] = BatchPass(batch, device, latest)
+            self._passes[key] = BatchPass(batch.plan, batch.times, batch.is_replayable, batch.pooled, device, latest)
         return GraphEnd(self, key)
 
     def find(self, key: int) -> BatchPass | None:
@@ -144,8 +191,10 @@ class Ledger:
 
     def add_gradient(self, batch_pass: BatchPass, gradient: RowGradients) -> None:
         """Adds to the pass, which takes part in the next step from now on."""
+        self._drop_cleared(but=batch_pass)
         with self._lock:
             earlier = batch_pass.gradient
+            self._num_waiting += earlier is None
             batch_pass.gradient = gradient.values if earlier is None else earlier + gradient.values
             # A sum of finite gradients may be infinite.
             batch_pass.is_finite = gradient.is_finite and earlier is None
@@ -153,6 +202,7 @@ class Ledger:
     def ready(self) -> list[BatchPass]:
         """The passes of the next step, in the order of their batches."""
         self._discard_dropped()
+        self._drop_cleared()
         with self._lock:
             ready = [each for each in self._passes.values() if each.gradient is not None and not each.is_taken]
         return sorted(ready, key=lambda each: each.stamp.seq)
@@ -162,6 +212,7 @@ class Ledger:
         with self._lock:
             for each in passes:
                 each.is_taken = True
+            self._num_waiting = self.num_cleared = 0
 
     def give_back(self, passes: Sequence[BatchPass]) -> None:
         """The step was not applied: they are for the next one again."""
@@ -176,124 +227,76 @@ class Ledger:
             ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
             overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
         for each in overtaken:
-            self._worker.discard(each.batch.plan)
+            self._worker.discard(each.plan)
 
     def discard(self) -> int:
         """Drops all gradients of the next step; returns how many passes they came from."""
         ready = self.ready()
         self.drop(ready)
+        self._num_waiting = self.num_cleared = 0
         return len(ready)
 
     def drop(self, passes: Sequence[BatchPass]) -> None:
         """Ends these without an update."""
-        with self._lock:
-            self._passes = {key: each for key, each in self._passes.items() if each not in passes}
-        for each in passes:
-            self._worker.discard(each.batch.plan)
+        with self._lock:  # another thread may have ended some of them
+            ended = [key for key, each in self._passes.items() if each in passes]
+            dropped = [self._passes.pop(key) for key in ended]
+        for each in dropped:
+            self._worker.discard(each.plan)
 
     def _discard_dropped(self) -> None:
         while self.dropped_graphs:
             key = self.dropped_graphs.popleft()
             with self._lock:
                 found = self._passes.get(key)
+                if found is not None:
+                    found.is_final = True
                 if found is None or found.gradient is not None:
                     continue
                 del self._passes[key]
-            self._worker.discard(found.batch.plan)
+            self._worker.discard(found.plan)
 
+    def _drop_cleared(self, but: BatchPass | None = None) -> None:
+        """Ends passes whose gradients torch has cleared with those of all parameters; `but` only loses its gradient."""
+        if self.anchor.grad is not None:
+            return
+        with self._lock:
+            cleared = [each for each in self._passes.values() if each.is_settled and not each.is_taken]
+            if but in cleared:
+                cleared.remove(but)
+                but.gradient, but.is_settled = None, False
+        if cleared:
+            self.num_cleared += len(cleared)
+            self.drop(cleared)
 
-class GradientStep:
-    """Gradients that `Embeddings.take_step` took, and how they are to be applied: by exactly one call of `apply`.
-
-    Made in one thread, applied in any. Steps of one module are applied in the order in which they were taken, the next
-    one is taken after that.
-    """
-
-    __slots__ = ("_ledger", "_passes", "_rule", "_worker")
-
-    def __init__(
-        self, worker: StoreWorker, ledger: Ledger, passes: Sequence[BatchPass], rule: Callable[[int], Update]
-    ) -> None:
-        """Takes how the update is made once the push before it is known."""
-        self._worker = worker
-        self._ledger = ledger
-        self._passes = passes
-        self._rule = rule
-        ledger.take(passes)
-
-    def apply(self) -> Applied:
-        """One optimizer step for every id; any thread may call it.
-
-        Raises:
-            InvalidArgumentError: a gradient is not finite. No row changed; the gradients were dropped, as they would be
-                refused again and the next step with them. After any other error they are back in the module.
-        """
-        updates = [(each.batch.plan, each.gradient) for each in self._passes if each.gradient is not None]
+    def _fold_many(self) -> None:
+        """Makes one pass of the oldest ones, if they are many; warns if there are suspiciously many."""
+        if self._num_waiting < FOLDED_PASSES:
+            return
+        self._warn_of_forgotten_step()
+        if len(self._passes) < FOLDED_PASSES:
+            return
+        many = foldable(self.ready())
+        with self._lock:
+            if len(many) < FOLDED_PASSES or any(each.is_taken for each in many):
+                return
+            for each in many:
+                each.is_taken = True  # a step of another thread comes before or after all of them
         try:
-            applied = self._worker.apply(updates, self._rule(self._worker.last_push))
-        except InvalidArgumentError:
-            self._ledger.drop(self._passes)
-            raise
+            folded = fold(many, self._worker, self._latest_dims)
         except BaseException:
-            self._ledger.give_back(self._passes)
+            self.give_back(many)
             raise
-        self._ledger.close_applied(self._passes)
-        _require_new(applied, self._passes)
-        return applied
+        with self._lock:
+            self._passes[next(self._keys)] = folded
+        self.drop(many)
 
-
-def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:
-    """Refuses to go on with batch numbers that are not the store's: it would take every step for a repeated one."""
-    if applied.duplicate and not all(each.batch.is_replayable for each in passes):
-        raise FailedPreconditionError(
-            f"step: the store had applied batch {passes[-1].stamp.seq} before and did nothing; the batch was planned"
-            " before the module joined its store: plan it again"
-        )
-
-
-def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
-    """The times of an update: one number if all agree, else one for each id of all passes end to end."""
-    times = [now if each.batch.times is None else each.batch.times for each in passes]
-    if all(isinstance(time, int) for time in times) and len(set(times)) == 1:
-        return times[0]
-    sizes = [int(each.batch.shape.sizes.sum()) for each in passes]
-    return torch.cat(
-        [
-            torch.full((size,), time, dtype=torch.int64) if isinstance(time, int) else time
-            for time, size in zip(times, sizes, strict=True)
-        ]
-    )
-
-
-def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
-    """L2 norm of the gradients of all rows; a row that several passes met has the sum of its gradients."""
-    found = [(each.batch.plan, each.gradient.cpu()) for each in passes if each.gradient is not None]
-    if len(found) == 1:
-        return _norm(found[0][1])
-    return _norm(torch.stack([_norm(_merged_rows(found, schema, table)) for table in range(len(schema.tables))]))
-
-
-def _norm(values: Tensor) -> Tensor:
-    norm: Tensor = vector_norm(values)
-    return norm
-
-
-def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
-    """[distinct ids of all plans, dim]: the gradients of one table."""
-    dim = schema.dims[table]
-    ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dim)]
-    for plan, gradient in found:
-        ids.append(plan.unique_ids[plan.tables == table])
-        rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
-    rows = [each.view(-1, dim) for each in rows]
-    distinct, inverse = np.unique(torch.cat(ids).numpy(), return_inverse=True)
-    return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse), torch.cat(rows))
-
-
-def values_of(plan: Plan, values: Tensor, dims: Sequence[int], wanted: Sequence[bool]) -> Tensor:
-    """Of flat values in plan order: those of some tables, on their device."""
-    if all(wanted):
-        return values
-    tables = plan.tables
-    is_wanted = torch.tensor(wanted)[tables].repeat_interleave(torch.tensor(dims)[tables])
-    return values[is_wanted.to(values.device)]
+    def _warn_of_forgotten_step(self) -> None:
+        if self._num_waiting >= SUSPECT_PASSES and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"Embeddings: {self._num_waiting:,} backward passes without a step: no row has learned from them. Call"
+                " emb.step() after dense_optimizer.step(), or use emb.optimizer() beside the dense one. If you mean to"
+                " accumulate over so many, all is well: gradients add up until the step",
+                stacklevel=2,
+            )

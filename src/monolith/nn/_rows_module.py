@@ -12,11 +12,12 @@ from monolith.errors import FailedPreconditionError
 from monolith.nn import _saved_state
 from monolith.nn._passes import Ledger
 from monolith.nn._worker import StoreWorker
+from monolith.nn.row_anchor import RowAnchor
 from monolith.nn.row_state import EXTRA_STATE, ROWS, SMALL_ROWS_BYTES, pack_rows, rows_are_elsewhere, unpack_rows
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from monolith.nn._merge import PlacedSlot
     from monolith.tables.history import Cut
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=nn.Module)
 
 
+_ANCHOR = "_anchor"
+"""Name of the parameter that stands for the rows."""
+
+
 class RowsModule(nn.Module):
     """What `Embeddings` is besides looking up and learning. One thread trains it."""
 
-    def __init__(self, store: Store, placed: Mapping[str, PlacedSlot], *, rows_in_state_dict: bool | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        placed: Mapping[str, PlacedSlot],
+        *,
+        latest_dims: Sequence[int],
+        rows_in_state_dict: bool | None,
+    ) -> None:
         super().__init__()
         if rows_in_state_dict is not None and not isinstance(rows_in_state_dict, bool):
             raise TypeError(
@@ -41,7 +53,19 @@ class RowsModule(nn.Module):
         self._rows_in_state_dict = rows_in_state_dict
         self._has_warned_of_size = False
         self._worker = StoreWorker(store)
-        self._ledger = Ledger(self._worker)
+        self._latest_dims = tuple(latest_dims)
+        self._anchor = RowAnchor()
+        self._ledger = Ledger(self._worker, self._anchor, self._latest_dims)
+
+    @property
+    def anchor(self) -> nn.Parameter:
+        """Stands for all rows among the parameters of a model; its gradient is None when gradients were cleared."""
+        return self._anchor
+
+    @property
+    def num_cleared(self) -> int:
+        """Backward passes since the last step whose gradients were cleared by `zero_grad()` of others."""
+        return self._ledger.num_cleared
 
     @property
     def num_rows(self) -> int:
@@ -109,6 +133,7 @@ class RowsModule(nn.Module):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        del destination[prefix + _ANCHOR]
         if self._rows_in_state_dict is not False and not rows_are_elsewhere():
             rows = self._packed_rows()
             if rows is not None:
@@ -134,11 +159,12 @@ class RowsModule(nn.Module):
         return rows
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        _, _, _, unexpected_keys, _ = args
+        _, _, missing_keys, unexpected_keys, _ = args
         unknown = []
         if not rows_are_elsewhere():
             unknown = self._load_rows(state_dict.get(prefix + EXTRA_STATE), state_dict.get(prefix + ROWS))
         super()._load_from_state_dict(state_dict, prefix, *args)
+        missing_keys.remove(prefix + _ANCHOR)
         if prefix + ROWS in unexpected_keys:
             unexpected_keys.remove(prefix + ROWS)
         # With strict=True torch refuses what is unexpected, with strict=False it is left out.
@@ -163,7 +189,10 @@ class RowsModule(nn.Module):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Gradients stay with the original.
-        return copy_module(self, memo, _ledger=Ledger(self._worker))
+        anchor = RowAnchor(requires_grad=self._anchor.requires_grad)
+        copied = copy_module(self, memo, _ledger=Ledger(self._worker, anchor, self._latest_dims))
+        copied.register_parameter(_ANCHOR, anchor)
+        return copied
 
     def __getstate__(self) -> dict[str, Any]:
         raise TypeError(

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn._embeddings_arguments import check_arguments, store_of, table_defaults
+from monolith.nn._gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
-from monolith.nn._passes import GradientStep, PlannedBatch, gradient_norm, times_of, values_of
+from monolith.nn._passes import PlannedBatch
 from monolith.nn._pooling import PooledBatch, PooledLayout
 from monolith.nn._rows_module import RowsModule
 from monolith.nn._saved_state import require_tables
@@ -35,6 +36,7 @@ from monolith.nn._uncompiled import uncompiled
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
 from monolith.nn.row_assignment import RowAssignment
+from monolith.nn.rows_optimizer import RowsOptimizer
 from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
@@ -107,7 +109,12 @@ class Embeddings(RowsModule):
         merged.sort(key=lambda table: table.name)
         defaults = table_defaults(admission, seed=seed, nonfinite=nonfinite)
         configs = {table.name: table.config(defaults) for table in merged}
-        super().__init__(store_of(store, configs), place_slots(slots, merged), rows_in_state_dict=rows_in_state_dict)
+        super().__init__(
+            store_of(store, configs),
+            place_slots(slots, merged),
+            latest_dims=[config.dim if config.uses_latest else 0 for config in configs.values()],
+            rows_in_state_dict=rows_in_state_dict,
+        )
         require_tables(self.store.schema, configs, merged)
         self._configs = configs
         names = list(configs)
@@ -116,7 +123,6 @@ class Embeddings(RowsModule):
         self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
         self._uses_latest = [config.uses_latest for config in configs.values()]
-        self._anchor = torch.empty(0, requires_grad=True)
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
         self._place: Tensor
         self.register_buffer("_place", torch.empty(0), persistent=False)
@@ -174,10 +180,12 @@ class Embeddings(RowsModule):
             batch = self._planned(batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
-        if not (self.training and torch.is_grad_enabled()):
+        if not (self.training and torch.is_grad_enabled() and self._anchor.requires_grad):
             self.drop(batch)
             buffer = self._pool(batch, self._read(batch, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
+        if self._ledger.anchor is not self._anchor:
+            self._ledger.watch(self._anchor)
         self._ledger.require_unused(batch)
         values = self._read(batch, train=True) if batch.rows is None else batch.rows
         batch.rows = None
@@ -308,17 +316,16 @@ class Embeddings(RowsModule):
         """
         taken = self.take_step(scale=scale, global_step=global_step)
         if taken is None:
-            raise FailedPreconditionError(
-                "step: there are no gradients since the last step; call backward() on a loss that was computed from the"
-                " outputs of this module in training mode"
-            )
+            raise FailedPreconditionError(f"step: {self._why_no_gradients()}")
         return taken.apply()
 
-    def take_step(self, *, scale: float | Tensor = 1.0, global_step: int | None = None) -> GradientStep | None:
+    def take_step(
+        self, *, scale: float | Tensor = 1.0, global_step: int | None = None, rate_factor: float = 1.0
+    ) -> GradientStep | None:
         """What `step` would apply, to be applied later and by any thread; None if there was no backward pass.
 
         Meanwhile the module can look up the next batch, which does not see this step. Apply one before you take the
-        next.
+        next. `rate_factor` is one of all learning rates.
         """
         passes = self._ledger.ready()
         if not passes:
@@ -328,13 +335,21 @@ class Embeddings(RowsModule):
         rule = partial(
             Update,
             step=number,
-            learning_rates=self._rates.at(number),
+            learning_rates=self._rates.at(number) * rate_factor,
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
             known_finite=all(each.is_finite for each in passes),
             latest=latest if len(latest) == len(passes) else None,
         )
         return GradientStep(self._worker, self._ledger, passes, lambda previous: rule(previous=previous))
+
+    def optimizer(self, beside: torch.optim.Optimizer | None = None) -> RowsOptimizer:
+        """`step` and `zero_grad` as an optimizer of torch, for loops and trainers that take optimizers.
+
+        Args:
+            beside: The dense one, where a trainer takes only one: it is stepped and cleared together with the rows.
+        """
+        return RowsOptimizer(self, beside)
 
     def grad_norm(self) -> Tensor:
         """L2 norm of the gradients that the next `step` would apply, over all rows; 0 without a backward pass.
@@ -349,7 +364,7 @@ class Embeddings(RowsModule):
         return self._ledger.discard()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """`discard`, by the name that loops expect."""
+        """`discard`, by the name that loops expect; `zero_grad()` of the model that it is part of does it, too."""
         self.discard()
         super().zero_grad(set_to_none)
 
@@ -379,6 +394,17 @@ class Embeddings(RowsModule):
 
     def _read(self, batch: PlannedBatch, *, train: bool) -> Tensor:
         return self._worker.read(batch.plan, train=train)
+
+    def _why_no_gradients(self) -> str:
+        if self.num_cleared:
+            return (
+                f"the gradients of {self.num_cleared} backward passes were cleared by zero_grad() of the model or"
+                " of an optimizer that has all its parameters; call emb.step() before it"
+            )
+        return (
+            "there are no gradients since the last step; call backward() on a loss that was computed from the outputs"
+            " of this module in training mode"
+        )
 
     def _latest(self, batch: PlannedBatch, values: Tensor) -> Tensor | None:
         """The rows that a pass saw, as far as an update wants to know them."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.errors import FailedPreconditionError
+from monolith.nn.row_anchor import RowAnchor
 from monolith.optim import global_norm, linear_warmup
 from monolith.optim.clipping import clip_factor
 from monolith.train.step_result import StepResult
@@ -98,7 +99,7 @@ class ModelStep:
         if self._clip is None and not self._decay:
             return 1.0
         parameters = [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
-        parameters = [p for p in parameters if p.grad is not None]
+        parameters = [p for p in parameters if p.grad is not None and not isinstance(p, RowAnchor)]
         scale = 1.0
         if self._clip is not None:
             norm = global_norm([*(p.grad for p in parameters), *(each.grad_norm() for each in self._embeddings)])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
-    from monolith.nn._passes import GradientStep
+    from monolith.nn._gradient_step import GradientStep
     from monolith.nn.batch_turn import BatchTurn
     from monolith.train._feed import BatchFeed
 

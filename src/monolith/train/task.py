@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
+from monolith.nn.row_anchor import weights_of
 from monolith.train.compat.task_parameters import ExportMode, define_parameters
 from monolith.train.context import TaskContext
 from monolith.train.instantiable_params import InstantiableParams
@@ -98,7 +99,7 @@ class Task:
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None:
         """Of the dense parameters: one, several by name, or None; Adam with its defaults if not overridden."""
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        parameters = [parameter for parameter in weights_of(model) if parameter.requires_grad]
         return torch.optim.Adam(parameters) if parameters else None
 
     def schedules(self, optimizers: Mapping[str, torch.optim.Optimizer]) -> Mapping[str, Any]:  # noqa: ARG002
