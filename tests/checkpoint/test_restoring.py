@@ -209,6 +209,7 @@ def test_several_stores_and_a_renamed_one(tmp_path: Path) -> None:
 
 def test_shared_stores_are_saved_once(tmp_path: Path) -> None:
     emb = ml.Embeddings({"user": ml.Slot(2)})
+    emb.deep_copies = "share"
     state = TrainState(model=nn.ModuleDict({"a": emb, "b": copy.deepcopy(emb)}))
     assert list(state.stores) == ["a"]
     saved(tmp_path, state)

@@ -149,6 +149,7 @@ def test_the_anchor_is_of_no_state_and_each_copy_has_its_own() -> None:
     assert [name for name, value in model.named_parameters() if isinstance(value, RowAnchor)] == ["emb._anchor"]
     assert not any("anchor" in name for name in model.state_dict())
     assert model.load_state_dict(model.state_dict()).missing_keys == []
+    model.emb.deep_copies = "share"
     twin = copy.deepcopy(model)
     assert twin.emb.anchor is not model.emb.anchor
     model(1).backward()

@@ -181,42 +181,6 @@ def test_a_state_of_another_format_is_refused() -> None:
         emb.set_extra_state({"format": 4})
 
 
-def test_a_deep_copy_looks_up_the_same_rows_and_has_its_own_gradients() -> None:
-    model = torch.nn.Sequential(make(), torch.nn.Linear(2, 1))
-    emb = model[0]
-    assert isinstance(emb, ml.Embeddings)
-    train(emb, 1)
-    emb({"user": torch.tensor([1])})["user"].sum().backward()
-    copied = copy.deepcopy(model)
-    twin = copied[0]
-    assert isinstance(twin, ml.Embeddings)
-    assert twin.store is emb.store
-    assert twin._buffers["_place"] is not emb._buffers["_place"]
-    assert twin.eval().training is False
-    assert emb.training is True
-    with pytest.raises(FailedPreconditionError, match="no gradients"):
-        twin.step()
-    emb.step()
-    assert twin({"user": torch.tensor([1])})["user"].tolist() == [[-2.0, -2.0]]
-
-
-def test_original_and_copy_can_both_train() -> None:
-    emb = make()
-    twin = copy.deepcopy(emb)
-    for _ in range(3):
-        train(emb, 1)
-        train(twin, 1)
-    assert weights(emb, 1) == [-6.0]
-    assert emb.global_step == twin.global_step == 6
-
-
-def test_averaged_models_of_torch_work() -> None:
-    model = torch.nn.Sequential(make(), torch.nn.Linear(2, 1))
-    averaged = torch.optim.swa_utils.AveragedModel(model)
-    averaged.update_parameters(model)
-    assert sum(isinstance(module, ml.Embeddings) for module in averaged.modules()) == 1
-
-
 def test_pickling_is_refused_with_what_to_do() -> None:
     with pytest.raises(TypeError, match=r"cannot be pickled: rows live in its store; save the model by ml.save"):
         pickle.dumps(make())

@@ -52,12 +52,22 @@ def table_defaults(
 
 def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:
     """The store that was given, or one that is made for these tables."""
-    if store is None:
-        store = current_table_defaults().store or LocalStore
-    # A class of stores has the attributes of a store, so it is told apart first.
-    is_factory = isinstance(store, type) or not hasattr(store, "plan")
-    if not is_factory:
+    if _is_store(store):
         return store  # type: ignore[return-value]  # it has a plan(): a store
+    return store_factory(store)(configs)
+
+
+def store_factory(store: Store | StoreFactory | None) -> StoreFactory:
+    """What makes stores like this one; where an engine was given that is made already, a `LocalStore`."""
+    if store is None:
+        return current_table_defaults().store or LocalStore
+    if _is_store(store):
+        return LocalStore
     if not callable(store):
         raise TypeError(f"Embeddings: store must be a Store or make one from table configs, got {store!r}")
-    return store(configs)
+    return store
+
+
+def _is_store(store: Store | StoreFactory | None) -> bool:
+    """A class of stores has the attributes of a store, so it is told apart first."""
+    return store is not None and not isinstance(store, type) and hasattr(store, "plan")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from torch import Tensor, nn
 
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import _saved_state
 from monolith.nn._passes import Ledger
 from monolith.nn._worker import StoreWorker
@@ -17,7 +17,7 @@ from monolith.nn.row_state import EXTRA_STATE, ROWS, SMALL_ROWS_BYTES, pack_rows
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn._merge import PlacedSlot
     from monolith.tables.history import Cut
@@ -39,6 +39,7 @@ class RowsModule(nn.Module):
         placed: Mapping[str, PlacedSlot],
         *,
         latest_dims: Sequence[int],
+        empty_store: Callable[[], Store],
         rows_in_state_dict: bool | None,
     ) -> None:
         super().__init__()
@@ -52,6 +53,8 @@ class RowsModule(nn.Module):
         self._placed = dict(placed)
         self._rows_in_state_dict = rows_in_state_dict
         self._has_warned_of_size = False
+        self._empty_store = empty_store
+        self._deep_copies: Literal["share", "clone"] | None = None
         self._worker = StoreWorker(store)
         self._latest_dims = tuple(latest_dims)
         self._anchor = RowAnchor()
@@ -187,10 +190,56 @@ class RowsModule(nn.Module):
 
     # Copying
 
+    @property
+    def deep_copies(self) -> Literal["share", "clone"] | None:
+        """What `copy.deepcopy` of the module, or of a model with it, makes of the rows; None: it is refused.
+
+        `share`: the copy looks up and trains the same rows, as an average of dense weights wants it. `clone`: it gets
+        rows of its own, as a copy of the best model wants it.
+        """
+        return self._deep_copies
+
+    @deep_copies.setter
+    def deep_copies(self, kind: Literal["share", "clone"] | None) -> None:
+        if kind not in {None, "share", "clone"}:
+            raise InvalidArgumentError(f"Embeddings: deep_copies must be 'share', 'clone' or None, got {kind!r}")
+        self._deep_copies = kind
+
+    def clone_rows(self) -> Self:
+        """A module like this one with a store and rows of its own: training one does not change the other.
+
+        The memory of the rows is taken once more. Gradients stay with the original.
+        """
+        return self._copy({}, self._cloned_store())
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        # Gradients stay with the original.
+        if self._deep_copies is None:
+            raise FailedPreconditionError(
+                "deepcopy: rows live in a store, and a copy can share it or get rows of its own; say which by"
+                " emb.deep_copies = 'share' (an average of dense weights, such as AveragedModel) or 'clone' (a copy of"
+                " the best model that later steps must not change), or copy one module by emb.clone_rows()"
+            )
+        if self._deep_copies == "share":
+            return self._copy(memo, self.store)
+        store = memo.get(id(self.store))
+        if store is None:
+            store = memo[id(self.store)] = self._cloned_store()
+        return self._copy(memo, store)
+
+    def _cloned_store(self) -> Store:
+        store = self._empty_store()
+        with self.cut() as cut:
+            store.load(cut.blocks(ALL_BUCKETS, state=True), buckets=ALL_BUCKETS, replace=True)
+        return store
+
+    def _copy(self, memo: dict[int, Any], store: Store) -> Self:
+        worker = self._worker
+        if store is not self.store:
+            worker = StoreWorker(store)
+            worker.global_step = self.global_step
         anchor = RowAnchor(requires_grad=self._anchor.requires_grad)
-        copied = copy_module(self, memo, _ledger=Ledger(self._worker, anchor, self._latest_dims))
+        ledger = Ledger(worker, anchor, self._latest_dims)
+        copied = copy_module(self, memo, store=store, _worker=worker, _ledger=ledger)
         copied.register_parameter(_ANCHOR, anchor)
         return copied
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.nn._embeddings_arguments import check_arguments, store_of, table_defaults
+from monolith.nn._embeddings_arguments import check_arguments, store_factory, store_of, table_defaults
 from monolith.nn._gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
@@ -64,7 +64,8 @@ class Embeddings(RowsModule):
     """The rows of all slots of a model.
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
-    module: it has no parameters, and a deep copy looks up the same rows. An id gets its row
+    module: its one parameter stands for all of them (`anchor`), and what a deep copy does with them is to be said
+    (`deep_copies`). An id gets its row
     when it is first trained and reads as zeros until then; evaluation leaves no trace.
 
     Gradients add up over backward passes until `step`, which makes one optimizer step per id out of them.
@@ -113,6 +114,7 @@ class Embeddings(RowsModule):
             store_of(store, configs),
             place_slots(slots, merged),
             latest_dims=[config.dim if config.uses_latest else 0 for config in configs.values()],
+            empty_store=partial(store_factory(store), configs),
             rows_in_state_dict=rows_in_state_dict,
         )
         require_tables(self.store.schema, configs, merged)
