@@ -1,4 +1,4 @@
-"""The code in docs/how-to/embeddings.md runs, block after block, in one model."""
+"""The code in docs/how-to/embeddings.md, vectors.md and import-rows.md runs, block after block."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ def test_every_block_of_the_how_to_runs(project_root: Path, tmp_path: Path, monk
     assert (tmp_path / "tables").is_dir()
     assert (tmp_path / "model.pt").is_file()
     assert len(blocks) == 5
+
+
+@pytest.mark.parametrize(("page", "num_blocks"), [("vectors.md", 4), ("import-rows.md", 5)])
+def test_the_blocks_of_a_page_run_one_after_another(
+    page: str, num_blocks: int, project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (project_root / "docs" / "how-to" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "how_to"}
+    for block in blocks:
+        assert "assert " in block or page == "import-rows.md"
+        exec(compile(block, page, "exec"), names)  # noqa: S102 - the reader's lines, as they stand
+    assert len(blocks) == num_blocks

@@ -109,7 +109,9 @@ def test_floats_of_every_width_and_arrays_are_taken(dtype: torch.dtype) -> None:
     emb = make()
     emb.assign("item", IDS, VECTORS.to(dtype).requires_grad_())
     assert torch.equal(emb.lookup("item", IDS), VECTORS)
-    emb.assign("user", IDS.numpy(), VECTORS.double().numpy())
+    ids = IDS.numpy().copy()
+    ids.flags.writeable = False  # as Arrow hands them out
+    emb.assign("user", ids, VECTORS.double().numpy())
     assert torch.equal(emb.lookup("user", IDS), VECTORS)
 
 

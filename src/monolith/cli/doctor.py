@@ -27,11 +27,13 @@ EXTRAS = {
     "bench": ("fbgemm-gpu-cpu",),
     "control": ("grpcio", "protobuf"),
     "kafka": ("confluent-kafka",),
+    "mlflow": ("mlflow-skinny",),
     "parquet": ("pyarrow",),
     "primus": ("grpcio", "protobuf"),
     "prometheus": ("prometheus-client",),
     "s3": ("s3fs",),
     "tensorboard": ("tensorboard",),
+    "wandb": ("wandb",),
     "zookeeper": ("kazoo",),
     "zstd": ("zstandard",),
     "test": (

@@ -76,6 +76,8 @@ class RowAssignment:
     def _keys_of(self, ids: RowIds) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         if getattr(ids, "ndim", 1) != 1:
             raise InvalidArgumentError(f"slot {self._slot.name!r}: ids must be int64 [rows], got {tuple(ids.shape)}")
+        if isinstance(ids, np.ndarray) and not ids.flags.writeable:
+            ids = ids.copy()  # torch warns of such arrays, which Arrow hands out
         keys = self._reader.read({self._slot.name: ids}).ids
         ordered = np.sort(keys)
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
