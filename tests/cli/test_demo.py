@@ -21,6 +21,7 @@ from monolith.cli import main
 from monolith.cli._demo.click_model import BYTES_PER_BARE_ROW
 from monolith.cli._demo.contestants import Frozen, Hashed, Online
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Limits, Progress, Race
+from monolith.cli._demo.stages import STAGES
 from monolith.data import ClickStream
 
 COMMAND = [sys.executable, "-c", "import sys; from monolith.cli import main; sys.exit(main(sys.argv[1:]))", "demo"]
@@ -71,18 +72,21 @@ def test_the_comparison_is_of_equal_memory_and_rows_expire(finished: tuple[dict[
 def test_the_report_has_plots_of_every_model_and_loads_nothing(finished: tuple[dict[str, Any], str, str]) -> None:
     result, page, _ = finished
     assert "{{" not in page
-    assert re.findall(r"(?:src|href|url)\s*[=(]", page) == []
+    assert re.findall(r"(?:src|href|url)\s*[=(]", page) == [], "it lies where no documents are"
     assert "http" not in page
     assert f"{result['auc']['online']:.3f}" in page
-    auc, rows, flow, speed = drawings(page)
-    lines = [line for line in auc if line.tag == "polyline"]
-    assert len(lines) == len(MODELS)
+    charts = drawings(page)
+    lines = [line for chart in charts[:2] for line in chart if line.tag == "polyline"]
     assert all(len(line.attrib["points"].split()) == len(result["windows"]) for line in lines)
-    assert [sum(line.tag == "polyline" for line in chart) for chart in (rows, flow, speed)] == [2, 2, 1]
-    for chart in (auc, rows, flow, speed):
+    found = [sum(line.tag == "polyline" for line in chart) for chart in charts]
+    assert found == [len(MODELS), len(MODELS), 2, 2, 2, 2], "AUC, rows and flow, each for wide and for narrow pages"
+    for chart in charts:
         texts = [text.text for text in chart if text.tag == "text"]
         assert "day of traffic" in texts
     assert page.count("<tr><td>") == len(result["windows"])
+    assert page.count('class="stage"') == len(STAGES)
+    assert sum(result["stages"].values()) == pytest.approx(result["seconds"], rel=0.05)
+    assert 0 < result["online_seconds"] < result["seconds"]
 
 
 def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None
     assert "examples/s" in text
     assert "hashed ids, same memory" in text
     assert report.resolve().as_uri() in text.splitlines()[-1]
-    assert len(drawings(report.read_text(encoding="utf-8"))) == 4
+    assert len(drawings(report.read_text(encoding="utf-8"))) == 6
 
 
 def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:

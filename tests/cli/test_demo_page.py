@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from monolith.cli._demo.charts import Axes, Series, line_chart, ticks
 from monolith.cli._demo.race import MODELS, Limits, Progress, Window
 from monolith.cli._demo.report import conclusion_of, html_of, summary_of, write_report
+from monolith.cli._demo.stages import PREDICT, STAGES, TRAFFIC, Stopwatch, bars_of
 from monolith.cli._demo.view import View, line_of, screen_of, sparkline
 from monolith.testing import FakeClock
 
@@ -44,6 +46,13 @@ def race(num_windows: int, **auc: float) -> Progress:
     return progress
 
 
+def wide_and_narrow(drawing: str) -> tuple[ET.Element, ET.Element]:
+    """The two drawings of a chart."""
+    wide, narrow = re.findall(r"<svg.*?</svg>", drawing)
+    assert f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>' in drawing
+    return ET.fromstring(wide), ET.fromstring(narrow)  # noqa: S314 - ours
+
+
 @given(low=st.floats(-1e6, 1e6), span=st.floats(0, 1e6), count=st.integers(2, 12))
 def test_ticks_cover_the_range_evenly_and_are_few(low: float, span: float, count: int) -> None:
     marks = ticks(low, low + span, count)
@@ -69,22 +78,95 @@ def test_ticks_cover_the_range_evenly_and_are_few(low: float, span: float, count
 )
 def test_a_chart_is_drawn_of_whatever_was_measured(points: list[tuple[float, float]]) -> None:
     drawing = line_chart([Series("online", "one <1>", points), Series("best", "two", points, is_dashed=True)], AXES)
-    root = ET.fromstring(drawing)  # noqa: S314 - ours
-    assert root.attrib["aria-label"] == "a <b> & c"
     assert "nan" not in re.sub(r"<title>.*?</title>", "", drawing)
-    drawn = [each for each in root if each.tag in {"polyline", "circle"}]
-    assert len(drawn) == (2 if any(math.isfinite(y) for _, y in points) else 0)
-    numbers = [float(number) for each in drawn for number in re.findall(r"-?[\d.]+", each.attrib.get("points", ""))]
-    assert all(0 <= number <= 760 for number in numbers)
+    for root in wide_and_narrow(drawing):
+        assert root.attrib["aria-label"] == "a <b> & c"
+        drawn = [each for each in root if each.tag in {"polyline", "circle"}]
+        assert len(drawn) == (2 if any(math.isfinite(y) for _, y in points) else 0)
+        numbers = [float(found) for each in drawn for found in re.findall(r"-?[\d.]+", each.attrib.get("points", ""))]
+        assert all(0 <= number <= float(root.attrib["viewBox"].split()[2]) for number in numbers)
 
 
 def test_labels_at_the_ends_of_lines_do_not_overlap() -> None:
     series = [Series("online", f"line {number}", [(0.0, 0.0), (1.0, 1.0 + number / 1000)]) for number in range(6)]
-    root = ET.fromstring(line_chart(series, AXES))  # noqa: S314 - ours
+    root, _ = wide_and_narrow(line_chart(series, AXES))
     places = sorted(float(text.attrib["y"]) for text in root if text.attrib.get("class") == "end")
     assert len(places) == 6
     assert all(after - before >= 15.9 for before, after in pairwise(places))
     assert places[0] > 0
+
+
+def test_a_narrow_drawing_is_readable_on_a_phone() -> None:
+    values = [(0.0, 0.0), (30.0, 123_456.0)]
+    series = [Series("online", "rows held", values), Series("best", "rows ever made", values)] * 2
+    axes = Axes(title="t", x_label="day", y_label="rows", y_text=lambda value: f"{value:,.0f}")
+    wide, narrow = wide_and_narrow(line_chart(series, axes))
+    width = float(narrow.attrib["viewBox"].split()[2])
+    assert width <= 350, "of 390 px a phone has this much between the margins, so that 13 px stay 13 px"
+    assert float(wide.attrib["viewBox"].split()[2]) > 2 * width
+    letter = 8.0  # px of a bold one, at most
+    names = [text for text in narrow if text.attrib.get("class") == "end"]
+    assert [text.text for text in names] == ["rows held 123,456", "rows ever made 123,456"] * 2
+    assert all(float(text.attrib["x"]) + letter * len(text.text or "") <= width for text in names)
+    assert len({(text.attrib["x"], text.attrib["y"]) for text in names}) == 4
+    top = min(float(line.attrib["y1"]) for line in narrow if line.attrib.get("class") == "grid")
+    assert all(float(text.attrib["y"]) < top for text in names), "names stand above the lines, not on them"
+
+
+def test_tiles_and_labels_tell_the_same_numbers_and_the_page_says_of_which_days() -> None:
+    progress = race(8)
+    progress.windows[-1].auc["online"] = 0.95  # the last day alone would say something else
+    page = html_of(progress, is_complete=True)
+    auc = f"{progress.final_auc()['online']:.3f}"
+    assert auc == "0.850"
+    assert f'>{auc}</div><div class="name">AUC of the last quarter, online</div>' in page
+    wide, narrow = wide_and_narrow(page[page.index('<div class="wide">') :].partition("</section>")[0])
+    for root in (wide, narrow):
+        assert f"online {auc}" in [text.text for text in root if text.attrib.get("class") == "end"]
+        (shaded,) = [each for each in root if each.attrib.get("class") == "span"]
+        first, last = float(shaded.attrib["x"]), float(shaded.attrib["x"]) + float(shaded.attrib["width"])
+        (line,) = [
+            each for each in root if "--series-online" in each.attrib.get("style", "") and each.tag == "polyline"
+        ]
+        days = [float(point.split(",")[0]) for point in line.attrib["points"].split()]
+        assert first == pytest.approx(days[-3], abs=0.2), "the last quarter of eight days begins after the sixth"
+        assert last == pytest.approx(days[-1], abs=0.2)
+    assert "means of the shaded last\nquarter of the run" in page
+
+
+def test_the_stopwatch_gives_each_stage_the_time_since_the_one_before() -> None:
+    clock = FakeClock()
+    watch = Stopwatch(clock)
+    clock.advance(5.0)
+    watch.begin()
+    for seconds, stage in ((1.0, TRAFFIC), (2.0, PREDICT), (0.5, TRAFFIC)):
+        clock.advance(seconds)
+        watch.end(stage)
+    assert watch.seconds == {TRAFFIC: 1.5, PREDICT: 2.0}
+
+
+def test_the_time_of_each_stage_is_a_bar() -> None:
+    seconds = dict.fromkeys(STAGES, 1.0) | {TRAFFIC: 4.0}
+    shown = bars_of(seconds, num_examples=1_000_000)
+    assert re.findall(r"width:([\d.]+%)", shown) == ["100.0%", *["25.0%"] * 6]
+    assert re.findall(r'class="amount">(.*?)</div>', shown) == [
+        "40% &middot; 4.0 &micro;s",
+        *["10% &middot; 1.0 &micro;s"] * 6,
+    ]
+    assert "too short" in bars_of({}, 0)
+
+
+def test_a_page_in_a_clone_links_what_to_read_next(tmp_path: Path, project_root: Path) -> None:
+    target = tmp_path / "out" / "report.html"
+    target.parent.mkdir()
+    write_report(target, race(3), is_complete=True)
+    assert "<code>docs/tutorial.md</code>" in target.read_text(encoding="utf-8")
+    assert "href" not in target.read_text(encoding="utf-8"), "there is nothing to link to"
+    shutil.copytree(project_root / "docs", tmp_path / "docs")
+    write_report(target, race(3), is_complete=True)
+    links = re.findall(r'href="(.*?)"', target.read_text(encoding="utf-8"))
+    assert "../docs/tutorial.md" in links
+    assert all((target.parent / link).is_file() for link in links)
 
 
 def test_a_screen_fits_the_terminal_and_shows_every_model() -> None:
@@ -136,7 +218,7 @@ def test_a_page_is_made_of_any_race(num_windows: int) -> None:
     page = html_of(race(num_windows, frozen=math.nan), is_complete=True)
     assert "{{" not in page
     assert "interrupted" not in page
-    assert page.count("<svg") == page.count("</svg>") == 4
+    assert page.count("<svg") == page.count("</svg>") == 6
     assert len(summary_of(race(num_windows))["windows"]) == num_windows
 
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from monolith.cli._demo.stages import BACKWARD, PREDICT, UPDATE
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Adagrad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from monolith.tables.store import Applied
     from monolith.tensors import Ragged
@@ -55,14 +56,25 @@ class ClickModel(nn.Module):
         logits: Tensor = bias.sum(1) + pairs + self.deep(vectors.flatten(1)).squeeze(1)
         return logits
 
-    def learn(self, ids: Mapping[str, Tensor | Ragged], clicks: Tensor, time: Tensor | None) -> tuple[Tensor, Applied]:
+    def learn(
+        self,
+        ids: Mapping[str, Tensor | Ragged],
+        clicks: Tensor,
+        time: Tensor | None,
+        *,
+        stage_ends: Callable[[str], None] = lambda _: None,
+    ) -> tuple[Tensor, Applied]:
         """Predicts, then makes one step from what was predicted; returns the prediction, which saw no click of it."""
         logits = self(ids, time)
+        stage_ends(PREDICT)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
         self._dense_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+        stage_ends(BACKWARD)
         self._dense_optimizer.step()
-        return logits.detach(), self.embeddings.step()
+        applied = self.embeddings.step()
+        stage_ends(UPDATE)
+        return logits.detach(), applied
 
     def take_over(self, other: ClickModel) -> None:
         """Becomes an exact copy of a model that was built alike: weights, rows, and what the optimizers remember."""

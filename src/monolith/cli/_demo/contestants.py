@@ -15,6 +15,8 @@ from monolith.data.click_world import NUM_CONTEXTS
 from monolith.nn import Slot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from monolith.data import Batch, ClickWorld
@@ -37,8 +39,9 @@ class Contestant(Protocol):
 class Online:
     """A row for every id that returns; rows of ids that left are dropped."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, stage_ends: Callable[[str], None] = lambda _: None) -> None:
         self.model = _model_with_own_rows(seed)
+        self._stage_ends = stage_ends
         self.inserted = 0
         """Rows that came into being so far."""
         self.expired = 0
@@ -48,7 +51,8 @@ class Online:
 
     def judge(self, batch: Batch) -> Tensor:
         """Predicts, then learns."""
-        logits, applied = self.model.learn(_ids(batch), _clicks(batch), cast("Tensor", batch["req_time"]))
+        time = cast("Tensor", batch["req_time"])
+        logits, applied = self.model.learn(_ids(batch), _clicks(batch), time, stage_ends=self._stage_ends)
         self.inserted += applied.inserted
         self.kept_out += applied.filtered
         return logits

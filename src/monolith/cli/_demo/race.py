@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
 from monolith.cli._demo.contestants import Frozen, Hashed, Online
+from monolith.cli._demo.stages import FROZEN, HASHED, MEASURING, ONLINE, TRAFFIC, Stopwatch
 from monolith.clock import SystemClock
 from monolith.data import ClickStream, ClickWorld
 from monolith.metrics import ExactAUC
@@ -81,12 +82,17 @@ class Progress:
     windows: list[Window] = field(default_factory=list)
     examples: int = 0
     seconds: float = 0.0
-    online_seconds: float = 0.0
-    """Of `seconds`: what the online model took, to predict and to learn."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Where the seconds went, by the names in `STAGES`."""
     frozen_day: float | None = None
     """When the frozen model stopped learning; None: not yet."""
     hashed_rows: int = 0
     kept_out: int = 0
+
+    @property
+    def online_seconds(self) -> float:
+        """Of `seconds`: what the online model took, to predict and to learn."""
+        return sum(self.stages.get(stage, 0.0) for stage in ONLINE)
 
     @property
     def day(self) -> float:
@@ -113,9 +119,14 @@ class Progress:
         """Of the whole race: traffic made, three models, measurements."""
         return self.examples / self.seconds if self.seconds else 0.0
 
+    @property
+    def last_quarter(self) -> list[Window]:
+        """The windows that the result is the mean of."""
+        return self.windows[-max(1, len(self.windows) // 4) :]
+
     def final_auc(self) -> dict[str, float]:
         """Means over the last quarter of the windows."""
-        last = self.windows[-max(1, len(self.windows) // 4) :]
+        last = self.last_quarter
         return {name: sum(window.auc[name] for window in last) / len(last) if last else math.nan for name in MODELS}
 
 
@@ -125,7 +136,9 @@ class Race:
     def __init__(self, limits: Limits, *, seed: int, clock: Clock | None = None) -> None:
         self.progress = Progress(limits=limits, seed=seed)
         self._clock = SystemClock() if clock is None else clock
-        self._online = Online(seed)
+        self._watch = Stopwatch(self._clock)
+        self.progress.stages = self._watch.seconds
+        self._online = Online(seed, self._watch.end)
         self._hashed = Hashed(MEMORY_BYTES, WORLD, seed)
         self._frozen: Contestant | None = None
         self._auc = {name: ExactAUC() for name in MODELS}
@@ -137,13 +150,16 @@ class Race:
         """Races until a limit, or until `after_batch` returns False."""
         progress, limits = self.progress, self.progress.limits
         start = self._clock.monotonic()
+        self._watch.begin()
         stream = ClickStream(limits.examples, batch_size=BATCH_SIZE, seed=progress.seed, world=WORLD, truth=True)
         with stream.read() as reading:
             for batch in reading:
+                self._watch.end(TRAFFIC)
                 self._step(batch)
                 progress.seconds = self._clock.monotonic() - start
                 if self._in_window >= limits.window:
                     self._end_window()
+                self._watch.end(MEASURING)
                 is_late = limits.seconds is not None and progress.seconds >= limits.seconds
                 if not after_batch(progress) or is_late:
                     break
@@ -156,13 +172,16 @@ class Race:
         if self._frozen is None and progress.examples and progress.is_time_to_freeze:
             self._frozen = Frozen(self._online, progress.seed)
             progress.frozen_day = progress.day
-        started = self._clock.monotonic()
+        self._watch.end(MEASURING)
         online = self._online.judge(batch)
-        progress.online_seconds += self._clock.monotonic() - started
+        hashed = self._hashed.judge(batch)
+        self._watch.end(HASHED)
+        frozen = online if self._frozen is None else self._frozen.judge(batch)
+        self._watch.end(FROZEN)
         scores = {
             "online": online,
-            "hashed": self._hashed.judge(batch),
-            "frozen": online if self._frozen is None else self._frozen.judge(batch),
+            "hashed": hashed,
+            "frozen": frozen,
             "best": cast("Tensor", batch["probability"]).view(-1),
         }
         clicks = cast("Tensor", batch["label"]).view(-1)

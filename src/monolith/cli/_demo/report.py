@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith._version import __version__
-from monolith.cli._demo import charts
+from monolith.cli._demo import charts, stages
 from monolith.cli._demo.charts import Axes, Series, line_chart
 from monolith.cli._demo.contestants import ITEM_DAYS, USER_DAYS
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD
@@ -35,6 +35,7 @@ def summary_of(progress: Progress) -> dict[str, Any]:
         "seconds": round(progress.seconds, 3),
         "examples_per_second": round(progress.examples_per_second, 1),
         "online_seconds": round(progress.online_seconds, 3),
+        "stages": {stage: round(seconds, 3) for stage, seconds in progress.stages.items()},
         "frozen_day": progress.frozen_day,
         "auc": {name: _number(value) for name, value in progress.final_auc().items()},
         "rows": windows[-1].rows if windows else 0,
@@ -75,11 +76,11 @@ def conclusion_of(progress: Progress) -> str:
     return f"{span} the online model reaches an AUC of {auc['online']:.3f}: {', and '.join(against)}."
 
 
-def html_of(progress: Progress, *, is_complete: bool) -> str:
-    """The whole page."""
+def html_of(progress: Progress, *, is_complete: bool, docs: str | None = None) -> str:
+    """The whole page; `docs` is the way from it to the folder of documents, if that is known."""
     summary = summary_of(progress)
     fields = {
-        "chart_style": charts.STYLE,
+        "chart_style": charts.STYLE + stages.STYLE,
         "conclusion": escape(conclusion_of(progress)),
         "ended": ""
         if is_complete
@@ -88,7 +89,8 @@ def html_of(progress: Progress, *, is_complete: bool) -> str:
         "auc_chart": _auc_chart(progress),
         "rows_chart": _rows_chart(progress),
         "flow_chart": _flow_chart(progress),
-        "speed_chart": _speed_chart(progress),
+        "stages": stages.bars_of(progress.stages, progress.examples),
+        "next": _next(docs),
         "settings": _settings(progress),
         "table": _table(progress),
         "memory": _memory_note(summary["memory_bytes"]["online"]),
@@ -114,12 +116,39 @@ def write_report(path: Path, progress: Progress, *, is_complete: bool) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(html_of(progress, is_complete=is_complete))
+            file.write(html_of(progress, is_complete=is_complete, docs=_way_to_docs(path.resolve().parent)))
         Path(name).chmod(0o644)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+_TO_READ = {
+    "tutorial.md": "from a task of your own to a run that was stopped and goes on",
+    "how-to/embeddings.md": "what a slot can do: combiners, admission, expiry, shared rows",
+    "how-to/train.md": "tasks, trainers and hooks, or the same parts in your own loop",
+    "README.md": "all pages",
+}
+"""Pages below the folder of documents, and what they show."""
+
+
+def _way_to_docs(folder: Path) -> str | None:
+    """The way from a folder to the project's documents, where it lies in a clone; else None."""
+    for number, parent in enumerate([folder, *folder.parents][:4]):
+        if all((parent / "docs" / page).is_file() for page in _TO_READ):
+            return "../" * number + "docs"
+    return None
+
+
+def _next(docs: str | None) -> str:
+    """What to read now: links where the pages are at hand, else where they are in the project."""
+    items = []
+    for page, text in _TO_READ.items():
+        name = f"<code>docs/{page}</code>"
+        link = name if docs is None else f'<a href="{docs}/{page}">{name}</a>'
+        items.append(f"<li>{link}: {text}</li>")
+    return "".join(items)
 
 
 def _number(value: float) -> float | None:
@@ -134,7 +163,7 @@ def _tiles(progress: Progress) -> str:
     auc, names = progress.final_auc(), names_of(progress)
     expired = sum(window.expired for window in progress.windows)
     rows = progress.windows[-1].rows if progress.windows else 0
-    tiles = [(f"AUC, {names[name]}", f"{auc[name]:.3f}", name) for name in MODELS]
+    tiles = [(f"AUC of the last quarter, {names[name]}", f"{auc[name]:.3f}", name) for name in MODELS]
     tiles += [
         ("examples", f"{progress.examples:,}", ""),
         ("examples/s, all models", f"{progress.examples_per_second:,.0f}", ""),
@@ -154,8 +183,15 @@ def _colour(key: str) -> str:
 
 def _auc_chart(progress: Progress) -> str:
     labels = {"online": "online", "hashed": "hashed ids", "frozen": "frozen", "best": "best possible"}
+    final = progress.final_auc()
     series = [
-        Series(name, labels[name], [(window.day, window.auc[name]) for window in progress.windows], name == "best")
+        Series(
+            name,
+            labels[name],
+            [(window.day, window.auc[name]) for window in progress.windows],
+            is_dashed=name == "best",
+            told=final[name],
+        )
         for name in MODELS
     ]
     frozen = None if progress.frozen_day is None else (progress.frozen_day, "frozen here")
@@ -165,8 +201,15 @@ def _auc_chart(progress: Progress) -> str:
         y_label="AUC of each day",
         y_text=lambda value: f"{value:.3f}",
         mark=frozen,
+        span_from=_first_of_last_quarter(progress),
     )
     return line_chart(series, axes)
+
+
+def _first_of_last_quarter(progress: Progress) -> float | None:
+    """The day on which the windows begin that the result is the mean of."""
+    before = len(progress.windows) - len(progress.last_quarter)
+    return progress.windows[before - 1].day if before else 0.0
 
 
 def _rows_chart(progress: Progress) -> str:
@@ -194,18 +237,6 @@ def _flow_chart(progress: Progress) -> str:
         title="Rows that came and went", x_label="day of traffic", y_label="rows per day", y_text=_whole, from_zero=True
     )
     return line_chart(series, axes)
-
-
-def _speed_chart(progress: Progress) -> str:
-    points, before = [], (0, 0.0)
-    for window in progress.windows:
-        seconds = window.seconds - before[1]
-        points.append((window.day, (window.examples - before[0]) / seconds if seconds > 0 else math.nan))
-        before = (window.examples, window.seconds)
-    axes = Axes(
-        title="Speed of the whole run", x_label="day of traffic", y_label="examples/s", y_text=_whole, from_zero=True
-    )
-    return line_chart([Series("online", "examples/s", points)], axes)
 
 
 def _whole(value: float) -> str:
