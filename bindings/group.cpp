@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "base/error.h"
 #include "bindings.h"
 #include "block_iterator.h"
 #include "kernel.h"
@@ -39,6 +40,14 @@ std::span<T> Span(const Out<T>& array) {
 template <typename T>
 std::span<const T> Span(const std::optional<In<T>>& array) {
   return array.has_value() ? Span(*array) : std::span<const T>();
+}
+
+// Buckets that were given are of the ids: an empty array would stand for none.
+void RequireBuckets(const In<int64_t>& ids, const std::optional<In<uint16_t>>& buckets) {
+  if (buckets.has_value() && buckets->size() != ids.size()) {
+    throw Error(Code::kInvalidArgument, "expected the buckets of " + std::to_string(ids.size()) + " ids, got " +
+                                            std::to_string(buckets->size()));
+  }
 }
 
 // A view of a plan's memory that keeps the plan alive.
@@ -118,6 +127,7 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("num_unique", &Plan::num_unique)
       .def_ro("deduplicated", &Plan::deduplicated)
       .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).unique, self); })
+      .def_prop_ro("has_buckets", [](const Plan& plan) { return plan.buckets.size() != 0; })
       .def_prop_ro("splits", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).splits, self); })
       .def_prop_ro("inverse", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).inverse, self); })
       .def(
@@ -173,19 +183,16 @@ void BindReads(nb::class_<Group>& group) {
   group
       .def(
           "plan",
-          [](const Group&, const In<int64_t>& ids, const In<int64_t>& table_splits, bool dedup) {
-            return WithoutGil([&] { return MakePlan(Span(ids), Span(table_splits), dedup); });
+          [](const Group& self, const In<int64_t>& ids, const In<int64_t>& table_splits, bool dedup,
+             const std::optional<In<uint16_t>>& buckets) {
+            RequireBuckets(ids, buckets);
+            return WithoutGil([&] { return self.NewPlan(Span(ids), Span(table_splits), dedup, Span(buckets)); });
           },
-          "ids"_a.noconvert(), "table_splits"_a.noconvert(), "dedup"_a)
+          "ids"_a.noconvert(), "table_splits"_a.noconvert(), "dedup"_a, "buckets"_a.noconvert().none() = nb::none())
       .def(
           "plan_table",
-          [](const Group&, int table, const In<int64_t>& ids, bool dedup) {
-            const int64_t splits[] = {0, static_cast<int64_t>(ids.shape(0))};
-            return WithoutGil([&] {
-              Plan plan = MakePlan(Span(ids), splits, dedup);
-              plan.only_table = table;
-              return plan;
-            });
+          [](const Group& self, int table, const In<int64_t>& ids, bool dedup) {
+            return WithoutGil([&] { return self.NewPlanOf(table, Span(ids), dedup); });
           },
           "table"_a, "ids"_a.noconvert(), "dedup"_a)
       .def(
@@ -257,10 +264,13 @@ void BindWrites(nb::class_<Group>& group) {
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,
-             bool add, int64_t step) {
-            return WithoutGil([&] { return self.Assign(table, Span(ids), Span(values), Span(times), add, step); });
+             bool add, int64_t step, const std::optional<In<uint16_t>>& buckets) {
+            RequireBuckets(ids, buckets);
+            return WithoutGil(
+                [&] { return self.Assign(table, Span(ids), Span(values), Span(times), add, step, Span(buckets)); });
           },
-          "table"_a, "ids"_a.noconvert(), "values"_a.noconvert(), "times"_a.noconvert(), "add"_a, "step"_a)
+          "table"_a, "ids"_a.noconvert(), "values"_a.noconvert(), "times"_a.noconvert(), "add"_a, "step"_a,
+          "buckets"_a.noconvert().none() = nb::none())
       .def(
           "reinitialize",
           [](Group& self, int table, const In<int64_t>& ids, int64_t time, const Out<int8_t>& status) {
@@ -319,10 +329,11 @@ void BindHistory(nb::class_<Group>& group) {
       .def("follow_history", &Group::FollowHistory, nb::call_guard<nb::gil_scoped_release>(), "followed"_a)
       .def(
           "touch",
-          [](Group& self, int table, const In<int64_t>& ids) {
-            return WithoutGil([&] { return self.Touch(table, Span(ids)); });
+          [](Group& self, int table, const In<int64_t>& ids, const std::optional<In<uint16_t>>& buckets) {
+            RequireBuckets(ids, buckets);
+            return WithoutGil([&] { return self.Touch(table, Span(ids), Span(buckets)); });
           },
-          "table"_a, "ids"_a.noconvert())
+          "table"_a, "ids"_a.noconvert(), "buckets"_a.noconvert().none() = nb::none())
       .def("forget", &Group::Forget, nb::call_guard<nb::gil_scoped_release>(), "before"_a)
       .def(
           "tombstones",

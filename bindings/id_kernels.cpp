@@ -16,6 +16,7 @@
 #include "table/buffer.h"
 #include "table/shard_reorder.h"
 #include "table/slot_ids.h"
+#include "table/slot_keys.h"
 #include "table/time_bound.h"
 #include "vector_array.h"
 
@@ -24,6 +25,7 @@ namespace nb = nanobind;
 namespace monolith {
 namespace {
 
+using BucketArray = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatBuffer = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -146,15 +148,25 @@ void BindOffsets(nb::module_& m) {
       nb::arg("buffer").noconvert());
 }
 
-// The ids of all slots in memory of an earlier batch, and the first slot whose ids do not fit, or -1. Slots come as
-// addresses and sizes of int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids
-// to pack.
-std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& addresses, const IdArray& sizes,
-                                                  const IdArray& taken, const IdArray& given,
-                                                  const IdArray& forbidden) {
+// Memory of an earlier batch, as an array that gives it back.
+template <typename T>
+std::pair<T*, VectorArray<T>> NewArray(size_t count) {
+  auto* buffer = new Buffer<T>(count);
+  const nb::capsule owner(buffer, [](void* p) noexcept { delete static_cast<Buffer<T>*>(p); });
+  return {buffer->data(), VectorArray<T>(buffer->data(), {count}, owner)};
+}
+
+// The keys of all slots and their buckets, and the first slot whose ids do not fit, or -1. Slots come as addresses and
+// sizes of int64 arrays that the caller keeps: views of 26 tensors would take longer to make than the ids to pack.
+std::tuple<VectorArray<int64_t>, VectorArray<uint16_t>, int> PackedIdsOf(const std::vector<uintptr_t>& addresses,
+                                                                         const IdArray& sizes, const IdArray& taken,
+                                                                         const IdArray& given, const IdArray& forbidden,
+                                                                         const IdArray& wide) {
   const size_t slots = addresses.size();
-  if (sizes.size() != slots || taken.size() != slots || given.size() != slots || forbidden.size() != slots) {
-    throw nb::value_error("sizes, taken, given and forbidden must have one entry per slot");
+  for (const IdArray* each : {&sizes, &taken, &given, &forbidden, &wide}) {
+    if (each->size() != slots) {
+      throw nb::value_error("sizes, taken, given, forbidden and wide must have one entry per slot");
+    }
   }
   std::vector<std::span<const int64_t>> ids;
   std::vector<SlotBits> bits;
@@ -165,18 +177,27 @@ std::tuple<VectorArray<int64_t>, int> PackedIdsOf(const std::vector<uintptr_t>& 
       throw nb::value_error("a slot has a negative size, or no address");
     ids.emplace_back(reinterpret_cast<const int64_t*>(addresses[slot]), static_cast<size_t>(size));
     bits.push_back({static_cast<uint64_t>(taken.data()[slot]), static_cast<uint64_t>(given.data()[slot]),
-                    static_cast<uint64_t>(forbidden.data()[slot])});
+                    static_cast<uint64_t>(forbidden.data()[slot]), static_cast<uint64_t>(wide.data()[slot])});
     count += static_cast<size_t>(size);
   }
-  auto* packed = new Buffer<int64_t>(count);
-  const nb::capsule owner(packed, [](void* p) noexcept { delete static_cast<Buffer<int64_t>*>(p); });
-  const int bad = WithoutGil([&] { return PackSlotIds(ids, bits, packed->data()); });
-  return {VectorArray<int64_t>(packed->data(), {count}, owner), bad};
+  const auto [keys, key_array] = NewArray<int64_t>(count);
+  const auto [buckets, bucket_array] = NewArray<uint16_t>(count);
+  const int bad = WithoutGil([&, keys = keys, buckets = buckets] { return PackSlotIds(ids, bits, keys, buckets); });
+  return {key_array, bucket_array, bad};
+}
+
+// The ids of keys inside their slots (table/slot_keys.h).
+VectorArray<int64_t> IdsOfKeys(const IdArray& keys, const BucketArray& buckets) {
+  if (buckets.size() != keys.size()) throw nb::value_error("keys and buckets must have one length");
+  std::vector<int64_t> ids(keys.size());
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = IdOfSlotKey(buckets.data()[i] % kNumBuckets, keys.data()[i]);
+  return ArrayOf(std::move(ids));
 }
 
 void BindSlots(nb::module_& m) {
   m.def("pack_slot_ids", &PackedIdsOf, nb::arg("addresses"), nb::arg("sizes").noconvert(), nb::arg("taken").noconvert(),
-        nb::arg("given").noconvert(), nb::arg("forbidden").noconvert());
+        nb::arg("given").noconvert(), nb::arg("forbidden").noconvert(), nb::arg("wide").noconvert());
+  m.def("ids_of_keys", &IdsOfKeys, nb::arg("keys").noconvert(), nb::arg("buckets").noconvert());
 }
 
 }  // namespace

@@ -57,6 +57,9 @@ void BindTableSpec(nb::module_& m) {
           },
           nb::arg("dim"), nb::arg("initializer"), nb::arg("optimizer"), nb::arg("compressor"))
       .def(
+          "set_wide_slots", [](TableSpec& spec, const SlotArray& numbers) { spec.SetWideSlots(SlotSpan(numbers)); },
+          nb::arg("numbers").noconvert())
+      .def(
           "set_expiry",
           [](TableSpec& spec, uint32_t default_days, const SlotArray& slots, const SlotArray& days) {
             spec.expire_days.Set(default_days, SlotSpan(slots), SlotSpan(days));

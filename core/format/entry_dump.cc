@@ -66,8 +66,9 @@ class FloatFill {
 
 }  // namespace
 
-EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only)
-    : weights_only_(weights_only), initial_state_(std::move(initial_state)) {
+EntryDumpCodec::EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only,
+                               std::string shared_table)
+    : weights_only_(weights_only), initial_state_(std::move(initial_state)), shared_table_(std::move(shared_table)) {
   for (const DumpSegment& segment : segments) dim_ += segment.dim;
   size_t state_offset = 4 * static_cast<size_t>(dim_);
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -140,7 +141,14 @@ void EntryDumpCodec::EncodeOptimizer(const std::byte* payload, std::string* reco
   }
 }
 
+void EntryDumpCodec::CheckKey(int64_t key) const {
+  if (shared_table_.empty() || key >= 0) return;
+  DoesNotFit("table '" + shared_table_ + "': slots share it, and an EntryDump message can hold their ids in [0, 2^48)" +
+             " alone, below the slot's number: key " + std::to_string(key) + " is of another id");
+}
+
 void EntryDumpCodec::Encode(int64_t key, uint32_t time, const std::byte* payload, std::string* record) const {
+  CheckKey(key);
   record->clear();
   PutVarint(kIdTag, record);
   record->append(reinterpret_cast<const char*>(&key), 8);
@@ -191,6 +199,7 @@ bool EntryDumpCodec::Decode(std::string_view record, int64_t* key, uint32_t* tim
   }
   if (!reader.ok()) return false;
   *key = static_cast<int64_t>(id);
+  CheckKey(*key);
   const std::string subject = "id " + std::to_string(*key) + ": ";
   if (weights.filled() != static_cast<size_t>(dim_)) {
     DoesNotFit(subject + std::to_string(weights.filled()) + " weights, the table has " + std::to_string(dim_));

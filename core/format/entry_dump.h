@@ -26,7 +26,10 @@ class EntryDumpCodec {
   // the optimizer dumps of records, whatever they are: a serving table has no use for them. Throws
   // Error(kInvalidArgument) for an optimizer whose state has no dump message, or state that does not fit its kind. A
   // segment without state and without a message leaves nothing in a record.
-  EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only = false);
+  // `shared_table`: the name of a table that slots share, whose negative keys are no ids (table/slot_keys.h): they are
+  // refused, written or read, by kInvalidArgument. Empty for any other table.
+  EntryDumpCodec(const std::vector<DumpSegment>& segments, std::string initial_state, bool weights_only = false,
+                 std::string shared_table = "");
 
   int dim() const { return dim_; }
   size_t payload_bytes() const { return 4 * static_cast<size_t>(dim_) + initial_state_.size(); }
@@ -61,11 +64,13 @@ class EntryDumpCodec {
   static bool DecodeMembers(const SegmentDump& dump, std::string_view message, std::byte* payload);
   bool DecodeOptimizer(std::string_view message, size_t* decoded, std::byte* payload) const;
   void EncodeOptimizer(const std::byte* payload, std::string* record) const;
+  void CheckKey(int64_t key) const;
   void AppendRow(uint32_t time, const std::byte* payload, std::string* record) const;
 
   int dim_ = 0;
   bool weights_only_;
   std::string initial_state_;
+  std::string shared_table_;
   std::vector<SegmentDump> dumps_;  // of the segments that have one
 };
 

@@ -48,7 +48,8 @@ std::unique_ptr<EntryDumpCodec> MakeEntryDumpCodec(const TableSpec& spec) {
     segment.optimizer->InitState(reinterpret_cast<std::byte*>(state));
     state += segment.state_bytes;
   }
-  return std::make_unique<EntryDumpCodec>(segments, std::move(initial_state), spec.serving);
+  return std::make_unique<EntryDumpCodec>(segments, std::move(initial_state), spec.serving,
+                                          spec.wide_slots().empty() ? "" : spec.name);
 }
 
 int64_t ImportEntryDump(Group& group, const std::vector<DumpImportFile>& files, RecordCompression compression,

@@ -21,6 +21,17 @@
 
 namespace monolith {
 
+// Ids that tell their buckets, and keys whose buckets come with them.
+struct PlainKeys {
+  const int64_t* ids;
+  uint64_t HashOf(int64_t i) const { return HashId(ids[i]); }
+};
+struct BucketedKeys {
+  const int64_t* ids;
+  const uint16_t* buckets;
+  uint64_t HashOf(int64_t i) const { return HashInBucket(buckets[i], ids[i]); }
+};
+
 template <int kDim>
 class FastRowReader {
  public:
@@ -31,23 +42,23 @@ class FastRowReader {
   explicit FastRowReader(const Table& table) : index_(table.index.view()), rows_(table.rows.view()) {}
 
   // False when most ids would be left over, as judged by the bucket of one of them.
-  bool Suits(int64_t id) const {
+  bool Suits(uint32_t bucket) const {
     constexpr uint32_t kLarge = 2 * kPlateLines;  // then the indexes of the other buckets are on plates, too
-    return rows_.At(0) != nullptr && index_.NumLines(BucketOf(id)) >= kLarge;
+    return rows_.At(0) != nullptr && index_.NumLines(bucket) >= kLarge;
   }
 
-  // Copies the weights of ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of the
-  // ids that are left over, ascending, to `left`, and returns how many; what was copied for those is of no use.
+  // Copies the weights of keys.ids[i] to weights + i * kDim, and its row to hints[i] if kHinted; writes the places of
+  // the ids that are left over, ascending, to `left`, and returns how many; what was copied for those is of no use.
   // Whatever a writer does meanwhile, it reads only memory that is there: plates of an index stay, and hold only
   // numbers of rows that were allocated once. REQUIRES: count is a positive multiple of kBlock; Suits(); `left` has
   // room for `count`.
-  template <bool kHinted>
-  int64_t Read(const int64_t* ids, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
-    const int64_t num_left = Pass<kHinted, FirstGuess>(ids, count, weights, hints, left);
+  template <bool kHinted, typename Keys>
+  int64_t Read(const Keys& keys, int64_t count, float* weights, uint32_t* hints, int32_t* left) const {
+    const int64_t num_left = Pass<kHinted, FirstGuess>(keys, count, weights, hints, left);
     if (num_left == 0) return 0;
     int64_t padded = num_left;
     while (padded % kBlock != 0) left[padded++] = left[num_left - 1];
-    int64_t still = Pass<kHinted, SecondGuess>(ids, padded, weights, hints, left);
+    int64_t still = Pass<kHinted, SecondGuess>(keys, padded, weights, hints, left);
     while (still > 1 && left[still - 1] == left[still - 2]) --still;
     return still;
   }
@@ -71,10 +82,11 @@ class FastRowReader {
     }
   };
 
-  template <bool kHinted, typename Guess>
-  [[gnu::noinline]] int64_t Pass(const int64_t* ids, int64_t count, float* weights, uint32_t* hints,
+  template <bool kHinted, typename Guess, typename Keys>
+  [[gnu::noinline]] int64_t Pass(const Keys& given, int64_t count, float* weights, uint32_t* hints,
                                  int32_t* left) const {
     const FastRowReader reader(*this);  // which nothing written here can change, so it stays in registers
+    const Keys keys = given;
     Block blocks[2];
     Block *now = &blocks[0], *next = &blocks[1];
     int64_t num_left = 0;
@@ -84,17 +96,17 @@ class FastRowReader {
       CopyPiece<kDim>(weights + i * kDim, reinterpret_cast<const float*>(PayloadOf(record)));
       if constexpr (kHinted) hints[i] = block.rows[k];
       left[num_left] = static_cast<int32_t>(i);
-      num_left += !IsRowOf(record, ids[i]);
+      num_left += !IsRowOf(record, keys.ids[i]);
     };
-    reader.AskForLines<Guess>(ids, left, 0, *now);
+    reader.template AskForLines<Guess>(keys, left, 0, *now);
     reader.MatchLines<kHinted, Guess>(*now);
     for (int64_t k = 0; k < kBlock; ++k) AskForRow(now->records[k]);
-    if (count > kBlock) reader.AskForLines<Guess>(ids, left, kBlock, *next);
+    if (count > kBlock) reader.template AskForLines<Guess>(keys, left, kBlock, *next);
     int64_t first = 0;
     for (; first + kBlock < count; first += kBlock) {
       reader.MatchLines<kHinted, Guess>(*next);
       // The lines of the block after next; the present block needs its own no more.
-      if (first + 2 * kBlock < count) reader.AskForLines<Guess>(ids, left, first + 2 * kBlock, *now);
+      if (first + 2 * kBlock < count) reader.template AskForLines<Guess>(keys, left, first + 2 * kBlock, *now);
       for (int64_t k = 0; k < kBlock; ++k) {
         AskForRow(next->records[k]);
         copy(*now, k, first);
@@ -112,10 +124,10 @@ class FastRowReader {
     uint32_t rows[kBlock];
   };
 
-  template <typename Guess>
-  [[gnu::always_inline]] void AskForLines(const int64_t* ids, const int32_t* left, int64_t first, Block& block) const {
+  template <typename Guess, typename Keys>
+  [[gnu::always_inline]] void AskForLines(const Keys& keys, const int32_t* left, int64_t first, Block& block) const {
     for (int64_t k = 0; k < kBlock; ++k) {
-      const uint64_t hash = HashId(ids[Guess::PlaceOf(left, first + k)]);
+      const uint64_t hash = keys.HashOf(Guess::PlaceOf(left, first + k));
       const IndexLine* line = index_.HomeOnPlate(hash);
       Prefetch(line);
       block.hashes[k] = hash;

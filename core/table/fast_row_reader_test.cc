@@ -59,8 +59,8 @@ TEST_P(FastRowReaderTest, ReadsWhatIsThereAndZerosElsewhere) {
                              elsewhere = IdsInBuckets(100, 500, 600);
   AssignAll(group.get(), known, 1.0f, true);
   AssignAll(group.get(), {elsewhere[0]}, -5.0f, false);
-  ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(known[0]));
-  ASSERT_FALSE(FastRowReader<16>(group->table(0)).Suits(elsewhere[0]));
+  ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(BucketOf(known[0])));
+  ASSERT_FALSE(FastRowReader<16>(group->table(0)).Suits(BucketOf(elsewhere[0])));
   std::mt19937_64 random(5);
   for (const size_t count : {16u, 17u, 1023u, 1024u, 1025u, 1040u, 9000u}) {
     std::vector<int64_t> ids(count);

@@ -83,12 +83,12 @@ std::span<const std::unique_ptr<Table>> Group::TablesOf(const Plan& plan) const 
 
 bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step) {
   if (admission_ == nullptr) return false;
-  const uint32_t threshold = table.spec.min_counts.Of(id);
+  const uint32_t threshold = table.spec.MinCountOf(id);
   if (threshold == 0) return false;
   BeforeFilterChange(bucket);
   if (bucket.filter == nullptr) bucket.filter = admission_->MakeSlice();
-  return bucket.filter->ShouldDrop(
-      {Combine(hash, DigestOf(table.spec.name)), count, threshold, table.spec.RowSeed(id), step});
+  return bucket.filter->ShouldDrop({Combine(table.spec.CountedHash(hash, id), DigestOf(table.spec.name)), count,
+                                    threshold, table.spec.RowSeed(id), step});
 }
 
 void Group::BeforeFilterChange(Bucket& bucket) {

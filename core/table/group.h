@@ -115,6 +115,12 @@ class Group {
   const Table& table(int number) const;
   int num_learning_rates() const { return num_learning_rates_; }
 
+  // As MakePlan(), for the tables of the group, or for one of them. Here and below, calls that take ids without their
+  // buckets throw kInvalidArgument for one that does not tell it: a wide key (table/slot_keys.h).
+  Plan NewPlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup,
+               std::span<const uint16_t> buckets = {}) const;
+  Plan NewPlanOf(int table, std::span<const int64_t> ids, bool dedup, std::span<const uint16_t> buckets = {}) const;
+
   // Reading. A row that is not there reads as zeros; nothing is ever inserted. Each returns how many ids it found.
   int64_t Lookup(std::span<const int64_t> ids, std::span<const int64_t> table_splits, std::span<float> values,
                  int64_t step) const;
@@ -135,15 +141,15 @@ class Group {
   // nothing.
   bool IsDuplicate(const Push& push);
   // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written. `step` is
-  // for admission alone; kNoStep: there is none.
+  // for admission alone; kNoStep: there is none. `buckets` as in MakePlan().
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
-                 bool add, int64_t step);
+                 bool add, int64_t step, std::span<const uint16_t> buckets = {});
   // status: 1 existed, 0 inserted.
   void Reinitialize(int table, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status);
   int64_t Erase(int table, std::span<const int64_t> ids);
   // Counts rows as changed now, and ids that have none as removed now; weights, state, times and frequencies stay.
   // Returns how many rows there are.
-  int64_t Touch(int table, std::span<const int64_t> ids);
+  int64_t Touch(int table, std::span<const int64_t> ids, std::span<const uint16_t> buckets = {});
   // Removes what expired by `now`; -1 = each table's newest time. table -1 = all. Where much is free then, memory goes
   // back to the system, for which the call is alone for a moment.
   int64_t Evict(int table, int64_t now);
@@ -206,6 +212,7 @@ class Group {
   friend class Loader;
   friend class RowWriter;
 
+  void RequireIds(std::span<const int64_t> ids, std::span<const int64_t> table_splits) const;
   // Those that a plan is for, in its order. Throws kInvalidArgument for a plan of other tables.
   std::span<const std::unique_ptr<Table>> TablesOf(const Plan& plan) const;
   Table& MutableTable(int number) { return const_cast<Table&>(table(number)); }

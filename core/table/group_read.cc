@@ -51,7 +51,7 @@ class BagPooler {
     int64_t bag = begin;
     for (int64_t first = splits_[begin]; first < splits_[end]; first += kIdsPerBlock) {
       const int64_t last = std::min(first + kIdsPerBlock, splits_[end]);
-      hits_ += reader_.ReadTable(table_, ids_.subspan(first, last - first), rows.data(), nullptr);
+      hits_ += reader_.ReadTable(table_, ids_.subspan(first, last - first), nullptr, rows.data(), nullptr);
       for (int64_t i = first; i < last; ++i) {
         while (i >= splits_[bag + 1]) ++bag;
         AddFloats(out + bag * dim_, rows.data() + (i - first) * dim_, static_cast<int>(dim_));
@@ -71,7 +71,7 @@ class BagPooler {
     for (int64_t bag = begin; bag < end; ++bag) {
       float* places = out + bag * n * dim_;
       const int64_t taken = std::min(n, splits_[bag + 1] - splits_[bag]);
-      hits_ += reader_.ReadTable(table_, ids_.subspan(splits_[bag], taken), places, nullptr);
+      hits_ += reader_.ReadTable(table_, ids_.subspan(splits_[bag], taken), nullptr, places, nullptr);
       std::fill_n(places + taken * dim_, (n - taken) * dim_, 0.0f);
     }
   }
@@ -88,6 +88,28 @@ class BagPooler {
 };
 
 }  // namespace
+
+void Group::RequireIds(std::span<const int64_t> ids, std::span<const int64_t> table_splits) const {
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    tables_[t]->RequireIds(ids.subspan(table_splits[t], table_splits[t + 1] - table_splits[t]));
+  }
+}
+
+Plan Group::NewPlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup,
+                    std::span<const uint16_t> buckets) const {
+  Plan plan = MakePlan(ids, table_splits, dedup, buckets);
+  if (buckets.empty() && plan.num_tables == num_tables()) RequireIds(ids, plan.table_splits);
+  return plan;
+}
+
+Plan Group::NewPlanOf(int table_number, std::span<const int64_t> ids, bool dedup,
+                      std::span<const uint16_t> buckets) const {
+  if (buckets.empty()) table(table_number).RequireIds(ids);
+  const int64_t splits[] = {0, static_cast<int64_t>(ids.size())};
+  Plan plan = MakePlan(ids, splits, dedup, buckets);
+  plan.only_table = table_number;
+  return plan;
+}
 
 int64_t Group::NumValues(const Plan& plan) const {
   const auto tables = TablesOf(plan);
@@ -108,6 +130,7 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
     first_value[t + 1] = first_value[t] + (table_splits[t + 1] - table_splits[t]) * tables_[t]->spec.dim();
   }
   CheckSize("values", values.size(), first_value.back());
+  RequireIds(ids, table_splits);
   Gate::Shared call(gate_);
   return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
     RowReader reader(locks_.get(), gate_, step);
@@ -118,7 +141,8 @@ int64_t Group::Lookup(std::span<const int64_t> ids, std::span<const int64_t> tab
       float* out = values.data() + first_value[t];
       const int64_t from = std::max(begin, table_splits[t]), to = std::min(end, table_splits[t + 1]);
       if (from >= to) continue;
-      hits += reader.ReadTable(table, ids.subspan(from, to - from), out + (from - table_splits[t]) * dim, nullptr);
+      hits +=
+          reader.ReadTable(table, ids.subspan(from, to - from), nullptr, out + (from - table_splits[t]) * dim, nullptr);
     }
     return hits;
   });
@@ -136,7 +160,7 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     return SumOverTasks(plan.num_unique(), kIdsPerTask, [&](int64_t begin, int64_t end) {
       const std::span<const int64_t> ids(plan.unique.data() + begin, static_cast<size_t>(end - begin));
       return RowReader(locks_.get(), gate_, step)
-          .ReadTable(table, ids, values.data() + begin * dim, plan.hints.data() + begin);
+          .ReadTable(table, ids, plan.BucketsFrom(begin), values.data() + begin * dim, plan.hints.data() + begin);
     });
   }
   Buffer<int64_t> first_value(plan.splits.size());
@@ -149,7 +173,8 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
     size_t cell = begin * tables.size();
     const int64_t first = plan.splits[cell], last = plan.splits[end * tables.size()];
     const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
-    return RowReader(locks_.get(), gate_, step).ReadTables(ids, plan.hints.data() + first, [&](int64_t i) {
+    RowReader reader(locks_.get(), gate_, step);
+    return reader.ReadTables(ids, plan.BucketsFrom(first), plan.hints.data() + first, [&](int64_t i) {
       while (first + i >= plan.splits[cell + 1]) ++cell;
       const Table& table = *tables[cell % tables.size()];
       float* out = values.data() + first_value[cell] + (first + i - plan.splits[cell]) * table.spec.dim();
@@ -168,6 +193,7 @@ int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std:
   const int64_t bags = static_cast<int64_t>(row_splits.size()) - 1;
   const int64_t width = table.spec.dim() * (pooling == Pooling::kFirstN ? first_n : 1);
   CheckSize("values", values.size(), bags * width);
+  table.RequireIds(ids);
   Gate::Shared call(gate_);
   const int64_t ids_per_bag = std::max<int64_t>(1, static_cast<int64_t>(ids.size()) / std::max<int64_t>(bags, 1));
   return SumOverTasks(bags, std::max<int64_t>(1, kIdsPerTask / ids_per_bag), [&](int64_t begin, int64_t end) {
@@ -188,6 +214,7 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
   CheckSize("state", state.size(), count * state_bytes);
   CheckSize("times", times.size(), count);
   CheckSize("found", found.size(), count);
+  table.RequireIds(ids);
   Gate::Shared call(gate_);
   return SumOverTasks(count, kIdsPerTask, [&](int64_t begin, int64_t end) {
     int64_t hits = 0;
@@ -221,6 +248,7 @@ int64_t Group::LookupRows(int table_number, std::span<const int64_t> ids, std::s
 int64_t Group::Contains(int table_number, std::span<const int64_t> ids, std::span<uint8_t> found) const {
   const Table& table = this->table(table_number);
   CheckSize("found", found.size(), static_cast<int64_t>(ids.size()));
+  table.RequireIds(ids);
   Gate::Shared call(gate_);
   return SumOverTasks(static_cast<int64_t>(ids.size()), kIdsPerTask, [&](int64_t begin, int64_t end) {
     int64_t hits = 0;

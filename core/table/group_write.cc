@@ -1,6 +1,5 @@
 // Group's writing calls other than Apply: assign, reinitialize, erase, touch, evict.
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <string>
 
@@ -36,10 +35,9 @@ bool IsAlmostZero(const float* values, int count) {
 class RowWriter {
  public:
   // `each_once`: equal ids are visited once.
-  RowWriter(Group& group, int table, std::span<const int64_t> ids, bool each_once = false)
-      : group_(group),
-        table_(group.MutableTable(table)),
-        plan_(MakePlan(ids, std::array<int64_t, 2>{0, SizeOf(ids)}, each_once)) {}
+  RowWriter(Group& group, int table, std::span<const int64_t> ids, bool each_once = false,
+            std::span<const uint16_t> buckets = {})
+      : group_(group), table_(group.MutableTable(table)), plan_(group.NewPlanOf(table, ids, each_once, buckets)) {}
 
   int64_t Assign(std::span<const float> values, const Times& times, bool add, int64_t step) {
     AssignVisitor visitor{group_, plan_, values, times, add, step};
@@ -150,8 +148,6 @@ class RowWriter {
     Group& group;
   };
 
-  static int64_t SizeOf(std::span<const int64_t> ids) { return static_cast<int64_t>(ids.size()); }
-
   template <typename AnyVisitor>
   int64_t Walk(AnyVisitor& visitor) {
     Table* const tables[] = {&table_};
@@ -164,13 +160,13 @@ class RowWriter {
 };
 
 int64_t Group::Assign(int table_number, std::span<const int64_t> ids, std::span<const float> values,
-                      std::span<const int64_t> times, bool add, int64_t step) {
+                      std::span<const int64_t> times, bool add, int64_t step, std::span<const uint16_t> buckets) {
   Table& table = MutableTable(table_number);
   CheckSize("values", values.size(), static_cast<int64_t>(ids.size()) * table.spec.dim());
   const Times checked_times(times, static_cast<int64_t>(ids.size()));
   if (ids.empty()) return 0;
   Gate::Writing call(gate_);
-  const int64_t written = RowWriter(*this, table_number, ids).Assign(values, checked_times, add, step);
+  const int64_t written = RowWriter(*this, table_number, ids, false, buckets).Assign(values, checked_times, add, step);
   table.RaiseNewestTime(checked_times.Newest(0, static_cast<int64_t>(ids.size())));
   EnforceCap(table);
   return written;
@@ -193,10 +189,10 @@ int64_t Group::Erase(int table_number, std::span<const int64_t> ids) {
   return RowWriter(*this, table_number, ids).Erase();
 }
 
-int64_t Group::Touch(int table_number, std::span<const int64_t> ids) {
+int64_t Group::Touch(int table_number, std::span<const int64_t> ids, std::span<const uint16_t> buckets) {
   table(table_number);
   Gate::Writing call(gate_);
-  return RowWriter(*this, table_number, ids, true).Touch();
+  return RowWriter(*this, table_number, ids, true, buckets).Touch();
 }
 
 template <typename Dies>

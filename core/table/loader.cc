@@ -4,12 +4,16 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
 
 namespace monolith {
 namespace {
+
+constexpr std::string_view kWideSlotsPart = "wide_slots=";
 
 struct SourceSegment {
   int dim;
@@ -40,18 +44,32 @@ int PositiveNumber(const std::string& text, const std::string& schema) {
   return static_cast<int>(value);
 }
 
-// "monolith-table/1;serving=0;segment=<dim>,<optimizer>,<state bytes>,<compressor>,<compressed bytes>;..."
-std::vector<SourceSegment> ParseSchema(const std::string& schema) {
+struct SourceSchema {
+  std::vector<int32_t> wide_slots;
+  std::vector<SourceSegment> segments;
+};
+
+// "monolith-table/1;serving=0;wide_slots=<number>,...;segment=<dim>,<optimizer>,<state bytes>,<compressor>,<compressed
+// bytes>;..."; the wide slots may be missing.
+SourceSchema ParseSchema(const std::string& schema) {
   const std::vector<std::string> parts = Split(schema, ';');
   if (parts.size() < 3 || parts[0] != "monolith-table/1") Refuse("schema text not understood: '" + schema + "'");
-  std::vector<SourceSegment> segments;
-  for (size_t i = 2; i < parts.size(); ++i) {
+  SourceSchema parsed;
+  size_t first_segment = 2;
+  if (parts[2].starts_with(kWideSlotsPart)) {
+    first_segment = 3;
+    for (const std::string& number : Split(parts[2].substr(kWideSlotsPart.size()), ',')) {
+      parsed.wide_slots.push_back(PositiveNumber(number, schema));
+    }
+  }
+  std::vector<SourceSegment>& segments = parsed.segments;
+  for (size_t i = first_segment; i < parts.size(); ++i) {
     const std::vector<std::string> fields = Split(parts[i].substr(std::min<size_t>(8, parts[i].size())), ',');
     if (parts[i].rfind("segment=", 0) != 0 || fields.size() != 5)
       Refuse("schema text not understood: '" + schema + "'");
     segments.push_back({PositiveNumber(fields[0], schema), fields[1], PositiveNumber(fields[2], schema), fields[3]});
   }
-  return segments;
+  return parsed;
 }
 
 const char* NameOf(BlockKind kind) {
@@ -106,7 +124,8 @@ Loader::Loader(Group& group, uint32_t begin, uint32_t end, const std::vector<std
 
 Loader::RowMap Loader::MapFrom(const Table& table, const std::string& source_schema) const {
   const TableSpec& spec = table.spec;
-  const std::vector<SourceSegment> source = ParseSchema(source_schema);
+  SourceSchema parsed = ParseSchema(source_schema);
+  const std::vector<SourceSegment>& source = parsed.segments;
   const std::string where = "table '" + spec.name + "': ";
   if (source.size() > spec.segments().size()) {
     Refuse(where + "the source has " + std::to_string(source.size()) + " segments, the table " +
@@ -114,7 +133,14 @@ Loader::RowMap Loader::MapFrom(const Table& table, const std::string& source_sch
   }
   int dims = 0, bytes = 0;
   for (const SourceSegment& segment : source) dims += segment.dim, bytes += 4 * segment.dim + segment.state_bytes;
-  RowMap map{true, {DigestOf(source_schema)}, bytes, source_schema == spec.SchemaText(), true, {}};
+  RowMap map{true, {DigestOf(source_schema)}, bytes, source_schema == spec.SchemaText(), true, {}, {}, {}, true};
+  for (const int32_t number : parsed.wide_slots) {
+    const auto ours = std::lower_bound(spec.wide_slots().begin(), spec.wide_slots().end(), number);
+    const bool is_ours = ours != spec.wide_slots().end() && *ours == number;
+    map.our_index.push_back(is_ours ? static_cast<int32_t>(ours - spec.wide_slots().begin()) : kDropped);
+    map.same_keys = map.same_keys && map.our_index.back() + 1 == static_cast<int32_t>(map.our_index.size());
+  }
+  map.wide_slots = std::move(parsed.wide_slots);
   int from_weights = 0, from_state = 4 * dims;
   for (size_t i = 0; i < source.size(); ++i) {
     const Segment& ours = spec.segments()[i];
@@ -165,6 +191,36 @@ const Table& Loader::TableFor(const RowBlockView& block) const {
          "'; give the schema of its source");
 }
 
+void Loader::CheckKey(const Table& table, const RowBlockHeader& header, int64_t key) const {
+  const RowMap& map = maps_[table.number];
+  const bool is_wide = !map.wide_slots.empty() && IsWideKey(key);
+  if (!is_wide && BucketOf(key) != header.bucket) {
+    Refuse("a block of bucket " + std::to_string(header.bucket) + " holds id " + std::to_string(key) +
+           ", which belongs to another");
+  }
+  if (is_wide && WideIndexOf(key) >= map.wide_slots.size()) {
+    Refuse("a block of bucket " + std::to_string(header.bucket) + " holds key " + std::to_string(key) +
+           " of a slot that its schema does not have");
+  }
+  if (is_wide && table.spec.wide_slots().empty()) {
+    Refuse("table '" + table.spec.name + "': rows of ids beyond [0, 2^48) come for slot number " +
+           std::to_string(map.wide_slots[WideIndexOf(key)]) +
+           ", and no slot of this table takes such ids; give the slot id_layout='int64'");
+  }
+  if (!is_wide && IsWideKey(key) && !table.spec.wide_slots().empty()) {
+    Refuse("table '" + table.spec.name + "': slots share it, and a block holds id " + std::to_string(key) +
+           " of a table of one slot alone");
+  }
+}
+
+bool Loader::TakesKey(const RowMap& map, int64_t* key) {
+  if (map.same_keys || !IsWideKey(*key)) return true;
+  const int32_t index = map.our_index[WideIndexOf(*key)];
+  if (index == kDropped) return false;
+  *key = WithWideIndex(*key, static_cast<uint32_t>(index));
+  return true;
+}
+
 void Loader::Check(const RowBlockView& block) const {
   const RowBlockHeader& header = block.header();
   if (!Covers(block)) {
@@ -176,11 +232,7 @@ void Loader::Check(const RowBlockView& block) const {
     return;
   }
   const Table& table = TableFor(block);
-  for (uint32_t i = 0; i < block.count(); ++i) {
-    if (BucketOf(block.key(i)) == header.bucket) continue;
-    Refuse("a block of bucket " + std::to_string(header.bucket) + " holds id " + std::to_string(block.key(i)) +
-           ", which belongs to another");
-  }
+  for (uint32_t i = 0; i < block.count(); ++i) CheckKey(table, header, block.key(i));
   const int expected = header.kind == BlockKind::kFull      ? maps_[table.number].source_bytes
                        : header.kind == BlockKind::kServing ? table.spec.serving_payload_bytes()
                                                             : 0;
@@ -205,29 +257,34 @@ int64_t Loader::WriteRows(const RowBlockView& block) {
   const uint32_t number = block.header().bucket;
   Table& table = *group_.tables_[block.header().table];
   TableShard& shard = table.shards[number];
-  int64_t newest = 0;
+  const RowMap& map = maps_[table.number];
+  int64_t newest = 0, written = 0;
   for (uint32_t first = 0; first < block.count(); first += kRowsPerHold) {
     BucketGuard guard(group_.locks_[number], Access::kChanges);
     if (first == 0 && shard.size() == 0) shard.Reserve(table.rows, number, block.count());
     for (uint32_t i = first; i < std::min(block.count(), first + kRowsPerHold); ++i) {
-      const uint64_t hash = HashId(block.key(i));
-      uint32_t row = shard.Find(table.rows, hash, block.key(i));
+      int64_t key = block.key(i);
+      if (!TakesKey(map, &key)) continue;
+      const uint64_t hash = HashInBucket(number, key);
+      uint32_t row = shard.Find(table.rows, hash, key);
       if (row == kNoRow) {
-        row = shard.Insert(table.rows, number, hash, block.key(i), group_.clock_);
+        row = shard.Insert(table.rows, number, hash, key, group_.clock_);
       } else {
         shard.BeforeChange(table.rows, row, group_.clock_);
       }
       std::byte* record = table.rows.AtAllocated(row);
-      WritePayload(table, block, i, PayloadOf(record));
+      WritePayload(table, block, i, key, PayloadOf(record));
       HeaderOf(record)->time = block.time(i);
+      ++written;
       newest = std::max<int64_t>(newest, block.time(i));
     }
   }
   table.RaiseNewestTime(newest);
-  return block.count();
+  return written;
 }
 
-void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_t row, std::byte* payload) const {
+void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_t row, int64_t key,
+                          std::byte* payload) const {
   const TableSpec& spec = table.spec;
   const RowMap& map = maps_[table.number];
   const std::byte* source = block.payload(row);
@@ -246,7 +303,7 @@ void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_
     std::memcpy(payload, source, spec.payload_bytes());
     return;
   }
-  spec.InitPayload(block.key(row), payload);
+  spec.InitPayload(key, payload);
   if (!full) return spec.Decompress(source, reinterpret_cast<float*>(payload));
   for (const Copy& copy : map.copies) std::memcpy(payload + copy.to, source + copy.from, copy.bytes);
 }
@@ -256,11 +313,13 @@ void Loader::WriteTombstones(const RowBlockView& block) {
   Table& table = *group_.tables_[block.header().table];
   BucketGuard guard(group_.locks_[number], Access::kChanges);
   for (uint32_t i = 0; i < block.count(); ++i) {
-    const uint32_t row = table.shards[number].Find(table.rows, HashId(block.key(i)), block.key(i));
+    int64_t key = block.key(i);
+    if (!TakesKey(maps_[table.number], &key)) continue;
+    const uint32_t row = table.shards[number].Find(table.rows, HashInBucket(number, key), key);
     if (row != kNoRow) {
       group_.EraseRow(number, table, row);
     } else {
-      group_.NoteRemoval(number, table, block.key(i));
+      group_.NoteRemoval(number, table, key);
     }
   }
 }

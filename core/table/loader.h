@@ -7,6 +7,8 @@
 // A block fits if its table's schema text is ours, or that of our serving (or training) twin. Otherwise the source's
 // text decides, segment by segment in order: dims must be equal; equal optimizer and state size keep the state, else
 // the state starts anew; segments that only we have are initialised; a segment that only the source has is refused.
+// Wide keys (table/slot_keys.h) get the index that their slot has here; rows of slots that only the source has are left
+// out.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +52,25 @@ class Loader {
     bool identical;
     bool same_compressors;
     std::vector<Copy> copies;
+    std::vector<int32_t> wide_slots;  // of the source: numbers of its wide slots, by index
+    std::vector<int32_t> our_index;   // of each of them; kDropped where we do not have the slot
+    bool same_keys;                   // a key of the source is a key of ours
   };
+  static constexpr int32_t kDropped = -1;
 
   RowMap MapFrom(const Table& table, const std::string& source_schema) const;
   // The table that the block is for. Throws as Check() does when there is none, or when its rows are made otherwise.
   const Table& TableFor(const RowBlockView& block) const;
   bool Fits(const Table& table, const RowBlockView& block) const;
+  // Throws as Check() does for a key that is not of the block's bucket, or that the table cannot take.
+  void CheckKey(const Table& table, const RowBlockHeader& header, int64_t key) const;
+  // False iff the key is of a slot that we do not have; otherwise *key becomes ours.
+  static bool TakesKey(const RowMap& map, int64_t* key);
   int64_t WriteRows(const RowBlockView& block);
   void WriteTombstones(const RowBlockView& block);
   void WriteFilter(const RowBlockView& block);
-  void WritePayload(const Table& table, const RowBlockView& block, uint32_t row, std::byte* payload) const;
+  // `key` is ours.
+  void WritePayload(const Table& table, const RowBlockView& block, uint32_t row, int64_t key, std::byte* payload) const;
 
   Group& group_;
   const Gate::Writing call_;

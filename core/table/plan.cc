@@ -22,8 +22,9 @@ constexpr int kBucketsPerTask = 32;
 
 class Planner {
  public:
-  Planner(std::span<const int64_t> ids, std::vector<int64_t> table_splits, bool dedup)
-      : given_ids_(ids), ids_(ids.size()) {
+  Planner(std::span<const int64_t> ids, std::vector<int64_t> table_splits, bool dedup,
+          std::span<const uint16_t> buckets)
+      : given_ids_(ids), given_buckets_(buckets), ids_(ids.size()), buckets_(ids.size()) {
     plan_.num_tables = static_cast<int>(table_splits.size()) - 1;
     plan_.deduplicated = dedup;
     plan_.table_splits = std::move(table_splits);
@@ -47,18 +48,18 @@ class Planner {
  private:
   int64_t NumIds() const { return static_cast<int64_t>(ids_.size()); }
 
-  // Calls visit(position, id, cell) for the positions of one chunk, in input order; `ids` is where the ids are read.
+  // Calls visit(position, table) for the positions of one chunk, in input order.
   template <typename Visit>
-  void ForChunk(int chunk, const int64_t* ids, Visit&& visit) const {
+  void ForChunk(int chunk, Visit&& visit) const {
     const int64_t begin = NumIds() * chunk / num_chunks_, end = NumIds() * (chunk + 1) / num_chunks_;
     for (int table = 0; table < plan_.num_tables; ++table) {
       const int64_t from = std::max(begin, plan_.table_splits[table]),
                     to = std::min(end, plan_.table_splits[table + 1]);
-      for (int64_t i = from; i < to; ++i) {
-        const int64_t id = ids[i];
-        visit(i, id, static_cast<size_t>(BucketOf(id)) * plan_.num_tables + table);
-      }
+      for (int64_t i = from; i < to; ++i) visit(i, static_cast<size_t>(table));
     }
+  }
+  size_t CellOf(int64_t position, size_t table) const {
+    return static_cast<size_t>(buckets_[position]) * plan_.num_tables + table;
   }
 
   template <typename Body>
@@ -77,10 +78,19 @@ class Planner {
     ParallelFor(num_chunks_, [&](int chunk) {
       uint32_t* counts = next_.data() + num_cells_ * chunk;
       std::memset(counts, 0, num_cells_ * sizeof(uint32_t));
-      ForChunk(chunk, given_ids_.data(), [this, counts](int64_t i, int64_t id, size_t cell) {
-        ids_[i] = id;
-        ++counts[cell];
-      });
+      if (given_buckets_.empty()) {
+        ForChunk(chunk, [this, counts](int64_t i, size_t table) {
+          ids_[i] = given_ids_[i];
+          buckets_[i] = static_cast<uint16_t>(BucketOf(ids_[i]));
+          ++counts[CellOf(i, table)];
+        });
+      } else {
+        ForChunk(chunk, [this, counts](int64_t i, size_t table) {
+          ids_[i] = given_ids_[i];
+          buckets_[i] = CheckedBucket(given_buckets_[i]);
+          ++counts[CellOf(i, table)];
+        });
+      }
     });
     cell_begin_ = Buffer<uint32_t>(num_cells_ + 1);
     uint32_t total = 0;
@@ -96,14 +106,20 @@ class Planner {
     cell_begin_[num_cells_] = total;
   }
 
+  static uint16_t CheckedBucket(uint16_t bucket) {
+    if (bucket >= kNumBuckets) [[unlikely]]
+      throw Error(Code::kInvalidArgument, "a bucket must be in [0, 1024), got " + std::to_string(bucket));
+    return bucket;
+  }
+
   void SortIntoCells() {
     sorted_ids_ = Buffer<int64_t>(ids_.size());
     sorted_positions_ = Buffer<int32_t>(ids_.size());
     ParallelFor(num_chunks_, [&](int chunk) {
       uint32_t* next = next_.data() + num_cells_ * chunk;
-      ForChunk(chunk, ids_.data(), [&](int64_t i, int64_t id, size_t cell) {
-        const uint32_t at = next[cell]++;
-        sorted_ids_[at] = id;
+      ForChunk(chunk, [&](int64_t i, size_t table) {
+        const uint32_t at = next[CellOf(i, table)]++;
+        sorted_ids_[at] = ids_[i];
         sorted_positions_[at] = static_cast<int32_t>(i);
       });
     });
@@ -156,6 +172,7 @@ class Planner {
     }
     plan_.splits[num_cells_] = total;
     plan_.unique = Buffer<int64_t>(total);
+    if (!given_buckets_.empty()) plan_.buckets = Buffer<uint16_t>(total);
     plan_.starts = Buffer<int32_t>(total + 1);
     plan_.starts[total] = static_cast<int32_t>(NumIds());
     plan_.inverse = Buffer<int32_t>(ids_.size());
@@ -167,6 +184,7 @@ class Planner {
       const uint32_t begin = cell_begin_[cell], end = cell_begin_[cell + 1];
       const int64_t first = plan_.splits[cell];
       uint32_t place = begin;
+      FillBuckets(cell, first, first + cell_unique_[cell]);
       for (uint32_t u = 0; u < cell_unique_[cell]; ++u) {
         plan_.unique[first + u] = sorted_ids_[begin + u];
         plan_.starts[first + u] = static_cast<int32_t>(place);
@@ -182,12 +200,20 @@ class Planner {
     });
   }
 
+  void FillBuckets(size_t cell, int64_t begin, int64_t end) {
+    if (plan_.buckets.size() == 0) return;
+    std::fill(plan_.buckets.data() + begin, plan_.buckets.data() + end,
+              static_cast<uint16_t>(cell / static_cast<size_t>(plan_.num_tables)));
+  }
+
   // Every occurrence counts as an id of its own.
   void KeepEach() {
     plan_.unique = std::move(sorted_ids_);
     plan_.order = std::move(sorted_positions_);
     plan_.splits = Buffer<int64_t>(num_cells_ + 1);
     std::copy_n(cell_begin_.data(), num_cells_ + 1, plan_.splits.data());
+    if (!given_buckets_.empty()) plan_.buckets = Buffer<uint16_t>(ids_.size());
+    ForCells([this](size_t cell) { FillBuckets(cell, plan_.splits[cell], plan_.splits[cell + 1]); });
     plan_.starts = Buffer<int32_t>(ids_.size() + 1);
     plan_.starts[ids_.size()] = static_cast<int32_t>(NumIds());
     plan_.inverse = Buffer<int32_t>(ids_.size());
@@ -200,7 +226,9 @@ class Planner {
   }
 
   const std::span<const int64_t> given_ids_;
+  const std::span<const uint16_t> given_buckets_;
   Buffer<int64_t> ids_;  // as they were when they were counted
+  Buffer<uint16_t> buckets_;
   Plan plan_;
   size_t num_cells_;
   int num_chunks_;
@@ -215,12 +243,17 @@ class Planner {
 
 }  // namespace
 
-Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup) {
+Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup,
+              std::span<const uint16_t> buckets) {
   CheckCount(ids.size());
+  if (!buckets.empty() && buckets.size() != ids.size()) {
+    throw Error(Code::kInvalidArgument, "expected the buckets of " + std::to_string(ids.size()) + " ids, got " +
+                                            std::to_string(buckets.size()));
+  }
   if (table_splits.size() < 2) throw Error(Code::kInvalidArgument, "table_splits must have two or more elements");
   std::vector<int64_t> splits(table_splits.begin(), table_splits.end());
   CheckSplits("table_splits", splits, ids.size());
-  return Planner(ids, std::move(splits), dedup).Make();
+  return Planner(ids, std::move(splits), dedup, buckets).Make();
 }
 
 void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out) {

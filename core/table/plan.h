@@ -25,6 +25,7 @@ struct Plan {
   bool deduplicated = true;
   std::vector<int64_t> table_splits;  // as given: table t owns input positions [table_splits[t], table_splits[t + 1])
   Buffer<int64_t> unique;
+  Buffer<uint16_t> buckets;  // of each unique id, iff they were given: the ids may not tell them (table/slot_keys.h)
   Buffer<int64_t> splits;
   Buffer<int32_t> inverse;
   Buffer<int32_t> starts;
@@ -34,13 +35,18 @@ struct Plan {
 
   int64_t num_ids() const { return static_cast<int64_t>(order.size()); }
   int64_t num_unique() const { return static_cast<int64_t>(unique.size()); }
+  // From place `u` on; null when the ids tell their buckets.
+  const uint16_t* BucketsFrom(int64_t u) const { return buckets.size() == 0 ? nullptr : buckets.data() + u; }
   int32_t CountOf(int64_t u) const { return starts[u + 1] - starts[u]; }
 };
 
 // Reads each given id once: whoever changes them meanwhile gets the plan of what was read, never a broken one.
+// `buckets` has that of each id, or nothing, and then the ids tell; those that tell must tell the same.
 // With dedup false every occurrence counts as an id of its own, kept in input order inside its cell.
-// Throws kInvalidArgument unless table_splits begins with 0, does not decrease and ends with ids.size() < 2^31.
-Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup);
+// Throws kInvalidArgument unless table_splits begins with 0, does not decrease and ends with ids.size() < 2^31, and for
+// a bucket that is none.
+Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_splits, bool dedup,
+              std::span<const uint16_t> buckets = {});
 
 // From one row for each unique id to one for each input position: out row i = values row inverse[i].
 // Throws kInvalidArgument unless values holds num_unique() rows of `dim` floats and out num_ids().

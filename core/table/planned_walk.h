@@ -167,7 +167,7 @@ class PlannedWalk {
   template <typename AnyBlock>
   void Ask(int64_t first, int64_t last, AnyBlock& block) const {
     block.first = std::min(first, last);
-    block.finder.Take(plan_.unique.data() + block.first,
+    block.finder.Take(plan_.unique.data() + block.first, plan_.BucketsFrom(block.first),
                       static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
     block.SetTables(block.first);
     if (!hinted_) block.finder.AskForLines(block.tables);

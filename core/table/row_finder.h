@@ -69,11 +69,15 @@ class RowFinder {
   uint64_t hash(int i) const { return hashes_[i]; }
   uint32_t bucket(int i) const { return BucketOfHash(hashes_[i]); }
 
-  // Begins a block. REQUIRES: count <= kBlock; ids stay where they are.
-  void Take(const int64_t* ids, int count) {
+  // Begins a block. `buckets` is null when the ids tell them. REQUIRES: count <= kBlock; ids stay where they are.
+  void Take(const int64_t* ids, const uint16_t* buckets, int count) {
     ids_ = ids;
     count_ = count;
-    for (int i = 0; i < count; ++i) hashes_[i] = HashId(ids[i]);
+    if (buckets == nullptr) {
+      for (int i = 0; i < count; ++i) hashes_[i] = HashId(ids[i]);
+    } else {
+      for (int i = 0; i < count; ++i) hashes_[i] = HashInBucket(buckets[i], ids[i]);
+    }
   }
 
   // Guesses from the index as it is now, in two steps: what is done between them happens while the lines arrive.

@@ -36,6 +36,7 @@ class RowIndex {
     bucket_ = bucket;
   }
 
+  uint32_t bucket() const { return bucket_; }
   IndexShape shape() const { return memory_->ShapeOf(bucket_); }
   uint32_t size() const { return memory_->SizeOf(bucket_); }
 

@@ -30,18 +30,20 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // The rows of `ids` in one table, end to end. If `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i].
-  // Returns how many of the ids were there.
-  int64_t ReadTable(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
+  // The rows of `ids` in one table, end to end. `buckets` has those of the ids, and is null when the ids tell them. If
+  // `hints` is not null, the row of ids[i], or kNoRow, goes to hints[i]. Returns how many of the ids were there.
+  int64_t ReadTable(const Table& table, std::span<const int64_t> ids, const uint16_t* buckets, float* weights,
+                    uint32_t* hints);
 
   // As ReadTable(), from the table and to the place that wish_of(i) says for ids[i]; it is asked in order.
   template <typename WishOf>
-  int64_t ReadTables(std::span<const int64_t> ids, uint32_t* hints, WishOf&& wish_of) {
+  int64_t ReadTables(std::span<const int64_t> ids, const uint16_t* buckets, uint32_t* hints, WishOf&& wish_of) {
     int64_t hits = 0;
     ManyTables tables(Purpose::kReading);
     float* weights[RowFinder::kBlock];
     for (size_t done = 0; done < ids.size(); done += RowFinder::kBlock) {
-      finder_.Take(ids.data() + done, static_cast<int>(std::min<size_t>(RowFinder::kBlock, ids.size() - done)));
+      finder_.Take(ids.data() + done, buckets == nullptr ? nullptr : buckets + done,
+                   static_cast<int>(std::min<size_t>(RowFinder::kBlock, ids.size() - done)));
       for (int i = 0; i < finder_.count(); ++i) {
         const RowWish wish = wish_of(static_cast<int64_t>(done) + i);
         tables.Set(i, wish.table);
@@ -69,18 +71,23 @@ class RowReader {
   }
   // The usual sizes of a row, known to the compiler; 0 = whatever the table says.
   template <int kDim>
-  int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
+  int64_t ReadTableOf(const Table& table, std::span<const int64_t> ids, const uint16_t* buckets, float* weights,
+                      uint32_t* hints);
 
-  // By the fast reader; -1 when that may not be used, or a writer came in between.
-  template <int kDim>
-  int64_t ReadFast(const Table& table, std::span<const int64_t> ids, float* weights, uint32_t* hints);
-  // What it left over: the ids at `places` of the request. Returns how many were there.
   struct Request {
     const Table& table;
     const int64_t* ids;
+    const uint16_t* buckets;
     float* weights;
     uint32_t* hints;
   };
+  // By the fast reader; -1 when that may not be used, or a writer came in between.
+  template <int kDim>
+  int64_t ReadFast(const Request& request, int64_t count);
+  // Of one piece of a request, a multiple of the reader's blocks; the places that are left over go to `left`.
+  template <int kDim, typename Keys>
+  static int64_t ReadBlocks(const Request& request, const Keys& keys, int64_t count, int32_t* left);
+  // What it left over: the ids at `places` of the request. Returns how many were there.
   template <int kDim>
   int64_t ReadLeft(const Request& request, std::span<const int32_t> places);
 

@@ -1,4 +1,4 @@
-// Lays the ids of many slots end to end, each with its slot's number in its upper bits.
+// Lays the ids of many slots end to end as the keys of their rows, and says in which bucket each is.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +6,19 @@
 
 namespace monolith {
 
-// What becomes of an id of one slot: out = (id ^ taken) | given, if (id ^ taken) has none of the forbidden bits.
+// What becomes of an id of one slot. If `wide` is 0: key = (id ^ taken) | given, if (id ^ taken) has none of the
+// forbidden bits. Otherwise any id is taken, and its key is that of table/slot_keys.h, with the slot's number in
+// `given` and the wide keys' bit and index in `wide`.
 struct SlotBits {
   uint64_t taken = 0;
   uint64_t given = 0;
   uint64_t forbidden = 0;
+  uint64_t wide = 0;
 };
 
-// Writes the ids of all slots to `out`, which has room for them. Returns the first slot with an id that has a forbidden
-// bit, or -1. REQUIRES: slots and bits have the same size.
-int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* out);
+// Writes the keys of all slots and their buckets, for which there is room. Returns the first slot with an id that has a
+// forbidden bit, or -1. REQUIRES: slots and bits have the same size.
+int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* keys,
+                uint16_t* buckets);
 
 }  // namespace monolith

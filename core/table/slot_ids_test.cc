@@ -17,7 +17,8 @@ TEST(SlotIdsTest, LaysIdsEndToEndAndWritesTheNumber) {
   const std::vector<std::span<const int64_t>> slots = {plain, none, packed};
   const std::vector<SlotBits> bits = {{}, {0, kSeven, kUpper}, {0, kSeven, kUpper}};
   std::vector<int64_t> out(5, 77);
-  EXPECT_EQ(PackSlotIds(slots, bits, out.data()), -1);
+  std::vector<uint16_t> buckets(5);
+  EXPECT_EQ(PackSlotIds(slots, bits, out.data(), buckets.data()), -1);
   EXPECT_EQ(out, (std::vector<int64_t>{5, std::numeric_limits<int64_t>::min(), -1, int64_t{7} << 48,
                                        (int64_t{7} << 48) | 9}));
 }
@@ -26,17 +27,21 @@ TEST(SlotIdsTest, NamesTheFirstSlotWithAnIdThatHasNoRoom) {
   const std::vector<int64_t> good = {1}, negative = {3, -2}, wide = {int64_t{1} << 48};
   const std::vector<SlotBits> bits(3, SlotBits{0, kSeven, kUpper});
   std::vector<int64_t> out(4);
-  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{good, negative, wide}, bits, out.data()), 1);
-  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{good, wide, negative}, bits, out.data()), 1);
+  std::vector<uint16_t> buckets(4);
+  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{good, negative, wide}, bits, out.data(), buckets.data()),
+            1);
+  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{good, wide, negative}, bits, out.data(), buckets.data()),
+            1);
 }
 
 TEST(SlotIdsTest, TakesIdsThatCarryTheirNumberAndNoOthers) {
   const std::vector<int64_t> own = {(int64_t{7} << 48) | 3}, foreign = {(int64_t{6} << 48) | 3};
   const std::vector<SlotBits> bits = {{kSeven, kSeven, kUpper}};
   int64_t out = 0;
-  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{own}, bits, &out), -1);
+  uint16_t bucket = 0;
+  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{own}, bits, &out, &bucket), -1);
   EXPECT_EQ(out, own[0]);
-  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{foreign}, bits, &out), 0);
+  EXPECT_EQ(PackSlotIds(std::vector<std::span<const int64_t>>{foreign}, bits, &out, &bucket), 0);
 }
 
 TEST(SlotIdsTest, ManySlotsOnManyThreadsGiveTheSame) {
@@ -53,7 +58,8 @@ TEST(SlotIdsTest, ManySlotsOnManyThreadsGiveTheSame) {
     for (const int64_t id : ids[slot]) expected.push_back(id | static_cast<int64_t>(uint64_t{slot} << 48));
   }
   std::vector<int64_t> out(expected.size());
-  EXPECT_EQ(PackSlotIds(slots, bits, out.data()), -1);
+  std::vector<uint16_t> buckets(expected.size());
+  EXPECT_EQ(PackSlotIds(slots, bits, out.data(), buckets.data()), -1);
   EXPECT_EQ(out, expected);
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "memory/block_arena.h"
 #include "memory/record_pool.h"
@@ -33,6 +34,8 @@ struct Table {
   std::mutex cap_mutex;                  // held while rows above the cap are evicted
 
   int64_t Size() const;
+  // Throws kInvalidArgument for an id that does not tell its bucket: a wide key (table/slot_keys.h).
+  void RequireIds(std::span<const int64_t> ids) const;
   void RaiseNewestTime(int64_t time);
 };
 

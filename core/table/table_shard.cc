@@ -89,14 +89,14 @@ uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, in
 void TableShard::Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries) {
   index.Grow(entries, PhaseOf(bucket / kPlateBuckets), [&](auto&& add) {
     VisitRecords(rows, 0, kNoRow,
-                 [&](uint32_t row, const std::byte* record) { add(HashId(HeaderOf(record)->key), row); });
+                 [&](uint32_t row, const std::byte* record) { add(HashInBucket(bucket, HeaderOf(record)->key), row); });
   });
 }
 
 void TableShard::Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock) {
   BeforeChange(rows, row, clock);
   RowHeader& header = *HeaderOf(rows.AtAllocated(row));
-  index.Erase(HashId(header.key), row);
+  index.Erase(HashInBucket(index.bucket(), header.key), row);
   header.meta = kListedMeta;
   header.key = free_;
   free_ = row;

@@ -21,7 +21,7 @@ class ChangeLogTest : public ::testing::Test {
   ChangeLogTest() {
     shard_.index.Use(&memory_, kBucket);
     for (int64_t key = 0; key < kRows; ++key) {
-      numbers_.push_back(shard_.Insert(records_, kBucket, HashId(key), key, clock_));
+      numbers_.push_back(shard_.Insert(records_, kBucket, HashInBucket(kBucket, key), key, clock_));
     }
     clock_.logs_changes = true;
     shard_.RestartLog(clock_.epoch);

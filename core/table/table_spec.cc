@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -62,6 +63,9 @@ size_t TableSpec::read_bytes() const { return sizeof(RowHeader) + (serving ? com
 
 std::string TableSpec::SchemaText(bool as_serving) const {
   std::string text = "monolith-table/1;serving=" + std::to_string(as_serving ? 1 : 0);
+  for (size_t i = 0; i < wide_slots_.size(); ++i) {
+    text += (i == 0 ? ";wide_slots=" : ",") + std::to_string(wide_slots_[i]);
+  }
   for (const Segment& segment : segments_) {
     text += ";segment=" + std::to_string(segment.dim) + "," + segment.optimizer_kind + "," +
             std::to_string(segment.state_bytes) + "," + segment.compressor_kind + "," +
@@ -76,7 +80,26 @@ uint64_t DigestOf(const std::string& text) {
   return digest;
 }
 
-uint64_t TableSpec::RowSeed(int64_t id) const { return Combine(seed, static_cast<uint64_t>(id)); }
+void TableSpec::SetWideSlots(std::span<const int32_t> numbers) {
+  const bool ascend = std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) == numbers.end();
+  if (!ascend || numbers.size() > kMaxWideSlots ||
+      (!numbers.empty() && (numbers.front() < 0 || numbers.back() >= kNumSlots))) {
+    throw Error(Code::kInvalidArgument, "table '" + name +
+                                            "': wide slots must be ascending numbers of slots, at most " +
+                                            std::to_string(kMaxWideSlots) + ", got " + std::to_string(numbers.size()));
+  }
+  wide_slots_.assign(numbers.begin(), numbers.end());
+}
+
+uint64_t TableSpec::CountedHash(uint64_t hash, int64_t key) const {
+  if (wide_slots_.empty() || !IsWideKey(key)) return hash;
+  return Combine((hash & ~kBelowBucket) | (static_cast<uint64_t>(key) & kBelowBucket), SlotOfKey(key));
+}
+
+uint64_t TableSpec::RowSeed(int64_t key) const {
+  if (wide_slots_.empty() || !IsWideKey(key)) return Combine(seed, static_cast<uint64_t>(key));
+  return Combine(Combine(seed, static_cast<uint64_t>(key) & kBelowBucket), SlotOfKey(key));
+}
 
 void TableSpec::InitPayload(int64_t id, std::byte* payload) const {
   std::memset(payload, 0, row_bytes() - sizeof(RowHeader));

@@ -15,6 +15,7 @@
 #include "compressor/compressor.h"
 #include "initializer/initializer.h"
 #include "optimizer/row_optimizer.h"
+#include "table/slot_keys.h"
 
 namespace monolith {
 
@@ -45,13 +46,14 @@ struct Segment {
   int compressed_offset;  // from the start of a serving payload
 };
 
-// A number for each slot of an id (v2 layout), or one for all.
+// A number for each slot, or one for all.
 class SlotValues {
  public:
   explicit SlotValues(uint32_t all) : all_(all) {}
   // Throws kInvalidArgument for a slot outside [0, kNumSlots) or a negative value.
   void Set(uint32_t all, std::span<const int32_t> slots, std::span<const int32_t> values);
-  uint32_t Of(int64_t id) const { return by_slot_.empty() ? all_ : by_slot_[SlotOf(id)]; }
+  // kNumSlots stands for a slot that nobody knows.
+  uint32_t Of(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : all_; }
   uint32_t Largest() const;
 
  private:
@@ -78,6 +80,21 @@ class TableSpec {
   SlotValues expire_days{36500};
   SlotValues min_counts{0};
 
+  // Numbers of the slots that take any int64 (table/slot_keys.h); the index of a wide key is a place among them. Throws
+  // kInvalidArgument unless they ascend, are numbers of slots, and at most kMaxWideSlots.
+  void SetWideSlots(std::span<const int32_t> numbers);
+  const std::vector<int32_t>& wide_slots() const { return wide_slots_; }
+  // The slot of a key; kNumSlots for one that is not among the wide ones.
+  uint32_t SlotOfKey(int64_t key) const {
+    if (wide_slots_.empty() || !IsWideKey(key)) [[likely]]
+      return SlotOf(key);
+    const uint32_t index = WideIndexOf(key);
+    return index < wide_slots_.size() ? static_cast<uint32_t>(wide_slots_[index]) : kNumSlots;
+  }
+  // What admission counts a key by, `hash` being HashInBucket(): as RowSeed(), it follows from slot and id.
+  uint64_t CountedHash(uint64_t hash, int64_t key) const;
+  uint32_t MinCountOf(int64_t key) const { return min_counts.Of(SlotOfKey(key)); }
+
   const std::vector<Segment>& segments() const { return segments_; }
   int dim() const { return dim_; }
   int state_bytes() const { return state_bytes_; }
@@ -92,15 +109,16 @@ class TableSpec {
   bool reads_raw() const { return !serving && !quantises_training_; }
   // True iff a segment's optimizer looks at the weights as the worker saw them.
   bool uses_latest() const { return uses_latest_; }
-  bool HasExpired(int64_t id, int64_t time, int64_t now) const {
-    return now - time >= static_cast<int64_t>(expire_days.Of(id)) * kSecondsPerDay;
+  bool HasExpired(int64_t key, int64_t time, int64_t now) const {
+    return now - time >= static_cast<int64_t>(expire_days.Of(SlotOfKey(key))) * kSecondsPerDay;
   }
 
   // One line that says what a row is made of; two tables with the same text can exchange rows byte by byte.
   std::string SchemaText() const { return SchemaText(serving); }
   std::string SchemaText(bool as_serving) const;
 
-  uint64_t RowSeed(int64_t id) const;
+  // What a row draws at random follows from slot and id, whatever other slots the table has.
+  uint64_t RowSeed(int64_t key) const;
   // Fills the payload of a new row, padding included.
   void InitPayload(int64_t id, std::byte* payload) const;
   void InitSegment(size_t segment, int64_t id, std::byte* payload) const;
@@ -111,6 +129,7 @@ class TableSpec {
 
  private:
   std::vector<Segment> segments_;
+  std::vector<int32_t> wide_slots_;
   int dim_ = 0;
   int state_bytes_ = 0;
   int compressed_bytes_ = 0;

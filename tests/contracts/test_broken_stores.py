@@ -19,6 +19,7 @@ from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 from monolith.tables.snapshot.manifest import Manifest
 from monolith.tables.store import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Traits, Update
 from monolith.testing.reference_cut import ReferenceCut
+from monolith.testing.reference_format import name_of_id
 from monolith.testing.reference_history import ReferenceChangeReader, ReferenceHistory
 from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, ReferenceRows
 from monolith.testing.reference_plan import ReferencePlan
@@ -201,8 +202,10 @@ class EvictsLate(Broken):
 
 
 class CountsEachIdOnce(Broken):
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ReferencePlan:
-        plan = super().plan(ids, table_splits, stamp=stamp)
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> ReferencePlan:
+        plan = super().plan(ids, table_splits, stamp=stamp, buckets=buckets)
         plan.counts.fill_(1)
         return plan
 
@@ -288,16 +291,16 @@ class KeepsItsGeneration(Broken):
 
 
 class TouchingMovesTimes(Broken):
-    def touch(self, table: str, ids: Tensor) -> None:
-        super().touch(table, ids)
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        super().touch(table, ids, buckets=buckets)
         for row in self.tables[self.schema.names.index(table)].rows.values():
             row.time += 1
 
 
 class TouchingForgetsAbsentIds(Broken):
-    def touch(self, table: str, ids: Tensor) -> None:
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         rows = self.tables[self.schema.names.index(table)].rows
-        super().touch(table, torch.tensor([key for key in ids.tolist() if key in rows], dtype=torch.int64))
+        super().touch(table, torch.tensor([key for key in ids.tolist() if name_of_id(key) in rows], dtype=torch.int64))
 
 
 class _WholeCut(ReferenceCut):

@@ -78,9 +78,6 @@ BAD_IDS: list[tuple[Any, type[Exception], str]] = [
     (unchecked([1, 2], [0, -1, 2]), InvalidArgumentError, r"decreasing in between"),
     (unchecked([1, 2], []), InvalidArgumentError, r"row_splits must be int64 \[examples \+ 1\] on the CPU"),
     (unchecked([1, 2], [0, 1, 2], torch.int32), InvalidArgumentError, r"row_splits must be int64 .* got torch.int32"),
-    (torch.tensor([1, -1]), InvalidArgumentError, r"ids must be in \[0, 2\^48\), got -1; keep 48 bits of a hash"),
-    (torch.tensor([2**48, 1]), InvalidArgumentError, r"ids must be in \[0, 2\^48\), got 281474976710656"),
-    (torch.tensor([0, -(2**63)]), InvalidArgumentError, r"got -9223372036854775808; .* id_layout='any'"),
 ]
 
 
@@ -112,10 +109,31 @@ def test_a_batch_is_a_mapping(emb: ml.Embeddings, batch: Any) -> None:
         emb(batch)
 
 
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (
+            torch.tensor([1, -1]),
+            r"got -1 in example 1; .*'int64'.*, the default, .* Slot\(padding_id=-1\) leaves it out",
+        ),
+        (torch.tensor([[1, 2], [2**48, 3]]), r"got 281474976710656 in example 1; .* takes any int64$"),
+        (ml.Ragged.from_lists([[], [5, -(2**63)]]), r"got -9223372036854775808 in example 1; .* takes any int64, and"),
+    ],
+)
+def test_ids_beyond_raw_are_told_with_their_example_and_the_way_on(ids: Any, message: str) -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2), "tags": ml.Slot(2, id_layout="raw")}, SGD)
+    with pytest.raises(
+        InvalidArgumentError, match=r"slot 'tags': ids of id_layout='raw' must be in \[0, 2\^48\), " + message
+    ):
+        emb({"user": torch.tensor([1, 2]), "tags": ids})
+
+
 def test_ids_that_carry_another_slot_are_refused() -> None:
     emb = ml.Embeddings({"user": ml.Slot(2, id_layout="v2", number=5)}, SGD)
     wrong = int(ml.ids.pack_v2(6, torch.tensor(3)))
-    with pytest.raises(InvalidArgumentError, match=rf"slot 'user': ids must carry the slot's number 5 .* got {wrong};"):
+    with pytest.raises(
+        InvalidArgumentError, match=rf"slot 'user': ids .* carry the slot's number 5 .* got {wrong} in example 0;"
+    ):
         emb({"user": torch.tensor([wrong])})
 
 

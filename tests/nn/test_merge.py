@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import monolith as ml
+from monolith.errors import InvalidArgumentError
 from monolith.nn._merge import MergedTable, merge_slots, original_table_names, place_slots
 from monolith.nn.combiners import FirstN, ReduceSum
 from monolith.nn.slot import LearningRate, Slice, Slot
@@ -168,11 +169,21 @@ def test_of_names_with_the_same_number_the_later_one_takes_the_next_free_one() -
 
 def test_the_next_free_number_of_the_highest_is_the_lowest() -> None:
     (table,) = merge_slots(
-        {"ad_4": Slot(4)} | {f"s{n}": Slot(4, number=n) for n in range(28227, 32768)},
+        {"ad_4": Slot(4)} | {f"s{n}": Slot(4, number=n, id_layout="raw") for n in range(28227, 32768)},
         optimizer=ADAGRAD,
         learning_rate=None,
     )
     assert table.numbers["ad_4"] == 0
+
+
+def test_one_table_takes_512_slots_of_any_int64_and_says_what_to_do_about_more() -> None:
+    few = {f"s{n}": Slot(4, number=n) for n in range(512)}
+    (table,) = merge_slots(few, optimizer=ADAGRAD, learning_rate=None)
+    assert table.wide_slots == list(range(512))
+    with pytest.raises(InvalidArgumentError, match=r"at most 512 slots .* got 513; give id_layout='raw' to those"):
+        merge_slots(few | {"more": Slot(4)}, optimizer=ADAGRAD, learning_rate=None)
+    (table,) = merge_slots(few | {"more": Slot(4, id_layout="raw")}, optimizer=ADAGRAD, learning_rate=None)
+    assert len(table.slots) == 513
 
 
 def test_any_hundreds_of_names_get_numbers_of_their_own() -> None:

@@ -36,7 +36,7 @@ def rows(emb: ml.Embeddings, ids: list[int]) -> list[float]:
 def test_a_gradient_that_is_not_finite_refuses_its_step_and_not_the_next_one(bad: float) -> None:
     emb = make()
     learn(emb, 1, 2, factor=bad)
-    with pytest.raises(InvalidArgumentError, match=r"the gradient of id .* is not finite; nothing was applied"):
+    with pytest.raises(InvalidArgumentError, match=r"^slot 'item': the gradient of id 2 in example 0 is not finite"):
         emb.step()
     assert emb.num_rows == 0
     assert emb.store.stats().open_plans == 0
@@ -44,6 +44,37 @@ def test_a_gradient_that_is_not_finite_refuses_its_step_and_not_the_next_one(bad
     learn(emb, 5, 6)
     assert emb.step().updated == 2
     assert rows(emb, [1, 5]) == [0.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "shown"),
+    [("int64", -(2**63)), ("raw", 2**48 - 1), ("v2", 7 << 48 | 3), ("any", -9)],
+)
+def test_a_refused_gradient_is_told_by_slot_id_and_example(layout: Any, shown: int) -> None:
+    slots = {
+        "tags": ml.Slot(1, combiner="mean", initializer=ml.initializers.Zeros(), id_layout=layout, number=7),
+        "user": ml.Slot(2),
+    }
+    if layout == "any":
+        slots["tags"] = ml.Slot(1, combiner="mean", id_layout="any")
+    emb = ml.Embeddings(slots, SGD)
+    good = 7 << 48 | 1 if layout == "v2" else 1
+    x = emb({"user": torch.tensor([1, 2, 3]), "tags": ml.Ragged.from_lists([[good], [], [good, shown]])})
+    (x["tags"] * torch.tensor([[1.0], [1.0], [math.nan]])).sum().backward()
+    with pytest.raises(InvalidArgumentError, match=r"slot 'tags': the gradient of id .* in example [02] is not finite"):
+        emb.step()
+    x = emb({"user": torch.tensor([1, 2]), "tags": ml.Ragged.from_lists([[good], [shown]])})
+    (x["tags"] * torch.tensor([[1.0], [math.inf]])).sum().backward()
+    with pytest.raises(InvalidArgumentError, match=rf"slot 'tags': the gradient of id {shown} in example 1 is not"):
+        emb.step()
+
+
+def test_a_refused_scale_says_how_to_go_on() -> None:
+    emb = make()
+    learn(emb, 1, 2)
+    with pytest.raises(InvalidArgumentError, match=r"scale must be finite, got nan.*discard\(\)"):
+        emb.step(scale=math.nan)
+    assert emb.discard() == 1
 
 
 def test_a_refused_step_takes_all_of_its_passes_with_it_and_no_later_ones() -> None:
@@ -95,7 +126,9 @@ def test_finite_gradients_whose_sum_is_not_finite_are_refused(passes: int, backw
         loss = LARGE * emb({"user": torch.tensor(ids)})["user"].sum()
         for left in range(backwards, 0, -1):
             loss.backward(retain_graph=left > 1)
-    with pytest.raises(InvalidArgumentError, match=r"of id \d+ .*is not finite; nothing was applied"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"^slot 'user': the gradient of id 5 in .* not finite; nothing was applied"
+    ):
         emb.step()
     assert emb.num_rows == 0
 

@@ -6,7 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+
+from monolith.tables.slot_keys import buckets_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +37,12 @@ def fold(passes: Sequence[BatchPass], worker: StoreWorker, latest_dims: Sequence
 
     Its plan was opened at the store; the plans of `passes` are still to be ended.
     """
-    inputs = [_inputs(each.plan) for each in passes]
-    ids, tables = (torch.cat(each) for each in zip(*inputs, strict=True))
-    order = torch.argsort(tables, stable=True)
     dims = worker.store.schema.dims
+    inputs = [_inputs(each.plan, len(dims)) for each in passes]
+    ids, tables, buckets = (torch.cat(each) for each in zip(*inputs, strict=True))
+    order = torch.argsort(tables, stable=True)
     splits = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(tables, minlength=len(dims)).cumsum(0)])
-    plan = worker.store.plan(ids[order], splits, stamp=passes[-1].stamp)
+    plan = worker.store.plan(ids[order], splits, stamp=passes[-1].stamp, buckets=buckets[order])
     unique = torch.empty(len(order), dtype=torch.int64)
     unique[order] = plan.inverse.long()  # input of all passes end to end -> its place in the new plan
     places = [
@@ -64,10 +67,11 @@ def fold(passes: Sequence[BatchPass], worker: StoreWorker, latest_dims: Sequence
     )
 
 
-def _inputs(plan: Plan) -> tuple[Tensor, Tensor]:
-    """Ids and tables of a batch as they came, tables end to end."""
+def _inputs(plan: Plan, num_tables: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, tables and buckets of a batch as they came, tables end to end."""
     inverse = plan.inverse.long()
-    return plan.unique_ids[inverse], plan.tables[inverse]
+    buckets = torch.from_numpy(buckets_of_plan(plan.splits.numpy(), num_tables).astype(np.int16))
+    return plan.unique_ids[inverse], plan.tables[inverse], buckets[inverse]
 
 
 def _times(passes: Sequence[BatchPass], order: Tensor) -> int | Tensor | None:

@@ -9,6 +9,8 @@ import torch
 from torch.linalg import vector_norm
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.nn._refused_step import refusal_of
+from monolith.tables.slot_keys import buckets_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._passes import BatchPass, Ledger
+    from monolith.nn._pooling import PooledLayout
     from monolith.nn._worker import StoreWorker
     from monolith.tables.batch import Applied, Plan, Update
     from monolith.tables.schema import Schema
@@ -28,12 +31,18 @@ class GradientStep:
     one is taken after that.
     """
 
-    __slots__ = ("_ledger", "_passes", "_rule", "_worker")
+    __slots__ = ("_layout", "_ledger", "_passes", "_rule", "_worker")
 
     def __init__(
-        self, worker: StoreWorker, ledger: Ledger, passes: Sequence[BatchPass], rule: Callable[[int], Update]
+        self,
+        worker: StoreWorker,
+        ledger: Ledger,
+        passes: Sequence[BatchPass],
+        rule: Callable[[int], Update],
+        layout: PooledLayout,
     ) -> None:
         """Takes how the update is made once the push before it is known."""
+        self._layout = layout
         self._worker = worker
         self._ledger = ledger
         self._passes = passes
@@ -48,11 +57,15 @@ class GradientStep:
                 refused again and the next step with them. After any other error they are back in the module.
         """
         updates = [(each.plan, each.gradient) for each in self._passes if each.gradient is not None]
+        rule = self._rule(self._worker.last_push)
         try:
-            applied = self._worker.apply(updates, self._rule(self._worker.last_push))
-        except InvalidArgumentError:
+            applied = self._worker.apply(updates, rule)
+        except InvalidArgumentError as error:
             self._ledger.drop(self._passes)
-            raise
+            reason = refusal_of(self._passes, self._layout, rule.scale) if "not finite" in str(error) else None
+            if reason is None:
+                raise
+            raise InvalidArgumentError(reason) from error
         except BaseException:
             self._ledger.give_back(self._passes)
             raise
@@ -100,13 +113,16 @@ def _norm(values: Tensor) -> Tensor:
 def _merged_rows(found: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
     """[distinct ids of all plans, dim]: the gradients of one table."""
     dim = schema.dims[table]
-    ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dim)]
+    names, rows = [np.empty((0, 2), np.int64)], [torch.empty(0, dim)]
     for plan, gradient in found:
-        ids.append(plan.unique_ids[plan.tables == table])
+        # Only with its bucket a key stands for one row.
+        buckets = buckets_of_plan(plan.splits.numpy(), len(schema.tables))
+        own = (plan.tables == table).numpy()
+        names.append(np.stack([buckets[own].astype(np.int64), plan.unique_ids.numpy()[own]], axis=1))
         rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
     rows = [each.view(-1, dim) for each in rows]
-    distinct, inverse = np.unique(torch.cat(ids).numpy(), return_inverse=True)
-    return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse), torch.cat(rows))
+    distinct, inverse = np.unique(np.concatenate(names), axis=0, return_inverse=True)
+    return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse.reshape(-1)), torch.cat(rows))
 
 
 def values_of(plan: Plan, values: Tensor, dims: Sequence[int], wanted: Sequence[bool]) -> Tensor:

@@ -1,7 +1,8 @@
 """From what users hand over to the flat ids of one plan.
 
 A batch maps slot names to ids: a `Ragged`, or an int64 tensor [B] (one id per example) or [B, k] (k ids per example).
-Here the ids of all slots are laid end to end, table by table, and packed with their slots' numbers::
+Here the ids of all slots are laid end to end, table by table, and become the keys of their rows, which say the slot;
+ids that stand for padding are left out::
 
     slots  user [B], item [B], tags Ragged       ids   | user | item | tags        |
     tables 9-adagrad: tags; 16-adagrad: user, item     | tags        | user | item |   table_splits [0, n_tags, n]
@@ -51,12 +52,21 @@ class BatchShape:
 
     def lengths(self, slot: int) -> NDArray[np.int64]:
         """[B] ids of each example in one slot."""
+        lengths: NDArray[np.int64] = np.diff(self.splits_of(slot))
+        return lengths
+
+    def splits_of(self, slot: int) -> NDArray[np.int64]:
+        """[B + 1] where the ids of each example begin among those of one slot."""
         per_example = int(self.ids_per_example[slot])
         if per_example != BY_ROW_SPLITS:
-            return np.full(self.num_examples, per_example, np.int64)
+            return np.arange(self.num_examples + 1) * per_example
         ragged = int(np.count_nonzero(self.ids_per_example[:slot] == BY_ROW_SPLITS))
-        lengths: NDArray[np.int64] = np.diff(self.row_splits[ragged])
-        return lengths
+        splits: NDArray[np.int64] = self.row_splits[ragged]
+        return splits
+
+    def example_of(self, slot: int, position: int) -> int:
+        """The example that one of the ids of a slot is in."""
+        return int(np.searchsorted(self.splits_of(slot), position, side="right")) - 1
 
     def spread(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """From one value per example [B] to one per id [n], in flat order."""
@@ -68,8 +78,21 @@ class IdBatch:
     """The ids of a batch as a plan takes them."""
 
     ids: NDArray[np.int64]
+    """Keys, for `monolith.tables.slot_keys`."""
+    buckets: NDArray[np.uint16]
+    """Of each key."""
     table_splits: NDArray[np.int64]
     shape: BatchShape
+
+    @property
+    def key_tensor(self) -> Tensor:
+        """The keys as `Store.plan` takes them."""
+        return torch.from_numpy(self.ids)
+
+    @property
+    def bucket_tensor(self) -> Tensor:
+        """The buckets as `Store.plan` takes them."""
+        return torch.from_numpy(self.buckets.view(np.int16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +117,10 @@ class IdBatchReader:
         """[F] what ids have to bring along in these bits."""
         self._forbidden = np.where([slot.number is None for slot in slots], 0, np.int64(-1 << SIGNATURE_BITS_V2))
         """[F] bits that ids must not have beside that."""
+        self._wide = np.array([_wide_bits(slot) for slot in slots], np.uint64).view(np.int64)
+        """[F] upper bits of keys of wide ids; 0 where ids may not be wide."""
+        self._padding = [slot.slot.padding_id for slot in slots]
+        self._has_padding = any(each is not None for each in self._padding)
         self._last_frame: tuple[tuple[int, ...], _Frame] | None = None
 
     def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
@@ -121,11 +148,39 @@ class IdBatchReader:
                 num_examples = count
             flat.append(values)
         frame = self._frame(num_examples, per_example, splits, flat)
+        if self._has_padding:
+            flat, per_example, splits = self._without_padding(flat, frame.shape)
+            frame = self._frame(num_examples, per_example, splits, flat)
+        return self._packed(flat, frame)
+
+    def _packed(self, flat: Sequence[Tensor], frame: _Frame) -> IdBatch:
         addresses = [values.data_ptr() for values in flat]
-        ids, bad_slot = _core.pack_slot_ids(addresses, frame.shape.sizes, self._carried, self._numbers, self._forbidden)
+        ids, buckets, bad_slot = _core.pack_slot_ids(
+            addresses, frame.shape.sizes, self._carried, self._numbers, self._forbidden, self._wide
+        )
         if bad_slot >= 0:
-            self._refuse_ids(bad_slot, flat[bad_slot].numpy())
-        return IdBatch(ids=ids, table_splits=frame.table_splits, shape=frame.shape)
+            self._refuse_ids(bad_slot, flat[bad_slot].numpy(), frame.shape)
+        return IdBatch(ids=ids, buckets=buckets, table_splits=frame.table_splits, shape=frame.shape)
+
+    def _without_padding(
+        self, flat: Sequence[Tensor], shape: BatchShape
+    ) -> tuple[list[Tensor], list[int], list[NDArray[np.int64]]]:
+        """Ids, ids per example and row splits once no id stands for padding."""
+        kept: list[Tensor] = []
+        per_example: list[int] = []
+        splits: list[NDArray[np.int64]] = []
+        for place, (values, padding) in enumerate(zip(flat, self._padding, strict=True)):
+            is_id = None if padding is None else values.numpy() != padding
+            if is_id is None or is_id.all():
+                kept.append(values)
+                per_example.append(int(shape.ids_per_example[place]))
+                if per_example[-1] == BY_ROW_SPLITS:
+                    splits.append(shape.splits_of(place))
+            else:
+                kept.append(torch.from_numpy(values.numpy()[is_id]))
+                per_example.append(BY_ROW_SPLITS)
+                splits.append(np.concatenate([[0], np.cumsum(is_id)])[shape.splits_of(place)])
+        return kept, per_example, splits
 
     def _frame(
         self,
@@ -177,18 +232,24 @@ class IdBatchReader:
             f" got {row[0]} to {row[-1]}{falling}"
         )
 
-    def _refuse_ids(self, place: int, ids: NDArray[np.int64]) -> NoReturn:
+    def _refuse_ids(self, place: int, ids: NDArray[np.int64], shape: BatchShape) -> NoReturn:
         slot = self._slots[place]
-        bad = int(ids[((ids ^ self._carried[place]) & self._forbidden[place]) != 0][0])
+        position = int(np.flatnonzero((ids ^ self._carried[place]) & self._forbidden[place])[0])
+        bad, example = int(ids[position]), shape.example_of(place, position)
+        padding = f", and Slot(padding_id={bad}) leaves it out if it stands for no id" if bad < 0 else ""
         if slot.slot.id_layout == "v2":
             raise InvalidArgumentError(
-                f"slot {slot.name!r}: ids must carry the slot's number {slot.number} in bits 48..62,"
-                f" got {bad}; write monolith.ids.pack_v2({slot.number}, signature)"
+                f"slot {slot.name!r}: ids of id_layout='v2' must carry the slot's number {slot.number} in bits 48..62,"
+                f" got {bad} in example {example}; write monolith.ids.pack_v2({slot.number}, signature){padding}"
             )
         raise InvalidArgumentError(
-            f"slot {slot.name!r}: ids must be in [0, 2^48), got {bad}; keep 48 bits of a hash (ids & (2**48 - 1)),"
-            " or give the slot a table of its own for any int64 with Slot(..., id_layout='any')"
+            f"slot {slot.name!r}: ids of id_layout='raw' must be in [0, 2^48), got {bad} in example {example};"
+            f" Slot(id_layout='int64'), the default, takes any int64{padding}"
         )
+
+
+def _wide_bits(slot: PlacedSlot) -> int:
+    return 0 if slot.wide_index is None else 1 << 63 | slot.wide_index << 54
 
 
 def _ragged_ids(ids: Ragged, name: str) -> tuple[Tensor, int]:

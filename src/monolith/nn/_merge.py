@@ -1,8 +1,8 @@
 """From slots to as few tables as their configs allow.
 
-Slots whose rows start, learn and are compressed alike share a table. Equal raw ids of two slots never share a row: the
-slot's number is written into bits 48..62 of the id (layout v2 of `monolith.ids`), and expiry and admission by slot rest
-on the same bits. A slot with ids of any kind gets a table of its own.
+Slots whose rows start, learn and are compressed alike share a table. Equal ids of two slots never share a row: keys say
+which slot they are of (docs/formats/buckets.md), and expiry and admission by slot rest on it. Only a slot of layout
+``any`` gets a table of its own.
 
 Names of tables and numbers of slots are what saved rows are found by, so they do not depend on what may change between
 two runs: a table is named by the shape of its rows, a slot is numbered by its name and, where two names have the same
@@ -20,6 +20,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.ids import NUM_SLOTS_V2
 from monolith.nn.slot import Slot, combiner_of
 from monolith.tables.schema import fnv1a_64
+from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 from monolith.tables.table_config import Segment, TableConfig
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class MergedTable:
     numbers: dict[str, int] = field(default_factory=dict)
     """Slot -> its number in the ids; empty where `takes_any_id`."""
 
+    @property
+    def wide_slots(self) -> list[int]:
+        """Numbers of the slots that take any int64, ascending; wide keys count them."""
+        return sorted(self.numbers[name] for name, slot in self.slots.items() if slot.id_layout == "int64")
+
     def config(self, defaults: TableConfig) -> TableConfig:
         """The table, with life times and admission by slot; everything else is as in `defaults`."""
         segments = [each.segment for each in self.segments]
@@ -72,7 +78,7 @@ class MergedTable:
             return replace(defaults, segments=segments, name=self.name, expire_days=days, min_count=count)
         slot_days = {self.numbers[name]: slot.expire_days for name, slot in self.slots.items()}
         slot_counts = {self.numbers[name]: slot.min_count for name, slot in self.slots.items()}
-        table = replace(defaults, segments=segments, name=self.name)
+        table = replace(defaults, segments=segments, name=self.name, wide_slots=self.wide_slots)
         return replace(table, slot_expire_days=slot_days, slot_min_counts=slot_counts)
 
     @property
@@ -97,6 +103,8 @@ class PlacedSlot:
     table: str
     number: int | None
     """In bits 48..62 of its ids; None where the table is its own."""
+    wide_index: int | None
+    """Which of the table's wide slots it is; None where its ids may not be wide."""
     dim: int
     column: int
     """Where its output begins in the row of an example."""
@@ -123,7 +131,7 @@ def merge_slots(
     """The tables that hold the rows of these slots, in the order of their first slots.
 
     Raises:
-        InvalidArgumentError: slots of one table that were given the same number.
+        InvalidArgumentError: slots of one table that were given the same number, or more slots than one table takes.
     """
     tables: list[MergedTable] = []
     for name, slot in slots.items():
@@ -135,6 +143,7 @@ def merge_slots(
     for table in tables:
         if not table.takes_any_id:
             table.numbers = _numbers_of(table)
+            _require_few_wide_slots(table)
     return tables
 
 
@@ -149,13 +158,17 @@ def place_slots(slots: Mapping[str, Slot], tables: Iterable[MergedTable]) -> dic
     for name, slot in slots.items():
         owner = _owner_of(name, slots)
         table = table_of[owner]
-        shown = slot if owner == name else replace(slots[owner], combiner=slot.combiner)
+        shown = slot
+        if owner != name:
+            shown = replace(slots[owner], combiner=slot.combiner, padding_id=slot.padding_id)
+        number = table.numbers.get(owner)
         place = PlacedSlot(
             name=name,
             slot=shown,
             combiner=combiner_of(slot),
             table=table.name,
-            number=table.numbers.get(owner),
+            number=number,
+            wide_index=table.wide_slots.index(number) if number is not None and shown.id_layout == "int64" else None,
             dim=sum(shown.slice_dims),
             column=column,
         )
@@ -254,6 +267,15 @@ def _numbers_of(table: MergedTable) -> dict[str, int]:
             settled[name] = (settled[name] + 1) % NUM_SLOTS_V2
         taken.add(settled[name])
     return settled
+
+
+def _require_few_wide_slots(table: MergedTable) -> None:
+    if len(table.wide_slots) > MAX_WIDE_SLOTS:
+        raise InvalidArgumentError(
+            f"table {table.name!r}: at most {MAX_WIDE_SLOTS} slots of any int64 fit one table, got"
+            f" {len(table.wide_slots)}; give id_layout='raw' to those whose ids are in [0, 2^48), or some of them a dim"
+            " or optimizer of their own"
+        )
 
 
 def _hashed(name: str) -> int:

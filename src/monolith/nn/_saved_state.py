@@ -47,6 +47,12 @@ def require_tables(schema: Schema, configs: Mapping[str, TableConfig], merged: S
             raise FailedPreconditionError(
                 f"slots {slots}: table {table.name!r} of the store has segments {got}, the slots need {expected}"
             )
+        wide = list(found[table.name].wide_slots)
+        if wide != table.wide_slots:
+            raise FailedPreconditionError(
+                f"slots {slots}: table {table.name!r} of the store takes any int64 for slots of the numbers {wide}, and"
+                f" the slots need it for {table.wide_slots}; make the store for these slots"
+            )
     if len(found) != len(merged):
         unknown = sorted(found.keys() - configs.keys())
         raise FailedPreconditionError(f"the store has tables {unknown} that no slot uses; make it for these slots only")

@@ -209,9 +209,10 @@ class Embeddings(RowsModule):
         """
         read = self._reader.read(batch)
         plan = self.store.plan(
-            torch.from_numpy(read.ids),
+            read.key_tensor,
             torch.from_numpy(read.table_splits),
             stamp=self._worker.new_stamp(train=self.training) if stamp is None else stamp,
+            buckets=read.bucket_tensor,
         )
         times = _times_per_id(time, read.shape)
         pooled = PooledBatch(self._layout, plan, read.shape)
@@ -233,12 +234,12 @@ class Embeddings(RowsModule):
     @torch.no_grad()
     def lookup(self, name: str, ids: Tensor) -> Tensor:
         """The rows of some ids of one slot, uncombined: float32, shape of ids + [dim]. Zeros for ids without a row."""
-        placed = self._placed_slot(name)
+        placed = _unpadded(self._placed_slot(name))
         read = IdBatchReader([placed], [placed.table]).read({name: ids.reshape(-1)})
         splits = np.zeros(len(self.store.schema.tables) + 1, np.int64)
         splits[self.store.schema.names.index(placed.table) + 1 :] = len(read.ids)
         stamp = self._worker.new_stamp(train=False)
-        plan = self.store.plan(torch.from_numpy(read.ids), torch.from_numpy(splits), stamp=stamp)
+        plan = self.store.plan(read.key_tensor, torch.from_numpy(splits), stamp=stamp, buckets=read.bucket_tensor)
         rows = self._worker.read(plan, train=False).view(-1, placed.dim)
         return rows.index_select(0, plan.inverse.to(rows.device)).view(*ids.shape, placed.dim)
 
@@ -343,7 +344,7 @@ class Embeddings(RowsModule):
             known_finite=all(each.is_finite for each in passes),
             latest=latest if len(latest) == len(passes) else None,
         )
-        return GradientStep(self._worker, self._ledger, passes, lambda previous: rule(previous=previous))
+        return GradientStep(self._worker, self._ledger, passes, lambda previous: rule(previous=previous), self._layout)
 
     def optimizer(self, beside: torch.optim.Optimizer | None = None) -> RowsOptimizer:
         """`step` and `zero_grad` as an optimizer of torch, for loops and trainers that take optimizers.
@@ -423,10 +424,18 @@ class Embeddings(RowsModule):
         return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
 
 
+def _unpadded(placed: PlacedSlot) -> PlacedSlot:
+    """For those who get a row for every id: padding, which is never trained, reads as zeros."""
+    return replace(placed, slot=replace(placed.slot, padding_id=None))
+
+
 def _finite(scale: float | Tensor) -> float:
     factor = float(scale)
     if not math.isfinite(factor):
-        raise InvalidArgumentError(f"step: scale must be finite, got {factor}; is a gradient NaN or infinite?")
+        raise InvalidArgumentError(
+            f"step: scale must be finite, got {factor}; is a gradient NaN or infinite? The gradients are kept: call"
+            " step() with another scale, or discard() to go on without them"
+        )
     return factor
 
 

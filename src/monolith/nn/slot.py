@@ -23,12 +23,13 @@ __all__ = ["IdLayout", "LearningRate", "Slice", "Slot"]
 LearningRate: TypeAlias = "float | Callable[[int], float]"
 """A number, or a schedule: any function from the global step to a number."""
 
-IdLayout: TypeAlias = Literal["raw", "v2", "any"]
+IdLayout: TypeAlias = Literal["int64", "raw", "v2", "any"]
 """What the ids of a slot look like.
 
-``raw``: numbers in [0, 2^48), unique inside the slot; the slot's number is written into the bits above.
+``int64``: any int64, such as a 64-bit hash or a negative number; equal ids of two slots never share a row.
+``raw``: the same rows, once every id was seen to be in [0, 2^48): others are refused.
 ``v2``: ids of `monolith.ids.pack_v2`, which carry the slot's number already.
-``any``: any int64, such as a 64-bit hash; the slot then gets a table of its own.
+``any``: any int64, and a table of its own for the slot, which takes longer; for rows that were saved like that.
 """
 
 
@@ -92,22 +93,25 @@ class Slot(Config):
     """`Embeddings.evict` removes rows that were not trained for so many days."""
 
     shares: str | None = None
-    """Name of the slot whose rows this one uses; then only the combiner is its own."""
-    id_layout: IdLayout = "raw"
+    """Name of the slot whose rows this one uses; then only combiner and padding are its own."""
+    id_layout: IdLayout = "int64"
+    padding_id: int | None = None
+    """Stands for no id, such as -1: left out of every list as if it were not there."""
     number: int | None = None
     """The slot in the bits of its ids, 0..32767; left out, it follows from the slot's name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "combiner", make_combiner(self.combiner))
         object.__setattr__(self, "slices", tuple(self.slices))
+        _check_padding(self)
         if self.shares is not None:
             _check_sharing(self)
             return
         _settle_dim(self)
         _check_parts(self)
         require_at_least(self, 0, "min_count", "expire_days")
-        if self.id_layout not in {"raw", "v2", "any"}:
-            raise ValueError(f"Slot: id_layout must be 'raw', 'v2' or 'any', got {self.id_layout!r}")
+        if self.id_layout not in {"int64", "raw", "v2", "any"}:
+            raise ValueError(f"Slot: id_layout must be 'int64', 'raw', 'v2' or 'any', got {self.id_layout!r}")
         if self.number is not None and not 0 <= self.number < NUM_SLOTS_V2:
             raise ValueError(f"Slot: number must be in [0, {NUM_SLOTS_V2}), got {self.number}")
 
@@ -168,6 +172,16 @@ def _settle_dim(slot: Slot) -> None:
     object.__setattr__(slot, "dim", total)
 
 
+def _check_padding(slot: Slot) -> None:
+    given: object = slot.padding_id
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TypeError(f"Slot: padding_id must be a whole number or None, got {given!r}")
+    if not -(2**63) <= given < 2**63:
+        raise ValueError(f"Slot: padding_id must be an int64, got {given}")
+
+
 def _check_sharing(slot: Slot) -> None:
     unshared = {
         "dim": slot.dim is None,
@@ -178,7 +192,7 @@ def _check_sharing(slot: Slot) -> None:
         "expire_days": slot.expire_days == 36500,
         "initializer": slot.initializer == RandomUniform(),
         "compressor": slot.compressor == Fp16(),
-        "id_layout": slot.id_layout == "raw",
+        "id_layout": slot.id_layout == "int64",
         "number": slot.number is None,
     }
     given = [name for name, is_default in unshared.items() if not is_default]

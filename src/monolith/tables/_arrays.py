@@ -51,6 +51,18 @@ def id_array(ids: Ids, subject: str, name: str = "ids") -> NDArray[np.int64]:
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
+def bucket_array(buckets: torch.Tensor | None, num_ids: int, subject: str) -> NDArray[np.uint16] | None:
+    """The buckets of so many ids as the core takes them, which checks their range; None: the ids tell them."""
+    if buckets is None:
+        return None
+    if buckets.dtype != torch.int16 or buckets.shape != (num_ids,):
+        raise InvalidArgumentError(
+            f"{subject}: buckets must be int16 [{num_ids}], one for each id, got {buckets.dtype} {list(buckets.shape)}"
+        )
+    array: NDArray[np.uint16] = buckets.contiguous().numpy().view(np.uint16)
+    return array
+
+
 def float_array(values: Floats, shape: tuple[int, ...], subject: str, name: str) -> NDArray[np.float32]:
     """C-contiguous float32 view (or copy) of `values`, which must have exactly this shape."""
     array = values if type(values) is np.ndarray else _as_numpy(values, _FLOAT32, subject, name)

@@ -39,6 +39,7 @@ def _table_spec(config: TableConfig, max_rows: int) -> _core.TableSpec:
         spec.add_segment(
             segment.dim, segment.initializer.kernel(), segment.optimizer.kernel(), segment.compressor.kernel()
         )
+    spec.set_wide_slots(np.array(config.wide_slots, np.int32))
     spec.set_expiry(config.expire_days, *_by_slot(config.slot_expire_days))
     if config.filters_ids:
         spec.set_admission(config.min_count, *_by_slot(config.slot_min_counts))

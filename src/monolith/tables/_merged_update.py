@@ -12,6 +12,7 @@ import numpy as np
 
 from monolith.errors import InvalidArgumentError
 from monolith.tables.local_plan import tables_of
+from monolith.tables.slot_keys import buckets_of_plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +65,15 @@ def merge_updates(
     splits = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
     starts = splits[:-1] + np.cumsum(sizes, axis=0) - sizes  # [plan, table]: where its ids go
     flat = np.empty(splits[-1], np.int64)
+    buckets = np.empty(splits[-1], np.uint16) if any(plan.core.has_buckets for plan in plans) else None
     places = []
     for plan, plan_starts, plan_sizes in zip(plans, starts, sizes, strict=True):
         shift = np.repeat(plan_starts - plan.table_splits[:-1], plan_sizes)
         places.append(np.arange(len(shift)) + shift)
         flat[places[-1]] = plan.core.unique_ids[plan.core.inverse]
-    merged = native.core.plan(flat, splits, True)
+        if buckets is not None:
+            buckets[places[-1]] = buckets_of_plan(plan.core.splits, len(native))[plan.core.inverse]
+    merged = native.core.plan(flat, splits, True, buckets)
     with np.errstate(over="ignore", invalid="ignore"):  # who applies the sum decides about what is not finite
         gradient = _combine(native, merged, plans, gradients, places, add=True)
     first = None if latest is None else _combine(native, merged, plans, latest, places, add=False)

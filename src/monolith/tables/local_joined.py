@@ -48,11 +48,11 @@ class LocalJoined:
         self.applied = None if stamp is None else stamp_from_core(stamp)
         self.next_seq = 0 if stamp is None else stamp.seq + 1
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> LocalPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
         """Groups the ids of one batch of this worker."""
         if stamp.worker != self.worker:
             raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
-        return self._store.plan(ids, table_splits, stamp=stamp)
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Rows of the plan; `after` must be applied already, since nothing here is ever on its way."""

@@ -15,7 +15,7 @@ import torch
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables._arrays import id_array
+from monolith.tables._arrays import bucket_array, id_array
 from monolith.tables._local_history import LocalHistory, overlap
 from monolith.tables.batch import NOTHING_APPLIED, Finished
 from monolith.tables.event_times import EventClock
@@ -28,6 +28,7 @@ from monolith.tables.row_block import BlockKind
 from monolith.tables.shard_plan import ShardPlan, split_batch
 from monolith.tables.shards_joined import ShardsJoined
 from monolith.tables.shards_restore import ShardsRestore
+from monolith.tables.slot_keys import tells_bucket
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
 if TYPE_CHECKING:
@@ -96,14 +97,19 @@ class LocalShards:
         with self.lock:
             return ShardsJoined(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ShardPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> ShardPlan:
         """Groups the ids of one batch by shard; touches no row and takes no lock."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
         splits = id_array(table_splits, _SUBJECT, "table_splits")
         _require_splits(splits, num_tables=len(self.schema.tables), num_ids=len(flat))
-        batches = split_batch(flat, splits, len(self.shards))
+        batches = split_batch(flat, splits, len(self.shards), bucket_array(buckets, len(flat), _SUBJECT))
         plans = [
-            shard.plan(torch.from_numpy(batch.ids), torch.from_numpy(batch.table_splits), stamp=stamp)
+            shard.plan(
+                torch.from_numpy(batch.ids),
+                torch.from_numpy(batch.table_splits),
+                stamp=stamp,
+                buckets=batch.bucket_tensor,
+            )
             for shard, batch in zip(self.shards, batches, strict=True)
         ]
         return ShardPlan(self, plans, [batch.positions for batch in batches], stamp)
@@ -145,13 +151,12 @@ class LocalShards:
         """A follower of the changes of all shards."""
         return self._history.open_reader(name, at)
 
-    def touch(self, table: str, ids: Tensor) -> None:
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
-        for shard, batch in zip(
-            self.shards, split_batch(flat, np.array([0, len(flat)]), len(self.shards)), strict=True
-        ):
-            shard.touch(table, torch.from_numpy(batch.ids))
+        splits, given = np.array([0, len(flat)]), bucket_array(buckets, len(flat), _SUBJECT)
+        for shard, batch in zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True):
+            shard.touch(table, torch.from_numpy(batch.ids), buckets=batch.bucket_tensor)
 
     # Saving and restoring
 
@@ -209,7 +214,9 @@ class LocalShards:
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
-        if not (_core.bucket_of(block.keys) == block.bucket).all():
+        wide_slots = self.schema.tables[block.table].wide_slots if block.table < len(self.schema.tables) else ()
+        told = block.keys[tells_bucket(block.keys, wide_slots)]
+        if not (_core.bucket_of(told) == block.bucket).all():
             raise InvalidArgumentError(
                 f"{_SUBJECT}: assign takes ids of the block's own bucket, got others in {block!r}"
             )

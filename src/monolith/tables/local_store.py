@@ -9,7 +9,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import NO_STEP, id_array, time_array
+from monolith.tables._arrays import NO_STEP, bucket_array, id_array, time_array
 from monolith.tables._local_history import LocalHistory
 from monolith.tables._native_tables import NativeTables
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
@@ -81,7 +81,7 @@ class LocalStore:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
         return LocalJoined(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> LocalPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:
         """Groups the ids of one batch; touches no row and takes no lock."""
         flat = id_array(ids, _SUBJECT).reshape(-1)
         splits = id_array(table_splits, _SUBJECT, "table_splits")
@@ -89,7 +89,8 @@ class LocalStore:
             raise InvalidArgumentError(
                 f"{_SUBJECT}: table_splits must have shape ({len(self.native) + 1},), got {splits.shape}"
             )
-        return LocalPlan(self.native, self.native.core.plan(flat, splits, True), splits.copy(), stamp)
+        core = self.native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), _SUBJECT))
+        return LocalPlan(self.native, core, splits.copy(), stamp)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Rows as they are now."""
@@ -120,9 +121,10 @@ class LocalStore:
         """A follower of changes."""
         return self.history.open_reader(name, at)
 
-    def touch(self, table: str, ids: Tensor) -> None:
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
-        self.native.core.touch(self.native.number_of(table), id_array(ids, _SUBJECT).reshape(-1))
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        self.native.core.touch(self.native.number_of(table), flat, bucket_array(buckets, len(flat), _SUBJECT))
 
     # Saving and restoring
 
@@ -187,7 +189,8 @@ class LocalStore:
         self.native.core.check([block.data], bucket_bounds(ALL_BUCKETS), None)
         weights = block.weights(self.native.dims[block.table]).reshape(-1)
         if block.count:
-            self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP)
+            buckets = np.full(block.count, block.bucket, np.uint16)
+            self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP, buckets)
 
     def evict(self, *, now: int) -> int:
         """Removes expired rows; `now` -1 means each table's newest time."""

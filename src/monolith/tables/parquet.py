@@ -13,6 +13,7 @@ import numpy as np
 from monolith import _core
 from monolith.errors import FileUnavailableError, NotFoundError, ResourceExhaustedError
 from monolith.tables.row_block import BlockKind
+from monolith.tables.slot_keys import ids_of_keys
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,8 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
     """Writes the rows of a table, as they are now and in no particular order, to one local Parquet file.
 
     Columns: ``id`` int64, ``time`` int64 (Unix seconds of the last update), ``weights`` fixed-size list of dim float32,
-    and with `state` the optimizer ``state`` as fixed-size binary. Weights of a serving table are decompressed. Writers
+    and with `state` the optimizer ``state`` as fixed-size binary. Weights of a serving table are decompressed. Where
+    slots share the table and take any int64, ``id`` is that of the user and ``slot``, int32, the slot's number. Writers
     may go on; memory stays bounded by a few row groups.
 
     Returns:
@@ -96,7 +98,9 @@ class _Columns:
         self._number = number
         self._dim = table.dim
         self._state_bytes = state_bytes
-        fields = [
+        self._wide_slots = table.config.wide_slots
+        fields = [arrow.field("slot", arrow.int32(), nullable=False)] if self._wide_slots else []
+        fields += [
             arrow.field("id", arrow.int64(), nullable=False),
             arrow.field("time", arrow.int64(), nullable=False),
             arrow.field(
@@ -112,7 +116,7 @@ class _Columns:
         arrow = self._arrow
         weights = np.concatenate([self._weights(block) for block in blocks])
         columns = [
-            arrow.array(np.concatenate([block.keys for block in blocks])),
+            *self._ids(blocks),
             arrow.array(np.concatenate([block.times for block in blocks]).astype(np.int64)),
             arrow.FixedSizeListArray.from_arrays(
                 arrow.array(weights.reshape(-1)), type=self.schema.field("weights").type
@@ -123,6 +127,14 @@ class _Columns:
             buffers = [None, arrow.py_buffer(np.ascontiguousarray(state))]
             columns.append(arrow.Array.from_buffers(arrow.binary(self._state_bytes), len(state), buffers))
         return arrow.Table.from_arrays(columns, schema=self.schema)
+
+    def _ids(self, blocks: list[RowBlock]) -> list[Any]:
+        keys = np.concatenate([block.keys for block in blocks])
+        if not self._wide_slots:
+            return [self._arrow.array(keys)]
+        buckets = np.repeat([block.bucket for block in blocks], [block.count for block in blocks])
+        found = ids_of_keys(keys, buckets, self._wide_slots)
+        return [self._arrow.array(found.slots.astype(np.int32)), self._arrow.array(found.ids)]
 
     def _weights(self, block: RowBlock) -> NDArray[np.float32]:
         if block.kind is BlockKind.FULL:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.ids import NUM_SLOTS_V2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,6 +76,8 @@ class TableSchema:
     name: str
     serving: bool
     segments: tuple[SegmentSchema, ...]
+    wide_slots: tuple[int, ...] = ()
+    """Numbers of the slots that share the table and take any int64, ascending; where in it a slot is, its keys say."""
 
     @classmethod
     def parse(cls, name: str, text: str) -> TableSchema:
@@ -84,12 +87,16 @@ class TableSchema:
         if prefix != _TABLE_PREFIX or serving_part not in {"serving=0", "serving=1"}:
             raise DataLossError(f"table {name!r}: schema must begin with '{_TABLE_PREFIX};serving=', got {text[:60]!r}")
         segments = []
-        for part in parts[1:]:
+        wide_slots: tuple[int, ...] = ()
+        for number, part in enumerate(parts[1:]):
             key, _, value = part.partition("=")
+            if key == "wide_slots" and number == 0:
+                wide_slots = _slot_numbers(name, value)
+                continue
             if key != "segment":
                 raise DataLossError(f"table {name!r}: schema part must be segment=, got {part!r}")
             segments.append(SegmentSchema.parse(value))
-        return cls(name=name, serving=serving_part == "serving=1", segments=tuple(segments))
+        return cls(name=name, serving=serving_part == "serving=1", segments=tuple(segments), wide_slots=wide_slots)
 
     @property
     def dim(self) -> int:
@@ -110,8 +117,9 @@ class TableSchema:
     @property
     def text(self) -> str:
         """The canonical form that `parse` reads."""
+        wide_slots = f";wide_slots={','.join(map(str, self.wide_slots))}" if self.wide_slots else ""
         segments = "".join(f";segment={segment.text}" for segment in self.segments)
-        return f"{_TABLE_PREFIX};serving={int(self.serving)}{segments}"
+        return f"{_TABLE_PREFIX};serving={int(self.serving)}{wide_slots}{segments}"
 
     @property
     def digest(self) -> int:
@@ -203,6 +211,15 @@ class Schema:
             raise FailedPreconditionError(f"{origin}: schema does not match this store: " + "; ".join(differences))
 
 
+def _slot_numbers(name: str, text: str) -> tuple[int, ...]:
+    """Of `wide_slots`: ascending, as the index in a key counts them."""
+    parts = text.split(",")
+    numbers = tuple(int(part) for part in parts if part.isdigit())
+    if len(numbers) != len(parts) or list(numbers) != sorted(set(numbers)) or numbers[-1] >= NUM_SLOTS_V2:
+        raise DataLossError(f"table {name!r}: wide_slots must be ascending numbers of slots, got {text[:60]!r}")
+    return numbers
+
+
 def _table_differences(mine: TableSchema, theirs: TableSchema) -> list[str]:
     subject = f"table {mine.name!r}"
     if mine.serving != theirs.serving:
@@ -210,6 +227,9 @@ def _table_differences(mine: TableSchema, theirs: TableSchema) -> list[str]:
         return [f"{subject}: expected {kinds[mine.serving]} rows, got {kinds[theirs.serving]} rows"]
     if len(mine.segments) != len(theirs.segments):
         return [f"{subject}: expected {len(mine.segments)} segments, got {len(theirs.segments)}"]
+    if mine.wide_slots != theirs.wide_slots:
+        expected_slots, got_slots = list(mine.wide_slots), list(theirs.wide_slots)
+        return [f"{subject}: expected slots {expected_slots} to take any int64, got {got_slots}"]
     return [
         f"{subject}, segment {number}: expected {expected.text}, got {got.text}"
         for number, (expected, got) in enumerate(zip(mine.segments, theirs.segments, strict=True))

@@ -40,11 +40,11 @@ class ShardsJoined:
         self.applied = least.applied
         self.next_seq = max(part.next_seq for part in self._parts)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ShardPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> ShardPlan:
         """Groups the ids of one batch of this worker by shard."""
         if stamp.worker != self.worker:
             raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
-        return self._store.plan(ids, table_splits, stamp=stamp)
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Rows of the plan, all shards after the same updates."""

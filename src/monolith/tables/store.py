@@ -145,7 +145,7 @@ class Joined(Protocol):
         """When it joined: no owner had a batch of this number or above."""
         ...
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> Plan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
         """As `Store.plan`; the stamp is of this worker."""
         ...
 
@@ -219,8 +219,15 @@ class Store(Protocol):
         """Begins an incarnation of a worker; an older one of the same worker is refused from then on."""
         ...
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> Plan:
-        """Groups the ids (int64 [n], tables end to end, `table_splits` int64 [T + 1]) of one batch."""
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
+        """Groups the ids (int64 [n], tables end to end, `table_splits` int64 [T + 1]) of one batch.
+
+        Here and elsewhere a row is known by its key and its bucket. Where slots of any int64 share a table, a key is
+        not always an id and does not tell its bucket (`docs/formats/buckets.md`): `buckets`, int16 [n], then says it.
+
+        Raises:
+            InvalidArgumentError: a key whose bucket has to be given was not given one.
+        """
         ...
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
@@ -244,7 +251,7 @@ class Store(Protocol):
         """
         ...
 
-    def touch(self, table: str, ids: Tensor) -> None:
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
         ...
 

@@ -13,9 +13,10 @@ from monolith.tables.compressors import Compressor, Fp32
 from monolith.tables.filters import AdmissionFilter, SlidingHashFilter
 from monolith.tables.initializers import Initializer, Zeros
 from monolith.tables.row_optimizers import RowOptimizer, Sgd
+from monolith.tables.slot_keys import MAX_WIDE_SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Segment", "TableConfig"]
 
@@ -61,6 +62,9 @@ class TableConfig(Config):
     """A row not updated for so many days is removed by `evict`; 0 removes every row. Default: 100 years."""
     slot_expire_days: Mapping[int, int] = field(default_factory=dict)
     """Other life times by slot (bits 48..62 of the id)."""
+    wide_slots: Sequence[int] = ()
+    """Numbers of slots that share the table and take any int64 as an id, at most 512 (`docs/formats/buckets.md`). Left
+    out, every key is an id by itself. `Embeddings` fills it in."""
 
     min_count: int = 0
     """An id gets a row after this many occurrences; 0 admits every id at once."""
@@ -95,7 +99,9 @@ class TableConfig(Config):
         object.__setattr__(self, "segments", tuple(self.segments))
         object.__setattr__(self, "slot_expire_days", {int(k): int(v) for k, v in self.slot_expire_days.items()})
         object.__setattr__(self, "slot_min_counts", {int(k): int(v) for k, v in self.slot_min_counts.items()})
+        object.__setattr__(self, "wide_slots", tuple(sorted({int(slot) for slot in self.wide_slots})))
         _check_segments(self)
+        _check_wide_slots(self)
         _check_expiry(self)
         _check_admission(self)
         _check_limits(self)
@@ -208,7 +214,13 @@ def _check_limits(table: TableConfig) -> None:
         raise _refuse(table, f"evict_every_seconds must be > 0 or None, got {seconds}")
 
 
-def _check_slots(table: TableConfig, name: str, values: Mapping[int, int]) -> None:
+def _check_wide_slots(table: TableConfig) -> None:
+    _check_slots(table, "wide_slots", table.wide_slots)
+    if len(table.wide_slots) > MAX_WIDE_SLOTS:
+        raise _refuse(table, f"wide_slots: at most {MAX_WIDE_SLOTS} fit one table, got {len(table.wide_slots)}")
+
+
+def _check_slots(table: TableConfig, name: str, values: Iterable[int]) -> None:
     for slot in values:
         if not 0 <= slot < MAX_SLOT_NUMBER:
             raise _refuse(table, f"{name}: slot must be in [0, {MAX_SLOT_NUMBER}), got {slot}")

@@ -11,9 +11,9 @@ import torch
 from monolith.errors import FailedPreconditionError
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS
+from monolith.testing.reference_format import name_of_id, name_of_slot_id
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.store_contents import changes_of, require_close, require_same, require_same_rows, stamps_of
-from monolith.testing.store_operations import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from monolith.tables.history import Cut, Mark
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
-    from monolith.testing.store_contents import Contents
+    from monolith.testing.reference_format import RowName
+    from monolith.testing.store_contents import Contents, NamedRow
+    from monolith.testing.store_operations import Batch, Id
 
     Pair = tuple[Any, Any]
     """Something of the engine, and the same of the reference."""
@@ -44,8 +46,8 @@ class Sides:
         self.stores = self.new_stores()
         self.exact = self.stores[0].traits.exact
         self.schema = self.stores[1].schema
-        self.seen: set[tuple[int, int]] = set()
-        """Every (table, id) that was ever named."""
+        self.seen: set[NamedRow] = set()
+        """Every row that was ever named."""
         in_order = [configs[name] for name in sorted(configs)]
         self._skips = np.array([config.nonfinite == "skip" for config in in_order])
         self._uses_latest = np.array([config.uses_latest for config in in_order])
@@ -59,10 +61,27 @@ class Sides:
 
     def plan(self, makers: Pair, batch: Batch, stamp: BatchStamp) -> tuple[Plan, Plan]:
         """Plans of one batch, which look the same, by two stores or by two handles of a worker."""
-        self.seen |= {(table, key) for table, keys in enumerate(batch.ids) for key in keys}
-        flat = torch.tensor([key for keys in batch.ids for key in keys], dtype=torch.int64)
-        splits = torch.from_numpy(np.cumsum([0, *(len(keys) for keys in batch.ids)]))
-        engine, reference = (each.plan(flat, splits, stamp=stamp) for each in makers)
+        return self._plan(makers, [self.rows_of(table, ids) for table, ids in enumerate(batch.ids)], stamp)
+
+    def rows_of(self, table: int, ids: Sequence[Id]) -> list[RowName]:
+        """The rows of some ids, which count as named from now on."""
+        wide_slots = self.schema.tables[table].wide_slots
+        rows = [name_of_id(each) if isinstance(each, int) else name_of_slot_id(*each, wide_slots) for each in ids]
+        self.seen |= {(table, row) for row in rows}
+        return rows
+
+    def buckets_of(self, rows: Sequence[RowName]) -> torch.Tensor | None:
+        """As a store is told them; None where keys tell them."""
+        if not any(table.wide_slots for table in self.schema.tables):
+            return None
+        return torch.tensor([row.bucket for row in rows], dtype=torch.int16)
+
+    def _plan(self, makers: Pair, by_table: Sequence[Sequence[RowName]], stamp: BatchStamp) -> tuple[Plan, Plan]:
+        rows = [row for of_table in by_table for row in of_table]
+        flat = torch.tensor([row.key for row in rows], dtype=torch.int64)
+        splits = torch.from_numpy(np.cumsum([0, *map(len, by_table)]))
+        buckets = self.buckets_of(rows)
+        engine, reference = (each.plan(flat, splits, stamp=stamp, buckets=buckets) for each in makers)
         for name in ("unique_ids", "splits", "inverse", "counts", "tables"):
             require_same(f"plan: {name}", getattr(engine, name).tolist(), getattr(reference, name).tolist())
         require_same("plan: stamp and size", (engine.stamp, engine.num_values), (stamp, reference.num_values))
@@ -103,8 +122,8 @@ class Sides:
 
     def compare_reads(self) -> None:
         """Everything ever named, as someone sees it who only looks; and the numbers of the stores."""
-        ids = [tuple(sorted(key for table, key in self.seen if table == each)) for each in range(len(self.configs))]
-        plans = self.plan(self.stores, Batch(ids=tuple(ids)), BatchStamp(worker=0, seq=2**40))
+        rows_by_table = [sorted(row for table, row in self.seen if table == each) for each in range(len(self.configs))]
+        plans = self._plan(self.stores, rows_by_table, BatchStamp(worker=0, seq=2**40))
         rows = [
             store.read(plan, step=_STEP).result().values.numpy() for store, plan in zip(self.stores, plans, strict=True)
         ]

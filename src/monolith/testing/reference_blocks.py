@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.tables.history import NUM_BUCKETS
 from monolith.tables.row_block import TRAILER, BlockKind, RowBlock
-from monolith.testing.reference_format import bucket_of_id, build_block, build_filter_block, crc32c
+from monolith.testing.reference_format import RowName, build_block, build_filter_block, crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ def changed_blocks(tables: Sequence[DictionaryTable], *, since: int, epoch: int,
     kind = BlockKind.FULL if state else BlockKind.SERVING
     parts: dict[tuple[int, int, bool], list[tuple[int, int, bytes]]] = {}  # by bucket, table, then tombstones first
     for number, table in enumerate(tables):
-        for key, removed in table.contents.tombstones.items():
+        for name, removed in table.contents.tombstones.items():
             if removed > since:
-                parts.setdefault((bucket_of_id(key), number, False), []).append((key, removed, b""))
-        for key, row in table.rows.items():
+                parts.setdefault((name.bucket, number, False), []).append((name.key, removed, b""))
+        for name, row in table.rows.items():
             if row.epoch > since:
-                item = (key, row.time, table.payload(row, state=state))
-                parts.setdefault((bucket_of_id(key), number, True), []).append(item)
+                item = (name.key, row.time, table.payload(row, state=state))
+                parts.setdefault((name.bucket, number, True), []).append(item)
     for bucket, number, is_rows in sorted(parts):
         yield build_block(
             kind if is_rows else BlockKind.TOMBSTONE,
@@ -43,7 +43,7 @@ def all_blocks(tables: Sequence[DictionaryTable], *, epoch: int, state: bool) ->
     """By bucket: admission counts, then by table tombstones and rows."""
     filters = [
         build_filter_block(bucket=bucket, epoch=epoch, payload=_filter_bytes(tables, bucket))
-        for bucket in {bucket_of_id(key) for table in tables for key in table.contents.counts}
+        for bucket in {name.bucket for table in tables for name in table.contents.counts}
     ]
     blocks = [*filters, *changed_blocks(tables, since=0, epoch=epoch, state=state)]
     return sorted(blocks, key=lambda block: block.bucket)  # stable: the order inside a bucket stays
@@ -66,20 +66,21 @@ def check_block(tables: Sequence[DictionaryTable], block: RowBlock, *, table: in
 def load_block(table: DictionaryTable, block: RowBlock, *, epoch: int, keeps_removals: bool) -> None:
     """Takes over rows or tombstones."""
     for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True):
+        name = RowName(block.bucket, key)
         if block.kind is BlockKind.FULL:
-            table.take_payload(key, time, payload.tobytes(), epoch)
+            table.take_payload(name, time, payload.tobytes(), epoch)
             continue
-        table.rows.pop(key, None)
+        table.rows.pop(name, None)
         if keeps_removals:
-            table.contents.tombstones[key] = epoch
+            table.contents.tombstones[name] = epoch
 
 
 def load_filter(tables: Sequence[DictionaryTable], block: RowBlock) -> None:
     """Takes over the admission counts of a bucket."""
     given = json.loads(block.payload.tobytes())
     for table, counts in zip(tables, given, strict=True):
-        kept = {key: seen for key, seen in table.contents.counts.items() if bucket_of_id(key) != block.bucket}
-        table.contents.counts = kept | {int(key): seen for key, seen in counts.items()}
+        kept = {name: seen for name, seen in table.contents.counts.items() if name.bucket != block.bucket}
+        table.contents.counts = kept | {RowName(block.bucket, int(key)): seen for key, seen in counts.items()}
 
 
 def clear_buckets(tables: Sequence[DictionaryTable], buckets: range) -> None:
@@ -87,14 +88,14 @@ def clear_buckets(tables: Sequence[DictionaryTable], buckets: range) -> None:
     for table in tables:
         contents = table.contents
         for values in (contents.rows, contents.tombstones, contents.counts):
-            for key in [key for key in values if bucket_of_id(key) in buckets]:
-                del values[key]
+            for name in [name for name in values if name.bucket in buckets]:
+                del values[name]
         if len(buckets) == NUM_BUCKETS:
             contents.newest_time = 0
 
 
 def _filter_bytes(tables: Sequence[DictionaryTable], bucket: int) -> bytes:
     counts = [
-        {key: seen for key, seen in table.contents.counts.items() if bucket_of_id(key) == bucket} for table in tables
+        {name.key: seen for name, seen in table.contents.counts.items() if name.bucket == bucket} for table in tables
     ]
     return json.dumps(counts).encode()

@@ -105,8 +105,8 @@ class ReferenceCut(Cut):
 
     def _drop_expired(self) -> None:
         for table in self._tables:
-            for key in table.expired(table.contents.newest_time):
-                del table.rows[key]
+            for name in table.expired(table.contents.newest_time):
+                del table.rows[name]
 
 
 def _write(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 WORD_MASK = (1 << 64) - 1
+NARROW_END = 1 << 48
+"""Ids from here on, and negative ones, are wide."""
+BELOW_BUCKET = (1 << 54) - 1
+"""Bits of a mixed hash that the bucket does not tell."""
 GOLDEN_GAMMA = 0x9E3779B97F4A7C15
 _POLYNOMIAL = 0x82F63B78
 """CRC-32C (Castagnoli), reflected."""
@@ -54,6 +58,27 @@ def mix64(word: int) -> int:
 def bucket_of_id(key: int) -> int:
     """The virtual bucket of an id: the top 10 bits of its mixed hash."""
     return mix64((key + GOLDEN_GAMMA) & WORD_MASK) >> 54
+
+
+class RowName(NamedTuple):
+    """What a row of a table is known by; the key of a wide id alone would not do (docs/formats/buckets.md)."""
+
+    bucket: int
+    key: int
+
+
+def name_of_id(key: int) -> RowName:
+    """Of a key that is an id by itself."""
+    return RowName(bucket_of_id(key), key)
+
+
+def name_of_slot_id(slot: int, number: int, wide_slots: Sequence[int]) -> RowName:
+    """Of an id, any int64, of one of the slots that share a table."""
+    if 0 <= number < NARROW_END:
+        return name_of_id(slot << 48 | number)
+    mixed = mix64((number + GOLDEN_GAMMA) & WORD_MASK)
+    word = 1 << 63 | sorted(wide_slots).index(slot) << 54 | mixed & BELOW_BUCKET
+    return RowName(mixed >> 54, word - (1 << 64))
 
 
 def build_block(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from monolith.tables.row_block import RowBlock
+    from monolith.testing.reference_format import RowName
     from monolith.testing.reference_rows import DictionaryTable
 
 
@@ -81,10 +82,10 @@ class ReferenceHistory:
         cut = [] if self.open_cut is None else [self.open_cut]
         return max(self._lost, min([self.epoch, *self.readers.values(), *cut]))
 
-    def note_removal(self, table: DictionaryTable, key: int) -> None:
+    def note_removal(self, table: DictionaryTable, name: RowName) -> None:
         """The id is gone, or counts as gone."""
         if self.keeps_removals:
-            table.contents.tombstones[key] = self.epoch
+            table.contents.tombstones[name] = self.epoch
 
     def note_emptied(self) -> None:
         """Rows went without being noted."""
@@ -93,7 +94,7 @@ class ReferenceHistory:
     def forget(self) -> None:
         """Drops the removals that nobody can ask for any more."""
         for table in self.tables:
-            kept = {key: epoch for key, epoch in table.contents.tombstones.items() if epoch > self.floor}
+            kept = {name: epoch for name, epoch in table.contents.tombstones.items() if epoch > self.floor}
             table.contents.tombstones = kept if self.keeps_removals else {}
 
     def require_known(self, epoch: int, floor: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
     from monolith.testing.reference_cut import ReferenceCut
-    from monolith.testing.reference_plan import Contribution, ReferencePlan
+    from monolith.testing.reference_plan import Contribution, Pair, ReferencePlan
     from monolith.testing.reference_rows import DictionaryTable
     from monolith.testing.reference_store import ReferenceStore
 
@@ -93,10 +93,12 @@ class ReferenceJoined:
         self.applied = store.clocks.stamps.get(worker)
         self.next_seq = store.clocks.last_of(worker) + 1
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ReferencePlan:
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> ReferencePlan:
         """Groups the ids of a batch of this worker."""
         self._require_own(stamp)
-        return self._store.plan(ids, table_splits, stamp=stamp)
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:  # noqa: ARG002 - as in the store
         """Rows of the plan."""
@@ -162,9 +164,9 @@ class ReferenceJoined:
             self._require_current()
             removed = 0
             for table in self._store.tables:
-                for key in table.expired(table.contents.newest_time if now == -1 else now):
-                    del table.rows[key]
-                    self._store.history.note_removal(table, key)
+                for name in table.expired(table.contents.newest_time if now == -1 else now):
+                    del table.rows[name]
+                    self._store.history.note_removal(table, name)
                     removed += 1
             return removed
 
@@ -189,24 +191,24 @@ class ReferenceJoined:
         times, num_ahead = bounded_times(given, self._store.newest_time)
         return replace(rule, times=torch.tensor(times, dtype=torch.int64) if is_per_id else times[0]), num_ahead
 
-    def _learn(self, merged: Mapping[tuple[int, int], Contribution], rule: Update) -> Applied:
+    def _learn(self, merged: Mapping[Pair, Contribution], rule: Update) -> Applied:
         tables, epoch = self._store.tables, self._store.history.epoch
         rates = self._rates_by_table(rule.learning_rates.numpy())
         _refuse_nonfinite(tables, merged)
         updated = inserted = filtered = skipped = 0
-        for (number, key), given in merged.items():
+        for (number, name), given in merged.items():
             table = tables[number]
             table.contents.newest_time = max(table.contents.newest_time, given.time)
             gradient = given.gradient * np.float32(rule.scale)
             if table.config.nonfinite == "skip" and not np.isfinite(gradient).all():
                 skipped += 1
                 continue
-            row = table.rows.get(key)
+            row = table.rows.get(name)
             if row is None:
-                if not table.is_admitted(key, given.count):
+                if not table.is_admitted(name, given.count):
                     filtered += 1
                     continue
-                row = table.insert(key, epoch)
+                row = table.insert(name, epoch)
                 inserted += 1
             table.update(row, gradient, learning_rates=rates[number], latest=given.latest)
             row.time, row.epoch = given.time, epoch
@@ -223,8 +225,8 @@ class ReferenceJoined:
         return [[next(remaining) for _ in table.config.segments] for table in self._store.tables]
 
 
-def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[tuple[int, int], Contribution]) -> None:
-    for (number, key), given in merged.items():
+def _refuse_nonfinite(tables: Sequence[DictionaryTable], merged: Mapping[Pair, Contribution]) -> None:
+    for (number, name), given in merged.items():
         config = tables[number].config
         if config.nonfinite == "raise" and not np.isfinite(given.gradient).all():
-            raise InvalidArgumentError(f"table {config.name!r}: the gradient of id {key} is not finite")
+            raise InvalidArgumentError(f"table {config.name!r}: the gradient of id {name.key} is not finite")

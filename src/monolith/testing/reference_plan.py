@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
 from monolith.tables.history import NUM_BUCKETS
-from monolith.testing.reference_format import bucket_of_id
+from monolith.testing.reference_format import RowName, name_of_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp, Update
     from monolith.testing.reference_rows import DictionaryTable
 
+Pair: TypeAlias = tuple[int, RowName]
+"""A table, and an id of it."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ReferencePlan:
@@ -30,7 +33,7 @@ class ReferencePlan:
     store: object
     """Who made it."""
     stamp: BatchStamp
-    pairs: Sequence[tuple[int, int]]
+    pairs: Sequence[Pair]
     """(table, id), by bucket, then table, then first seen."""
     unique_ids: Tensor
     splits: Tensor
@@ -55,16 +58,26 @@ class Contribution:
 
 
 def make_plan(
-    store: object, tables: Sequence[DictionaryTable], ids: Tensor, table_splits: Tensor, stamp: BatchStamp
+    store: object,
+    tables: Sequence[DictionaryTable],
+    ids: Tensor,
+    table_splits: Tensor,
+    stamp: BatchStamp,
+    buckets: Tensor | None,
 ) -> ReferencePlan:
     """Groups the ids of a batch."""
     splits, keys = table_splits.tolist(), ids.reshape(-1).tolist()
     if len(splits) != len(tables) + 1 or splits[0] != 0 or splits[-1] != len(keys) or sorted(splits) != splits:
         raise InvalidArgumentError(f"table_splits must rise from 0 to {len(keys)}, got {splits}")
     owners = [table for table in range(len(tables)) for _ in range(splits[table], splits[table + 1])]
-    inputs = list(zip(owners, keys, strict=True))
+    if buckets is None:
+        require_ids([(tables[table], key) for table, key in zip(owners, keys, strict=True)])
+        names = [name_of_id(key) for key in keys]
+    else:
+        names = [RowName(bucket, key) for bucket, key in zip(_checked(buckets, len(keys)), keys, strict=True)]
+    inputs = list(zip(owners, names, strict=True))
     occurrences = Counter(inputs)
-    places = {pair: (bucket_of_id(pair[1]), pair[0]) for pair in inputs}
+    places = {pair: (pair[1].bucket, pair[0]) for pair in inputs}
     pairs = sorted(places, key=places.__getitem__)  # stable: first seen stays first inside a place
     positions = {pair: position for position, pair in enumerate(pairs)}
     inverse = [positions[pair] for pair in inputs]
@@ -75,7 +88,7 @@ def make_plan(
         store=store,
         stamp=stamp,
         pairs=pairs,
-        unique_ids=torch.tensor([key for _, key in pairs], dtype=torch.int64),
+        unique_ids=torch.tensor([name.key for _, name in pairs], dtype=torch.int64),
         splits=torch.from_numpy(np.cumsum(sizes)),
         inverse=torch.tensor(inverse, dtype=torch.int32),
         counts=torch.tensor([occurrences[pair] for pair in pairs], dtype=torch.int32),
@@ -84,19 +97,33 @@ def make_plan(
     )
 
 
+def require_ids(keys: Sequence[tuple[DictionaryTable, int]]) -> None:
+    """Refuses keys that do not tell their buckets."""
+    for table, key in keys:
+        if key < 0 and table.config.wide_slots:
+            raise InvalidArgumentError(f"table {table.schema.name!r}: key {key} does not tell its bucket, give it, too")
+
+
+def _checked(buckets: Tensor, num_ids: int) -> list[int]:
+    given: list[int] = buckets.tolist()
+    if len(given) != num_ids or any(not 0 <= bucket < NUM_BUCKETS for bucket in given):
+        raise InvalidArgumentError(f"buckets must be {num_ids} numbers in [0, {NUM_BUCKETS}), got {given}")
+    return given
+
+
 def merge(
     tables: Sequence[DictionaryTable], updates: Sequence[tuple[ReferencePlan, Tensor]], rule: Update
-) -> dict[tuple[int, int], Contribution]:
+) -> dict[Pair, Contribution]:
     """By (table, id): gradients summed over the plans in the order given, and the first of the latest rows."""
     if rule.latest is not None and len(rule.latest) != len(updates):
         raise InvalidArgumentError(f"latest must be given for each of {len(updates)} plans, got {len(rule.latest)}")
-    merged: dict[tuple[int, int], Contribution] = {}
+    merged: dict[Pair, Contribution] = {}
     start = 0
     for number, (plan, flat) in enumerate(updates):
         gradients = _by_pair(tables, plan.pairs, flat, "gradient")
-        latest: dict[tuple[int, int], NDArray[np.float32]] = {}
+        latest: dict[Pair, NDArray[np.float32]] = {}
         if rule.latest is not None:
-            using = [(table, key) for table, key in plan.pairs if tables[table].config.uses_latest]
+            using = [(table, name) for table, name in plan.pairs if tables[table].config.uses_latest]
             latest = _by_pair(tables, using, rule.latest[number], "latest")
         times = _newest_times(plan, rule.times, start)
         for pair, count, time in zip(plan.pairs, plan.counts.tolist(), times, strict=True):
@@ -113,8 +140,8 @@ def merge(
 
 
 def _by_pair(
-    tables: Sequence[DictionaryTable], pairs: Sequence[tuple[int, int]], values: Tensor, name: str
-) -> dict[tuple[int, int], NDArray[np.float32]]:
+    tables: Sequence[DictionaryTable], pairs: Sequence[Pair], values: Tensor, name: str
+) -> dict[Pair, NDArray[np.float32]]:
     """The rows of these pairs, which lie end to end."""
     flat = values.detach().numpy()
     ends = np.cumsum([0, *(tables[table].dim for table, _ in pairs)])

@@ -9,6 +9,7 @@ import numpy as np
 
 from monolith.ids import slot_v2
 from monolith.tables.schema import TableSchema, fnv1a_64
+from monolith.testing.reference_format import BELOW_BUCKET
 from monolith.testing.reference_learning import (
     combine,
     initial_state,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.tables.table_config import TableConfig
+    from monolith.testing.reference_format import RowName
 
 SECONDS_PER_DAY = 86400
 MAX_COUNT = 15
@@ -46,7 +48,7 @@ class Row:
 
 
 class DictionaryTable:
-    """id -> `Row`, with admission counts and tombstones."""
+    """Id, by its `RowName`, -> `Row`, with admission counts and tombstones."""
 
     def __init__(self, config: TableConfig) -> None:
         self.config = config
@@ -55,11 +57,12 @@ class DictionaryTable:
             name=config.name,
             serving=False,
             segments=tuple(segment_schema(segment) for segment in config.segments),
+            wide_slots=tuple(config.wide_slots),
         )
         """As the core describes such a table."""
 
     @property
-    def rows(self) -> dict[int, Row]:
+    def rows(self) -> dict[RowName, Row]:
         """Id -> its row."""
         return self.contents.rows
 
@@ -76,30 +79,41 @@ class DictionaryTable:
         parts = zip(self.config.segments, np.split(row.weights, ends), strict=True)
         return b"".join(part.astype(stored_type(segment)).tobytes() for segment, part in parts)
 
-    def is_admitted(self, key: int, count: int) -> bool:
+    def slot_of(self, name: RowName) -> int:
+        """The number of the slot that a row is of."""
+        if name.key < 0 and self.config.wide_slots:
+            return self.config.wide_slots[name.key >> 54 & 511]
+        return slot_v2(name.key)
+
+    def is_admitted(self, name: RowName, count: int) -> bool:
         """Counts an id that is not in the table; true iff it may come in."""
-        threshold = self.config.slot_min_counts.get(slot_v2(key), self.config.min_count)
+        threshold = self.config.slot_min_counts.get(self.slot_of(name), self.config.min_count)
         if threshold <= 0 or not self.config.filters_ids:
             return True
-        seen = self.contents.counts.get(key, 0)
-        self.contents.counts[key] = min(MAX_COUNT, seen + count)
+        seen = self.contents.counts.get(name, 0)
+        self.contents.counts[name] = min(MAX_COUNT, seen + count)
         return seen >= threshold
 
-    def insert(self, key: int, epoch: int) -> Row:
+    def insert(self, name: RowName, epoch: int) -> Row:
         """A new row with initial weights and state."""
-        segments = self.config.segments
-        # Equal ids of two tables start differently.
-        row_seed = combine(self.config.seed + fnv1a_64(self.config.name), key)
+        segments, row_seed = self.config.segments, self._row_seed(name)
         weights = [initial_weights(segment, combine(row_seed, number)) for number, segment in enumerate(segments)]
         state = [initial_state(segment) for segment in segments]
         row = Row(np.concatenate(weights), np.concatenate(state), 0, epoch)
-        self.put(key, row)
+        self.put(name, row)
         return row
 
-    def put(self, key: int, row: Row) -> None:
+    def _row_seed(self, name: RowName) -> int:
+        # Equal ids of two tables start differently.
+        seed = self.config.seed + fnv1a_64(self.config.name)
+        if name.key < 0 and self.config.wide_slots:
+            return combine(combine(seed, name.key & BELOW_BUCKET), self.slot_of(name))
+        return combine(seed, name.key)
+
+    def put(self, name: RowName, row: Row) -> None:
         """The id is there now, whatever it was before."""
-        self.rows[key] = row
-        self.contents.tombstones.pop(key, None)
+        self.rows[name] = row
+        self.contents.tombstones.pop(name, None)
 
     def update(
         self,
@@ -123,19 +137,19 @@ class DictionaryTable:
             )
             at, state_at = end, state_end
 
-    def expired(self, now: int) -> list[int]:
+    def expired(self, now: int) -> list[RowName]:
         """Ids whose slot's days have passed since their last update."""
-        return [key for key, row in self.rows.items() if self.has_expired(key, row, now)]
+        return [name for name, row in self.rows.items() if self.has_expired(name, row, now)]
 
-    def has_expired(self, key: int, row: Row, now: int) -> bool:
+    def has_expired(self, name: RowName, row: Row, now: int) -> bool:
         """Whether its slot's days have passed since its last update."""
-        days = self.config.slot_expire_days.get(slot_v2(key), self.config.expire_days)
+        days = self.config.slot_expire_days.get(self.slot_of(name), self.config.expire_days)
         return now - row.time >= days * SECONDS_PER_DAY
 
-    def take_payload(self, key: int, time: int, payload: bytes, epoch: int) -> None:
+    def take_payload(self, name: RowName, time: int, payload: bytes, epoch: int) -> None:
         """Writes a row as a full block carries it."""
         values = np.frombuffer(payload, np.float32)
-        self.put(key, Row(values[: self.dim].copy(), values[self.dim :].copy(), time, epoch))
+        self.put(name, Row(values[: self.dim].copy(), values[self.dim :].copy(), time, epoch))
         self.contents.newest_time = max(self.contents.newest_time, time)
 
     def frozen(self) -> DictionaryTable:
@@ -149,15 +163,15 @@ class DictionaryTable:
 class TableContents:
     """All of a table that changes."""
 
-    rows: dict[int, Row] = field(default_factory=dict)
-    tombstones: dict[int, int] = field(default_factory=dict)
-    """id -> epoch of its removal; an id that came back is not in it."""
-    counts: dict[int, int] = field(default_factory=dict)
+    rows: dict[RowName, Row] = field(default_factory=dict)
+    tombstones: dict[RowName, int] = field(default_factory=dict)
+    """Id -> epoch of its removal; an id that came back is not in it."""
+    counts: dict[RowName, int] = field(default_factory=dict)
     """How often ids outside the table were seen, up to 15."""
     newest_time: int = 0
     """Unix seconds of the newest update, also of ids that were kept out."""
 
     def copy(self) -> TableContents:
         """Contents that share nothing with these."""
-        rows = {key: row.copy() for key, row in self.rows.items()}
+        rows = {name: row.copy() for name, row in self.rows.items()}
         return TableContents(rows, dict(self.tombstones), dict(self.counts), self.newest_time)

@@ -20,6 +20,7 @@ import torch
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.batch import NOTHING_APPLIED, Finished
 from monolith.tables.history import ALL_BUCKETS, bucket_bounds
+from monolith.tables.local_plan import NO_BATCH
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import BlockKind
 from monolith.tables.schema import Schema
@@ -27,6 +28,7 @@ from monolith.tables.store import LoadReport, StoreStats, Traits
 from monolith.tables.table_config import sorted_by_name
 from monolith.testing.reference_blocks import check_block, clear_buckets, load_block, load_filter
 from monolith.testing.reference_cut import ReferenceCut
+from monolith.testing.reference_format import RowName
 from monolith.testing.reference_history import ReferenceHistory
 from monolith.testing.reference_joined import ReferenceClocks, ReferenceJoined, ReferenceRows
 from monolith.testing.reference_plan import ReferencePlan, make_plan
@@ -70,9 +72,11 @@ class ReferenceStore:
         with self.lock:
             return ReferenceJoined(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp) -> ReferencePlan:
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> ReferencePlan:
         """Groups the ids of a batch."""
-        return make_plan(self, self.tables, ids, table_splits, stamp)
+        return make_plan(self, self.tables, ids, table_splits, stamp, buckets)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:  # noqa: ARG002 - no compressor here depends on it
         """Zeros for absent ids."""
@@ -81,7 +85,7 @@ class ReferenceStore:
     def values_of(self, plan: ReferencePlan) -> Tensor:
         """The rows of a plan, end to end."""
         with self.lock:
-            parts = [self._weights(table, key) for table, key in plan.pairs]
+            parts = [self._weights(table, name) for table, name in plan.pairs]
             return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *parts]))
 
     def own(self, plan: Plan) -> ReferencePlan:
@@ -110,17 +114,19 @@ class ReferenceStore:
         """A follower of changes."""
         return self.history.open_reader(name, at)
 
-    def touch(self, table: str, ids: Tensor) -> None:
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
         if table not in self.schema.names:
             raise InvalidArgumentError(f"unknown table {table!r}; the tables are {', '.join(self.schema.names)}")
-        touched = self.tables[self.schema.names.index(table)]
+        number, keys = self.schema.names.index(table), ids.reshape(-1)
+        splits = torch.tensor([0] * (number + 1) + [len(keys)] * (len(self.tables) - number))
+        touched = self.tables[number]
         with self.lock:
-            for key in ids.reshape(-1).tolist():
-                if key in touched.rows:
-                    touched.rows[key].epoch = self.history.epoch
+            for _, name in self.plan(keys, splits, stamp=NO_BATCH, buckets=buckets).pairs:
+                if name in touched.rows:
+                    touched.rows[name].epoch = self.history.epoch
                 else:
-                    self.history.note_removal(touched, key)
+                    self.history.note_removal(touched, name)
 
     # Saving and restoring
 
@@ -180,12 +186,13 @@ class ReferenceStore:
             times, num_ahead = bounded_times(block.times.tolist(), self.newest_time)
             self.times_ahead += num_ahead
             for key, time, weights in zip(block.keys.tolist(), times, values, strict=True):
+                name = RowName(block.bucket, key)
                 table.contents.newest_time = max(table.contents.newest_time, time)
-                row = table.rows.get(key)
+                row = table.rows.get(name)
                 if row is None:
-                    if not table.is_admitted(key, 1):
+                    if not table.is_admitted(name, 1):
                         continue
-                    row = table.insert(key, epoch)
+                    row = table.insert(name, epoch)
                 row.weights[:] = row.weights + weights if add else weights
                 row.time, row.epoch = time, epoch
 
@@ -222,8 +229,8 @@ class ReferenceStore:
             self.history.open_cut = None
             self.history.forget()
 
-    def _weights(self, table: int, key: int) -> NDArray[np.float32]:
-        row = self.tables[table].rows.get(key)
+    def _weights(self, table: int, name: RowName) -> NDArray[np.float32]:
+        row = self.tables[table].rows.get(name)
         return np.zeros(self.tables[table].dim, np.float32) if row is None else row.weights
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from monolith.tables.history import NUM_BUCKETS
 from monolith.tables.row_block import BlockKind
+from monolith.testing.reference_format import RowName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
     from monolith.tables.history import OwnerClock
     from monolith.tables.row_block import RowBlock
 
-Contents: TypeAlias = dict[tuple[int, int], tuple[int, bytes]]
-"""(table, id) -> (time, payload)."""
+NamedRow: TypeAlias = tuple[int, RowName]
+"""A table and a row of it."""
+Contents: TypeAlias = dict[NamedRow, tuple[int, bytes]]
+"""Row -> (time, payload)."""
 
 
 class Changes(NamedTuple):
     """What blocks of changes bring."""
 
     rows: Contents
-    removed: set[tuple[int, int]]
-    """(table, id) that are gone; one that was removed and came back is among the rows alone."""
+    removed: set[NamedRow]
+    """Rows that are gone; one that was removed and came back is among the rows alone."""
 
 
 def changes_of(blocks: Iterable[RowBlock]) -> Changes:
@@ -37,12 +40,13 @@ def changes_of(blocks: Iterable[RowBlock]) -> Changes:
         if block.kind is BlockKind.FILTER:
             continue
         for key, time, payload in zip(block.keys.tolist(), block.times.tolist(), block.payload, strict=True):
+            row = block.table, RowName(block.bucket, key)
             if block.kind is BlockKind.TOMBSTONE:
-                changes.rows.pop((block.table, key), None)
-                changes.removed.add((block.table, key))
+                changes.rows.pop(row, None)
+                changes.removed.add(row)
             else:
-                changes.rows[block.table, key] = (time, payload.tobytes())
-                changes.removed.discard((block.table, key))
+                changes.rows[row] = (time, payload.tobytes())
+                changes.removed.discard(row)
     return changes
 
 

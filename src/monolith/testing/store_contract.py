@@ -25,7 +25,7 @@ from monolith.tables.row_block import BlockKind
 from monolith.testing.contract_reader import ContractReader
 from monolith.testing.contract_sides import Sides
 from monolith.testing.contract_worker import ContractWorker
-from monolith.testing.reference_format import bucket_of_id, build_block
+from monolith.testing.reference_format import build_block
 from monolith.testing.store_contents import changes_of, require_same
 from monolith.testing.store_operations import (
     Apply,
@@ -92,9 +92,10 @@ class StoreContract:
                 self._assign(operation)
             case Touch():
                 name = self._sides.schema.names[operation.table]
-                self._sides.seen |= {(operation.table, key) for key in operation.ids}
+                touched = self._sides.rows_of(operation.table, operation.ids)
+                keys = torch.tensor([row.key for row in touched], dtype=torch.int64)
                 for store in self._sides.stores:
-                    store.touch(name, torch.tensor(operation.ids, dtype=torch.int64))
+                    store.touch(name, keys, buckets=self._sides.buckets_of(touched))
             case Reload():
                 self._reload(operation)
             case OpenReader() | Follow() | CloseReader():
@@ -137,11 +138,10 @@ class StoreContract:
         table = self._sides.schema.tables[operation.table]
         rng = np.random.default_rng(operation.seed)
         by_bucket: dict[int, list[tuple[int, int, bytes]]] = {}
-        for key in dict.fromkeys(operation.ids):
+        for row in dict.fromkeys(self._sides.rows_of(operation.table, operation.ids)):
             weights = rng.standard_normal(table.dim).astype(np.float32)
             payload = weights.tobytes() + bytes(table.state_bytes)
-            by_bucket.setdefault(bucket_of_id(key), []).append((key, operation.time, payload))
-            self._sides.seen.add((operation.table, key))
+            by_bucket.setdefault(row.bucket, []).append((row.key, operation.time, payload))
         for bucket, rows in by_bucket.items():
             block = build_block(
                 BlockKind.FULL, digest=table.digest, table=operation.table, bucket=bucket, epoch=0, rows=rows

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+
+class SlotId(NamedTuple):
+    """An id, any int64, of a slot that shares the table with others (`TableConfig.wide_slots`)."""
+
+    slot: int
+    id: int
+
+
+Id: TypeAlias = int | SlotId
+"""An id by itself, or that of a slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Ids per table, in table order; gradients and per-id times are drawn from the seed."""
 
-    ids: tuple[tuple[int, ...], ...]
+    ids: tuple[tuple[Id, ...], ...]
     seed: int = 0
 
 
@@ -74,7 +85,7 @@ class Assign:
     """Overwrite or add to the weights of distinct ids of one table."""
 
     table: int
-    ids: tuple[int, ...]
+    ids: tuple[Id, ...]
     seed: int = 0
     time: int = 0
     add: bool = False
@@ -93,7 +104,7 @@ class Touch:
     """Some ids of one table count as changed."""
 
     table: int
-    ids: tuple[int, ...]
+    ids: tuple[Id, ...]
 
 
 BesideCut: TypeAlias = Read | Apply | Train | Discard | Gap | Restart | Assign | Evict | Touch
