@@ -93,11 +93,11 @@ def test_files_of_a_single_table_belong_to_the_only_one_or_to_that_of_a_slot(tmp
 
 
 def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="no valid sharded files for .*nothing"):
+    with pytest.raises(InvalidArgumentError, match=r"no valid sharded files for .*nothing"):
         import_dump(model(), tmp_path / "nothing")
 
 
 def test_rows_of_other_engines_are_refused_with_the_way_out(tmp_path: Path) -> None:
     emb = ml.Embeddings({"user": ml.Slot(2)}, store=lambda configs: LocalShards(configs, num_shards=2))
-    with pytest.raises(FailedPreconditionError, match="got LocalShards; import into .* LocalStore, save it"):
+    with pytest.raises(FailedPreconditionError, match=r"got LocalShards; import into .* LocalStore, save it"):
         import_dump(emb, tmp_path / "dump")

@@ -1,4 +1,4 @@
-"""Rows from elsewhere become rows of a slot: the weights given, fresh state, the time given, and nothing else changes."""
+"""Rows from elsewhere become rows of a slot: the weights given, fresh state, the time given, and nothing else moves."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ IDS = {
     "raw": torch.tensor([2**48 - 1, 0, 7, 300, 12]),
     "v2": ml.ids.pack_v2(9, torch.tensor([2**48 - 1, 0, 7, 300, 12])),
     "any": torch.tensor([-(2**63), 2**63 - 1, -1, 0, 2**48]),
+    "int64": torch.tensor([-(2**63), 2**63 - 1, -1, 0, 2**48]),
 }
 
 
@@ -139,3 +140,26 @@ def test_training_goes_on_and_can_be_cut_again_while_a_file_is_written(
     monkeypatch.setattr(slot_vectors, "writer_for", lambda path: slow_write)
     assert emb.export_vectors("item", tmp_path / "item.npz") == 5
     assert rows == [5]
+
+
+def test_any_int64_leaves_and_comes_in_as_it_was_given(tmp_path: Path) -> None:
+    given = torch.tensor([-(2**63), -1, 0, 2**48 - 1, 2**48, 2**63 - 1])
+    emb = ml.Embeddings({"user": ml.Slot(2), "item": ml.Slot(2), "raw": ml.Slot(2, id_layout="raw")})
+    assert len(emb.tables) == 1
+    vectors = torch.arange(12.0).view(6, 2)
+    assert emb.assign("user", given, vectors) == 6
+    emb.assign("item", given, -vectors)
+    emb.assign("raw", given[2:4], vectors[2:4])
+    for name, sign in (("user", 1), ("item", -1)):
+        found = emb.vectors(name)
+        assert found.ids.tolist() == given.tolist()
+        assert torch.equal(found.vectors, sign * vectors)
+        assert torch.equal(emb.lookup(name, given), sign * vectors)
+    assert emb.vectors("raw").ids.tolist() == given[2:4].tolist()
+
+
+def test_padding_has_no_row() -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2, padding_id=-1)})
+    with pytest.raises(InvalidArgumentError, match="-1 stands for padding, and no row can be assigned to it"):
+        emb.assign("user", torch.tensor([1, -1]), torch.ones(2, 2))
+    assert emb.num_rows == 0

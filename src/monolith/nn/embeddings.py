@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time as clock
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith import _core
 from monolith.errors import AbortedError, InvalidArgumentError
 from monolith.nn._id_batch import IdBatchReader
 from monolith.tables.block_writing import full_block
@@ -73,21 +72,26 @@ class RowAssignment:
             self._store.load(blocks, buckets=ALL_BUCKETS, replace=False)
         return len(keys)
 
-    def _keys_of(self, ids: RowIds) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def _keys_of(self, ids: RowIds) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
         if getattr(ids, "ndim", 1) != 1:
             raise InvalidArgumentError(f"slot {self._slot.name!r}: ids must be int64 [rows], got {tuple(ids.shape)}")
         if isinstance(ids, np.ndarray) and not ids.flags.writeable:
             ids = ids.copy()  # torch warns of such arrays, which Arrow hands out
-        keys = self._reader.read({self._slot.name: ids}).ids
-        ordered = np.sort(keys)
+        read = self._reader.read({self._slot.name: ids})
+        if len(read.ids) != len(ids):
+            raise InvalidArgumentError(
+                f"slot {self._slot.name!r}: {self._slot.slot.padding_id} stands for padding, and no row can be assigned"
+                " to it; leave it out"
+            )
+        ordered = np.sort(np.asarray(ids))
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(repeated):
-            first = int(ids[int(np.flatnonzero(keys == repeated[0])[0])])
+            first = int(repeated[0])
             raise InvalidArgumentError(
                 f"slot {self._slot.name!r}: each id must come once, got {first} more often; say which of its vectors"
                 " counts"
             )
-        return keys, _core.bucket_of(keys)
+        return read.ids, read.buckets
 
     def _check_vectors(self, vectors: RowVectors, num_ids: int) -> None:
         name, expected = self._slot.name, (num_ids, self._slot.dim)
@@ -114,7 +118,7 @@ class RowAssignment:
                 f" {int(ids[int(bad[0])])}"
             )
 
-    def _settled_time(self, keys: NDArray[np.int64], buckets: NDArray[np.int32], weights: NDArray[np.float32]) -> int:
+    def _settled_time(self, keys: NDArray[np.int64], buckets: NDArray[np.uint16], weights: NDArray[np.float32]) -> int:
         """The time as the store takes it, which lets no call move its clock far ahead: found by assigning one row.
 
         `Store.load` takes times as they come, and brings optimizer state and rows that admission would keep out.
@@ -130,7 +134,7 @@ class RowAssignment:
         raise AbortedError(f"slot {self._slot.name!r}: a row went while it was assigned; assign between two evictions")
 
     def _blocks(
-        self, keys: NDArray[np.int64], buckets: NDArray[np.int32], weights: NDArray[np.float32], *, time: int
+        self, keys: NDArray[np.int64], buckets: NDArray[np.uint16], weights: NDArray[np.float32], *, time: int
     ) -> Iterator[RowBlock]:
         order = np.argsort(buckets, kind="stable")
         payload = np.empty((len(keys), 4 * self._slot.dim + len(self._state)), np.uint8)
