@@ -11,15 +11,19 @@ import contextlib
 import json
 import struct
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.tables.block_writing import moved_block
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock, padded
 from monolith.tables.schema import Schema
+from monolith.tables.slot_keys import keys_of_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.tables.history import Cut
+    from monolith.tables.schema import TableSchema
 
 EXTRA_STATE = "_extra_state"
 """The key that torch gives to the extra state of a module."""
@@ -37,8 +42,6 @@ SMALL_ROWS_BYTES = 64 << 20
 
 _FORMAT = 1
 _LENGTH = struct.Struct("<Q")
-_TABLE_OFFSET = 16
-"""Where a block has the number of its table."""
 _are_elsewhere: ContextVar[bool] = ContextVar("rows_are_elsewhere", default=False)
 
 
@@ -95,19 +98,18 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[st
         raise DataLossError(f"{ROWS}: uint8 [n] expected, got {tensor.dtype} {tuple(tensor.shape)}")
     data = tensor.detach().cpu().contiguous().numpy().tobytes()
     saved, offset = _read_head(data)
-    numbers = _table_numbers(saved, schema)
-    are_same_tables = saved.names == schema.names
+    _require_same_rows(saved, schema)
+    are_same_tables = saved.text == schema.text
     blocks = []
     while offset < len(data):
         block = RowBlock(data[offset : offset + _size_at(data, offset)])
         offset += len(block.data)
-        if block.kind is BlockKind.FILTER:
-            # Counts are kept by the numbers of all tables of a store: with other tables they begin anew.
-            number = block.table if are_same_tables else None
-        else:
-            number = numbers[block.table] if block.table < len(numbers) else None
-        if number is not None:
-            blocks.append(block if number == block.table else _renumbered(block, number))
+        _require_whole(block)
+        if are_same_tables:
+            blocks.append(block)
+        # Admission counts are kept by the numbers of all tables and slots of a store: with others they begin anew.
+        elif block.kind is not BlockKind.FILTER and block.table < len(saved.tables):
+            blocks += _moved(block, saved.tables[block.table], schema)
     return blocks, [name for name in saved.names if name not in schema.names]
 
 
@@ -123,16 +125,33 @@ def _read_head(data: bytes) -> tuple[Schema, int]:
     return Schema.parse(text), _LENGTH.size + length
 
 
-def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
-    """By number of a saved table: its number in the store; None for one that is left out."""
-    changed = [line for line in own.differences(saved) if "is missing" not in line and "is unknown" not in line]
+def _require_same_rows(saved: Schema, own: Schema) -> None:
+    slots = {table.name: table.wide_slots for table in own.tables}
+    tables = [replace(table, wide_slots=slots.get(table.name, table.wide_slots)) for table in saved.tables]
+    differences = own.differences(replace(saved, tables=tuple(tables)))
+    changed = [line for line in differences if "is missing" not in line and "is unknown" not in line]
     if changed:
         raise FailedPreconditionError(
             f"{ROWS}: {'; '.join(changed)}; define the slots as they were, or save by ml.save and load by ml.load,"
             " which carry rows over to other optimizers and compressors"
         )
-    numbers = {name: number for number, name in enumerate(own.names)}
-    return [numbers.get(name) for name in saved.names]
+
+
+def _require_whole(block: RowBlock) -> None:
+    if _core.crc32c(block.data[: -TRAILER.size]) != TRAILER.unpack(block.data[-TRAILER.size :])[0]:
+        raise DataLossError(f"{ROWS}: the checksum of {block!r} does not match")
+
+
+def _moved(block: RowBlock, saved: TableSchema, schema: Schema) -> list[RowBlock]:
+    """A block as a store with other tables or slots takes it: nothing of a table or of a slot that it does not have."""
+    if saved.name not in schema.names:
+        return []
+    number = schema.names.index(saved.name)
+    own = schema.tables[number]
+    chosen, keys = np.ones(block.count, np.bool_), block.keys
+    if own.wide_slots != saved.wide_slots:
+        chosen, keys = keys_of_slots(keys, saved.wide_slots, own.wide_slots)
+    return [moved_block(block, digest=own.digest, table=number, chosen=chosen, keys=keys)]
 
 
 def _size_at(data: bytes, offset: int) -> int:
@@ -140,11 +159,3 @@ def _size_at(data: bytes, offset: int) -> int:
         raise DataLossError(f"{ROWS}: ends inside a block, at byte {len(data)}")
     count, payload = HEADER.unpack_from(data, offset)[7], HEADER.unpack_from(data, offset)[9]
     return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload) + TRAILER.size)
-
-
-def _renumbered(block: RowBlock, table: int) -> RowBlock:
-    body = bytearray(block.data[: -TRAILER.size])
-    if _core.crc32c(bytes(body)) != TRAILER.unpack(block.data[-TRAILER.size :])[0]:
-        raise DataLossError(f"{ROWS}: the checksum of {block!r} does not match")
-    struct.pack_into("<I", body, _TABLE_OFFSET, table)
-    return RowBlock(bytes(body) + TRAILER.pack(_core.crc32c(bytes(body)), 0))

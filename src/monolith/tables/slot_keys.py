@@ -53,6 +53,27 @@ def ids_of_keys(keys: NDArray[np.int64], buckets: int | NDArray[np.integer], wid
     return SlotIds(slots, _core.ids_of_keys(np.ascontiguousarray(keys), of_each))
 
 
+def keys_of_slots(
+    keys: NDArray[np.int64], wide_slots: Sequence[int], new_wide_slots: Sequence[int]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Keys of a table as one with other wide slots has them, and which of them it has at all; buckets stay.
+
+    >>> import numpy as np
+    >>> wide = np.array([-(1 << 63) | 1 << 54 | 9])  # of the second wide slot, which is number 7
+    >>> known, keys = keys_of_slots(wide, [3, 7], [7])
+    >>> known.tolist(), (keys == (-(1 << 63) | 9)).tolist()
+    ([True], [True])
+    """
+    places = {number: place for place, number in enumerate(new_wide_slots)}
+    new_index = np.array([*(places.get(number, UNKNOWN_SLOT) for number in wide_slots), UNKNOWN_SLOT], np.int64)
+    index = np.minimum((keys >> _BELOW_BUCKET_BITS) & (MAX_WIDE_SLOTS - 1), len(wide_slots))
+    is_wide = keys < 0
+    known = ~is_wide | (new_index[index] != UNKNOWN_SLOT)
+    below = keys & ((1 << _BELOW_BUCKET_BITS) - 1)
+    moved = np.int64(-(1 << 63)) | (new_index[index] << _BELOW_BUCKET_BITS) | below
+    return known, np.where(is_wide & known, moved, keys)
+
+
 def tells_bucket(keys: NDArray[np.int64], wide_slots: Sequence[int]) -> NDArray[np.bool_]:
     """Which keys of a table tell their bucket by themselves, as an id does."""
     return keys >= 0 if wide_slots else np.ones(keys.shape, np.bool_)
