@@ -8,6 +8,8 @@ Run by scripts/build-wheels with the Python of a clean environment; needs nothin
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 import torch
 
 import monolith as ml
+from monolith import cli
 
 
 def train() -> str:
@@ -42,12 +45,22 @@ def train() -> str:
 
 
 def command(*arguments: str) -> str:
-    """What the command line prints; that it fails ends the trial."""
-    program = [sys.executable, "-I", "-m", "monolith", *arguments]
-    done = subprocess.run(program, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"monolith {' '.join(arguments)} ended with status {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    """What a command prints, run in this process; that it fails ends the trial."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = cli.main(arguments)
+    if status != 0:
+        raise SystemExit(f"monolith {' '.join(arguments)} ended with status {status}")
+    return printed.getvalue()
+
+
+def installed_program() -> str:
+    """What the program beside this Python says of its version."""
+    program = Path(sys.executable).parent / "monolith"
+    done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)
+    if done.stdout != f"monolith {ml.__version__}\n":
+        raise SystemExit(f"{program} --version: expected {ml.__version__}, got {done.stdout!r}\n{done.stderr}")
+    return f"program: {done.stdout.strip()}"
 
 
 def main() -> int:
@@ -59,6 +72,7 @@ def main() -> int:
     if args.installed_below is not None and args.installed_below.resolve() not in place.parents:
         raise SystemExit(f"{place} was imported, which does not lie below {args.installed_below}")
     print(f"imported: monolith {ml.__version__}, torch {torch.__version__}")
+    print(installed_program())
     print(train())
     with tempfile.TemporaryDirectory() as folder:
         task = ["monolith.testing:ExampleTask", "--model_dir", folder, "--steps", "5", "--json"]

@@ -23,6 +23,7 @@ def test_the_trial_of_a_wheel_passes_on_what_is_installed_here(project_root: Pat
     assert done.returncode == 0, done.stderr
     assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
         "imported",
+        "program",
         "trained",
         "trained and resumed by the command line",
         "doctor",

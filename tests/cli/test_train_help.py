@@ -36,7 +36,18 @@ def test_what_matters_is_grouped_and_described_with_its_default(
     text = shown_by("--help", capsys, monkeypatch)
     assert flags_in(text) == {
         *mattering_options(),
-        *("help-all", "steps", "max_steps", "config_file", "deterministic", "dry-run", "print-config", "json"),
+        *(
+            "help-all",
+            "out",
+            "key",
+            "steps",
+            "max_steps",
+            "config_file",
+            "deterministic",
+            "dry-run",
+            "print-config",
+            "json",
+        ),
     }
     assert all(f"\n{title}:\n" in text for title in ("what to do", *MATTERING))
     line = " ".join(text.split())

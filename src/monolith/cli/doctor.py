@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import sys
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -21,42 +22,6 @@ if TYPE_CHECKING:
 
 DISTRIBUTION = "monolith-torch"
 """What is installed; `monolith` is what it is imported as, and on the package index somebody else's program."""
-
-EXTRAS = {
-    "audit": ("pip-audit",),
-    "bench": ("fbgemm-gpu-cpu",),
-    "control": ("grpcio", "protobuf"),
-    "kafka": ("confluent-kafka",),
-    "mlflow": ("mlflow-skinny",),
-    "parquet": ("pyarrow",),
-    "primus": ("grpcio", "protobuf"),
-    "prometheus": ("prometheus-client",),
-    "s3": ("s3fs",),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
-    "zookeeper": ("kazoo",),
-    "zstd": ("zstandard",),
-    "test": (
-        "cityhash",
-        "clang-format",
-        "cramjam",
-        "crc32c",
-        "duckdb",
-        "grpcio-tools",
-        "hypothesis",
-        "import-linter",
-        "mypy",
-        "nanobind",
-        "pytest",
-        "pytest-timeout",
-        "pytest-xdist",
-        "ruff",
-        "safetensors",
-        "scikit-learn",
-        "types-protobuf",
-    ),
-}
-"""The optional parts of the package and the distributions each of them needs, as in pyproject.toml."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +76,7 @@ def diagnose() -> Diagnosis:
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         threads=_core.num_threads(),
         huge_pages=huge_pages,
-        extras=[_examine_extra(name, distributions) for name, distributions in EXTRAS.items()],
+        extras=[_examine_extra(name, distributions) for name, distributions in extras_of(DISTRIBUTION).items()],
         advice=_advise(huge_pages),
     )
 
@@ -135,7 +100,22 @@ def _describe_extra(extra: Extra) -> str:
     return f"missing {', '.join(extra.missing)}: {extra.install}" if extra.missing else "found"
 
 
-def _examine_extra(name: str, distributions: tuple[str, ...]) -> Extra:
+def extras_of(distribution: str) -> dict[str, list[str]]:
+    """The optional parts of a distribution and what each of them needs, as it was installed."""
+    try:
+        requirements = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:  # used from its sources, without being installed
+        requirements = []
+    found: dict[str, list[str]] = {}
+    for requirement in requirements:
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
+        if name is not None and extra is not None and name[0] != distribution:  # "test" needs extras of our own
+            found.setdefault(extra[1], []).append(name[0])
+    return found
+
+
+def _examine_extra(name: str, distributions: list[str]) -> Extra:
     missing = [distribution for distribution in distributions if not _is_installed(distribution)]
     return Extra(name=name, missing=missing, install=f"pip install '{DISTRIBUTION}[{name}]'")
 
