@@ -1,0 +1,153 @@
+"""MovieLens from your own files: a row for every id, beside plain torch, hashed ids, and models that stop learning.
+
+    python examples/movielens.py FOLDER     # ml-100k, ml-latest-small, ml-25m, ...
+    python examples/movielens.py            # on a small folder that is made up
+
+A rating of 4 or more is a like. Ratings come in time order; the AUC is that of the last fifth, through which online
+models go on learning, each batch after it was predicted. Plain torch gets what nobody has in advance: a number for
+every id of all the data; or ids hashed into as much memory. benchmarks/RESULTS.md has the figures of ml-100k.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+import monolith as ml
+from monolith.data import from_pandas
+
+DIMS = {"user": 16, "item": 16, "genres": 8, "age": 8, "occupation": 8}
+BATCH, TEST_SHARE, LEAST_AUC = 256, 0.2, 0.6
+
+Batch = dict[str, ml.Ragged]
+Batches = list[tuple[Batch, Tensor]]
+
+
+def read_folder(folder: Path) -> pd.DataFrame:
+    """One line per rating, oldest first: genres and occupation as texts, and whether it was liked."""
+    ratings = ["user", "item", "rating", "time"]
+    if (folder / "u.data").exists():
+        frame = pd.read_csv(folder / "u.data", sep="\t", names=ratings)
+        users = pd.read_csv(folder / "u.user", sep="|", names=["user", "age", "gender", "occupation", "zip"])
+        names = pd.read_csv(folder / "u.genre", sep="|", header=None)[0].to_numpy()
+        movies = pd.read_csv(folder / "u.item", sep="|", header=None, encoding="latin-1")
+        items = pd.DataFrame({"item": movies[0], "genres": [list(names[row == 1]) for row in movies.to_numpy()[:, 5:]]})
+    else:
+        frame = pd.read_csv(folder / "ratings.csv", names=ratings, header=0)
+        users = pd.DataFrame({"user": frame["user"].unique(), "age": None, "occupation": None})
+        items = pd.read_csv(folder / "movies.csv", names=["item", "title", "genres"], header=0)
+        items["genres"] = items["genres"].str.split("|")
+    joined = frame.merge(users, on="user").merge(items, on="item").sort_values("time", kind="stable")
+    return joined[[*DIMS]].assign(liked=(joined["rating"] >= 4).astype(np.float32))
+
+
+def batches_of(frame: pd.DataFrame) -> Batches:
+    """Every column as ids: numbers as they are, texts by their hash, none where a value is missing."""
+    read = from_pandas(frame, dict.fromkeys(DIMS, "ids") | {"liked": "float"}, block_rows=BATCH)
+    return [({name: batch[name] for name in DIMS}, batch["liked"]) for batch in read]
+
+
+class Rows(nn.Module):
+    """A row of its own for every id: nothing has to be known in advance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = ml.Embeddings({name: ml.Slot(dim, combiner="mean") for name, dim in DIMS.items()})
+        self.optimizer = self.rows.optimizer()
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[B, dims of all columns]."""
+        return self.rows(batch).concat()
+
+
+class Arrays(nn.Module):
+    """Arrays of a fixed number of rows, as plain torch has them; they learn by the rule of the rows above."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        super().__init__()
+        self.bags = nn.ModuleDict({name: nn.EmbeddingBag(sizes[name], dim, mode="mean") for name, dim in DIMS.items()})
+        for bag in self.bags.values():
+            nn.init.uniform_(bag.weight, -0.05, 0.05)
+        self.optimizer = torch.optim.Adagrad(self.parameters(), lr=0.05, initial_accumulator_value=1e-8)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """[B, dims of all columns]."""
+        return torch.cat([bag(batch[name].values, batch[name].row_splits[:-1]) for name, bag in self.bags.items()], 1)
+
+
+def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> float:
+    """The AUC of the last batches, predicted before they were learned from, if they were."""
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.Linear(sum(DIMS.values()), 32), nn.ReLU(), nn.Linear(32, 1))
+    optimizers = [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
+    metric, begun, first_test = ml.metrics.ExactAUC(), time.perf_counter(), int(len(batches) * (1 - TEST_SHARE))
+    for number, (batch, liked) in enumerate(batches):
+        learns = online or number < first_test
+        with torch.set_grad_enabled(learns):
+            logits = head(table(batch)).squeeze(1)
+        if number >= first_test:
+            metric.update(logits.detach().sigmoid(), liked)
+        if learns:
+            nn.functional.binary_cross_entropy_with_logits(logits, liked).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    seconds = time.perf_counter() - begun
+    print(f"AUC {metric.compute():.4f}  {seconds:5.1f} s  {'online' if online else 'frozen'}, {name}")
+    return metric.compute()
+
+
+def with_small_ids(batches: Batches, sizes: dict[str, int], known: dict[str, Tensor] | None = None) -> Batches:
+    """The same with ids below these sizes: their numbers among those that are known, or hashes."""
+
+    def small(name: str, ids: Tensor) -> Tensor:
+        return ids * -7046029254386353131 % sizes[name] if known is None else torch.searchsorted(known[name], ids)
+
+    return [
+        ({name: ids.with_values(small(name, ids.values)) for name, ids in batch.items()}, liked)
+        for batch, liked in batches
+    ]
+
+
+def make_up(folder: Path) -> Path:
+    """A folder as ml-latest-small has it, in which users have tastes for genres."""
+    draw, genres, num = np.random.default_rng(0), np.array(["Action", "Comedy", "Drama", "Horror"]), 20_000
+    of_item, taste = draw.integers(0, 4, 400), draw.normal(0, 2, (300, 4))
+    user, item = draw.integers(0, 300, num), draw.zipf(1.3, num) % 400
+    rating = np.where(draw.random(num) < 1 / (1 + np.exp(-taste[user, of_item[item]])), 4.5, 2.0)
+    pd.DataFrame([user, item, rating, np.arange(num)]).T.to_csv(folder / "ratings.csv", index=False)
+    pd.DataFrame([range(400), [""] * 400, genres[of_item]]).T.to_csv(folder / "movies.csv", index=False)
+    return folder
+
+
+def main() -> None:
+    """Race on the folder that was given, or on one that is made up."""
+    parser = argparse.ArgumentParser(description="MovieLens with a row for every id, and without.")
+    parser.add_argument("folder", nargs="?", type=Path)
+    folder = parser.parse_args().folder
+    with tempfile.TemporaryDirectory() as made:
+        batches = batches_of(read_folder(folder or make_up(Path(made))))
+    own = Rows()
+    auc = race("a row for every id", own, batches, online=True)
+    race("a row for every id", Rows(), batches, online=False)
+    known = {name: torch.cat([batch[name].values for batch, _ in batches]).unique() for name in DIMS}
+    sizes = {name: max(1, len(ids)) for name, ids in known.items()}
+    numbered = with_small_ids(batches, sizes, known)
+    race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=True)
+    race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=False)
+    memory = own.rows.store.stats().memory_bytes  # rows, index and all; an array has weights and Adagrad's sums
+    sizes = {name: max(1, memory // len(DIMS) // (8 * dim)) for name, dim in DIMS.items()}
+    hashed = with_small_ids(batches, sizes)
+    race(f"plain torch, ids hashed into the same {memory / 1e6:.1f} MB", Arrays(sizes), hashed, online=True)
+    assert auc >= LEAST_AUC, f"expected an AUC of at least {LEAST_AUC}"
+
+
+if __name__ == "__main__":
+    main()
