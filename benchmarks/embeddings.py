@@ -34,15 +34,19 @@ from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, sp
 from monolith.cli._bench.timing import Contestant, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
 from monolith.nn._pooling import PooledBatch
-from monolith.tables import BatchStamp, Update
+from monolith.nn.slot import IdLayout
+from monolith.tables import BatchStamp, Plan, Update
+from monolith.tables.slot_keys import buckets_of_plan
 
 FEATURES, DIM = 26, 16
 NAMES: Final = [f"slot{number}" for number in range(FEATURES)]
 RATE, ACCUMULATOR = 0.01, 0.1
 TOLERANCE = 1e-5
 OURS, BARE, TORCHREC, TORCH = "Embeddings", "bare calls", "torchrec fused EBC", "torch EmbeddingBag sparse + Adagrad"
+RAW, ANY = "id_layout='raw'", "id_layout='any'"
 LIMITS: Final = {TORCHREC: 2.5, TORCH: 4.0}
 MAX_OVERHEAD_MS = 1.0
+MAX_HASHED_RATIO = 1.15
 TIME = 1_700_000_000
 
 
@@ -52,12 +56,15 @@ class Batch(NamedTuple):
     rows: torch.Tensor
     """int64 [F, B]: row numbers, for peers that do no id mapping."""
     ids: dict[str, torch.Tensor]
-    """Slot -> int64 [B]: the ids of those rows."""
+    """Slot -> int64 [B]: the ids of those rows, 64-bit hashes."""
+    narrow_ids: dict[str, torch.Tensor]
+    """The same rows by 48 bits of these hashes, for slots of ``raw`` ids."""
 
 
-def ids_of(rows: np.ndarray) -> torch.Tensor:
-    """48 well mixed bits for each row number."""
-    return torch.from_numpy(mixed_ids(rows) & ((1 << 48) - 1))
+def ids_of(rows: np.ndarray, *, bits: int = 64) -> torch.Tensor:
+    """Well mixed bits for each row number."""
+    hashes = mixed_ids(rows)
+    return torch.from_numpy(hashes if bits == 64 else hashes & ((1 << bits) - 1))
 
 
 def make_batches(num_batches: int, examples: int, rows_per_slot: int) -> list[Batch]:
@@ -67,18 +74,20 @@ def make_batches(num_batches: int, examples: int, rows_per_slot: int) -> list[Ba
     batches = []
     for _ in range(num_batches):
         rows = np.stack([order[zipf_ranks(generator, num_rows=rows_per_slot, count=examples)] for order in scattered])
-        batches.append(Batch(torch.from_numpy(rows), {n: ids_of(each) for n, each in zip(NAMES, rows, strict=True)}))
+        ids, narrow = ({n: ids_of(own, bits=bits) for n, own in zip(NAMES, rows, strict=True)} for bits in (64, 48))
+        batches.append(Batch(torch.from_numpy(rows), ids, narrow))
     return batches
 
 
 class Ours:
     """The module as a model uses it."""
 
-    def __init__(self, rows_per_slot: int, gradient: torch.Tensor) -> None:
+    def __init__(self, rows_per_slot: int, gradient: torch.Tensor, layout: IdLayout = "int64") -> None:
         optimizer = ml.row_optimizers.Adagrad(learning_rate=RATE, initial_accumulator_value=ACCUMULATOR)
-        self.emb = ml.Embeddings({name: ml.Slot(DIM) for name in NAMES}, optimizer)
+        self.emb = ml.Embeddings({name: ml.Slot(DIM, id_layout=layout) for name in NAMES}, optimizer)
         self._gradient = gradient
-        everything = ids_of(np.arange(rows_per_slot))
+        self._is_narrow = layout == "raw"
+        everything = ids_of(np.arange(rows_per_slot), bits=48 if self._is_narrow else 64)
         torch.autograd.backward(0.0 * self.emb(dict.fromkeys(NAMES, everything)).concat().sum())
         self.emb.step()  # every id has its row now, as the initializer made it
 
@@ -89,7 +98,8 @@ class Ours:
 
     def train(self, batch: Batch) -> None:
         """Forward, backward from the fixed output gradient, update."""
-        torch.autograd.backward(self.emb(batch.ids).concat(), self._gradient)
+        ids = batch.narrow_ids if self._is_narrow else batch.ids
+        torch.autograd.backward(self.emb(ids).concat(), self._gradient)
         self.emb.step()
 
     def lookup(self, batch: Batch) -> torch.Tensor:
@@ -107,7 +117,8 @@ class Bare:
         self._store = emb.store
         self._planned = {id(batch): emb.plan(batch.ids) for batch in batches}
         plans = {key: planned.plan for key, planned in self._planned.items()}
-        self._ids = {key: plan.unique_ids[plan.inverse] for key, plan in plans.items()}
+        self._keys = {key: plan.unique_ids[plan.inverse] for key, plan in plans.items()}
+        self._buckets = {key: _buckets_of(plan) for key, plan in plans.items()}
         self._splits = torch.tensor([0, gradient.shape[0] * FEATURES])
         self._gradient = gradient
         self._rates = torch.tensor([RATE])
@@ -118,7 +129,8 @@ class Bare:
         """Plan, read, pool, sum gradients, apply."""
         joined, planned = self._joined, self._planned[id(batch)]
         self._seq += 1
-        plan = joined.plan(self._ids[id(batch)], self._splits, stamp=BatchStamp(worker=0, seq=self._seq))
+        keys, buckets = self._keys[id(batch)], self._buckets[id(batch)]
+        plan = joined.plan(keys, self._splits, stamp=BatchStamp(worker=0, seq=self._seq), buckets=buckets)
         values = joined.read(plan, after=self._seq - 1, step=self._seq, train=True).result().values
         pooled = PooledBatch(planned.pooled.layout, plan, planned.shape)
         pooled.pool(values)
@@ -128,6 +140,12 @@ class Bare:
             previous=self._seq - 1, step=self._seq, learning_rates=self._rates, times=TIME, known_finite=known
         )
         joined.apply([(plan, gradient.values)], rule).result()
+
+
+def _buckets_of(plan: Plan) -> torch.Tensor:
+    """int16 [n]: of each id of the batch."""
+    of_unique = torch.from_numpy(buckets_of_plan(plan.splits.numpy(), 1).astype(np.int16))
+    return of_unique[plan.inverse]
 
 
 class TorchBags:
@@ -220,6 +238,8 @@ def enter(args: argparse.Namespace) -> dict[str, Contestant[Batch]]:
                 f"{name} and torch differ by {difference} after one step: they do not do the same work"
             )
     contestants[BARE] = Bare(rows_per_slot, batches, gradient)
+    contestants[RAW] = Ours(rows_per_slot, gradient, "raw")
+    contestants[ANY] = Ours(rows_per_slot, gradient, "any")
     return {name: Contestant(contestant.train, batches) for name, contestant in contestants.items()}
 
 
@@ -255,7 +275,21 @@ def measure(args: argparse.Namespace) -> list[Measurement]:
         sense=Sense.AT_MOST,
         note=note,
     )
-    return [*found, added]
+    return [*found, added, _hashed(times)]
+
+
+def _hashed(times: dict[str, list[float]]) -> Measurement:
+    """What it costs that any int64 is an id."""
+    ours, raw, alone = times[OURS], times[RAW], times[ANY]
+    return Measurement(
+        row="embeddings",
+        measure="64-bit hashes as ids, time beside ids in [0, 2^48)",
+        figure=median_ratio(ours, raw),
+        unit="x",
+        limit=MAX_HASHED_RATIO,
+        sense=Sense.AT_MOST,
+        note=f"default {spread(ours)} ms, {RAW} {spread(raw)} ms; {ANY} {median_ratio(alone, raw):.2f} x",
+    )
 
 
 def main() -> int:

@@ -134,6 +134,38 @@ def test_a_store_of_other_slots_is_refused() -> None:
         make("user", store=store)
 
 
+@pytest.mark.parametrize("names", [("b", "d"), ("a", "b", "c", "d", "e")])
+def test_rows_in_a_state_dictionary_follow_slots_that_come_and_go(names: tuple[str, ...]) -> None:
+    before = make("b", "c", "d")
+    for place, name in enumerate(before.slots):
+        teach(before, **{name: {number: 100.0 * place + n + 1 for n, number in enumerate(EDGES)}})
+    after = make(*names)
+    after.load_state_dict(before.state_dict())
+    for name in names:
+        expected = values(before, name, EDGES) if name in before.slots else [0.0] * len(EDGES)
+        assert values(after, name, EDGES) == expected
+    with pytest.raises(FailedPreconditionError, match=r"ids beyond \[0, 2\^48\).*id_layout='int64'"):
+        make(*names, id_layout="raw").load_state_dict(before.state_dict())
+
+
+def test_vectors_come_with_the_ids_of_users_and_go_back_by_them() -> None:
+    emb = make("user", "item")
+    for place, name in enumerate(emb.slots):
+        teach(emb, **{name: {number: 100.0 * place + n + 1 for n, number in enumerate(EDGES)}})
+    found = emb.vectors("item")
+    assert found.ids.tolist() == EDGES
+    assert found.vectors[:, 0].tolist() == [101.0 + n for n in range(len(EDGES))]
+    emb.assign("item", torch.tensor([-1, 2**60]), torch.tensor([[7.0, 7.0], [8.0, 8.0]]))
+    assert values(emb, "item", [-1, 2**60, 0]) == [7.0, 8.0, 104.0]
+    assert values(emb, "user", [-1, 2**60]) == [3.0, 0.0]
+
+
+def test_padding_is_no_id_to_assign_a_row_to() -> None:
+    emb = make("item", padding_id=-1)
+    with pytest.raises(InvalidArgumentError, match=r"slot 'item': ids must not be its padding_id, -1"):
+        emb.assign("item", torch.tensor([3, -1]), torch.zeros(2, 2))
+
+
 # Padding
 
 

@@ -160,6 +160,6 @@ def test_any_int64_leaves_and_comes_in_as_it_was_given(tmp_path: Path) -> None:
 
 def test_padding_has_no_row() -> None:
     emb = ml.Embeddings({"user": ml.Slot(2, padding_id=-1)})
-    with pytest.raises(InvalidArgumentError, match="-1 stands for padding, and no row can be assigned to it"):
+    with pytest.raises(InvalidArgumentError, match="ids must not be its padding_id, -1"):
         emb.assign("user", torch.tensor([1, -1]), torch.ones(2, 2))
     assert emb.num_rows == 0

@@ -10,8 +10,8 @@ from google.protobuf import text_format
 
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.train_state import WHOLE_MODEL
-from monolith.ids import slot_v2
 from monolith.nn.row_state import EXTRA_STATE
+from monolith.tables.slot_keys import slots_of_keys
 from monolith.tables.snapshot.bucket_file import read_keys
 
 if TYPE_CHECKING:
@@ -55,6 +55,6 @@ def _rows_by_number(folder: str) -> dict[str, Counter[int]]:
     """Table -> number of a slot -> rows."""
     counts: dict[str, Counter[int]] = {}
     for table, keys in read_keys(folder):
-        numbers, rows = np.unique(slot_v2(np.array(keys)), return_counts=True)
-        counts.setdefault(table, Counter()).update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
+        numbers, rows = np.unique(slots_of_keys(keys, table.wide_slots), return_counts=True)
+        counts.setdefault(table.name, Counter()).update(dict(zip(numbers.tolist(), rows.tolist(), strict=True)))
     return counts

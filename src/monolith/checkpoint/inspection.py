@@ -27,6 +27,7 @@ from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json
 from monolith.tables.row_block import BlockKind
 from monolith.tables.schema import TableSchema
+from monolith.tables.slot_keys import ids_of_keys, tells_bucket
 from monolith.tables.snapshot.bucket_file import read_blocks, rewrite
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.checkpoint.manifest import FileEntry, TablesEntry
+    from monolith.tables.row_block import RowBlock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +129,12 @@ class SavedState:
         }
         return {name: tensors[reference] for name, reference in references.items()}
 
-    def rows(self, store: str) -> Iterator[tuple[str, Any, Any, Any]]:
-        """Table, ids, times and payload of every block of rows."""
-        names = [schema.name for schema in self.schemas(store)]
+    def rows(self, store: str) -> Iterator[tuple[TableSchema, RowBlock]]:
+        """Every block of rows, and what its table is."""
+        schemas = self.schemas(store)
         for block in read_blocks(self.folder.place(self._tables(store).folder)):
             if block.kind in {BlockKind.FULL, BlockKind.SERVING}:
-                yield names[block.table], block.keys, block.times, block.payload
+                yield schemas[block.table], block
 
     def schemas(self, store: str) -> list[TableSchema]:
         """What the rows of each table hold, by number."""
@@ -213,19 +215,30 @@ def _table_differences(a: SavedState, b: SavedState) -> dict[str, dict[str, int]
     return found
 
 
-def _row_digests(state: SavedState, store: str) -> dict[str, dict[int, int]]:
-    """Table -> id -> a hash of its time and payload."""
-    digests: dict[str, dict[int, int]] = {}
-    for table, keys, times, payload in state.rows(store):
-        rows = np.concatenate([times.view(np.uint8).reshape(len(times), 4), payload], axis=1)
-        digests.setdefault(table, {}).update(
-            (int(key), hash(row.tobytes())) for key, row in zip(keys, rows, strict=True)
+def _row_digests(state: SavedState, store: str) -> dict[str, dict[tuple[int, int], int]]:
+    """Table -> row -> a hash of its time and payload."""
+    digests: dict[str, dict[tuple[int, int], int]] = {}
+    for table, block in state.rows(store):
+        rows = np.concatenate([block.times.view(np.uint8).reshape(block.count, 4), block.payload], axis=1)
+        digests.setdefault(table.name, {}).update(
+            (name, hash(row.tobytes())) for name, row in zip(_row_names(table, block), rows, strict=True)
         )
     return digests
 
 
+def _row_names(table: TableSchema, block: RowBlock) -> Iterator[tuple[int, int]]:
+    """What a row is known by in every checkpoint: -1 and its key; slot and id where the key depends on other slots."""
+    found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
+    has_key = tells_bucket(block.keys, table.wide_slots)
+    names = np.where(has_key, -1, found.slots), np.where(has_key, block.keys, found.ids)
+    return zip(names[0].tolist(), names[1].tolist(), strict=True)
+
+
 def export(path: str, target: FolderPath) -> list[str]:
     """Writes what a checkpoint has learned as safetensors files: `weights`, and for each table ids, times and weights.
+
+    Where slots share a table and take any int64 (the default), ids are as users gave them, and `slots` has their slots'
+    numbers.
 
     Returns:
         The names of the files.
@@ -252,21 +265,27 @@ def export(path: str, target: FolderPath) -> list[str]:
 
 def _table_tensors(state: SavedState, store: str) -> dict[str, dict[str, Tensor]]:
     schemas = {schema.name: schema for schema in state.schemas(store)}
-    parts: dict[str, list[tuple[Any, Any, Any]]] = {name: [] for name in schemas}
-    for table, keys, times, payload in state.rows(store):
-        width = 4 * schemas[table].dim
-        if payload.shape[1] != width + schemas[table].state_bytes:
-            raise InvalidArgumentError(f"table {table!r}: its rows are compressed for serving and cannot be exported")
-        weights = np.ascontiguousarray(payload[:, :width]).view(np.float32)
-        parts[table].append((keys, times.astype(np.int64), weights))
+    parts: dict[str, list[dict[str, Any]]] = {name: [] for name in schemas}
+    for table, block in state.rows(store):
+        if block.payload.shape[1] != 4 * table.dim + table.state_bytes:
+            raise InvalidArgumentError(
+                f"table {table.name!r}: its rows are compressed for serving and cannot be exported"
+            )
+        columns = {"times": block.times.astype(np.int64), "weights": block.weights(table.dim)}
+        parts[table.name].append({**_id_columns(table, block), **columns})
     return {
-        table: {
-            name: torch.from_numpy(np.concatenate([part[place] for part in found]))
-            for place, name in enumerate(("ids", "times", "weights"))
-        }
+        table: {name: torch.from_numpy(np.concatenate([part[name] for part in found])) for name in found[0]}
         for table, found in parts.items()
         if found
     }
+
+
+def _id_columns(table: TableSchema, block: RowBlock) -> dict[str, Any]:
+    """Where slots share a table and take any int64, ids are those of users, and their slots' numbers beside them."""
+    if not table.wide_slots:
+        return {"ids": block.keys}
+    found = ids_of_keys(block.keys, block.bucket, table.wide_slots)
+    return {"slots": found.slots, "ids": found.ids}
 
 
 def reshard(path: str, target: FolderPath, *, num_files: int) -> str:

@@ -1,14 +1,13 @@
-"""From the keys of stored rows back to the ids that users gave: which rows of a block are a slot's."""
+"""From the keys of stored rows back to the ids that users gave: the one place that takes keys apart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.tables.slot_keys import ids_of_keys
+from monolith.ids import SIGNATURE_BITS_V2
+from monolith.tables.slot_keys import ids_of_keys, wide_index_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -16,13 +15,14 @@ if TYPE_CHECKING:
     from monolith.tables.row_block import RowBlock
 
 
-def rows_of_slot(
-    block: RowBlock, slot: PlacedSlot, wide_slots: Sequence[int]
-) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
+def rows_of_slot(block: RowBlock, slot: PlacedSlot) -> tuple[NDArray[np.intp] | None, NDArray[np.int64]]:
     """Which rows of a block of its table a slot has (None: all of them), and their ids as the user knows them."""
     keys = block.keys
     if slot.number is None:
         return None, keys
-    found = ids_of_keys(keys, block.bucket, wide_slots)
-    chosen = (found.slots == slot.number).nonzero()[0]
-    return chosen, keys[chosen] if slot.slot.id_layout == "v2" else found.ids[chosen]
+    is_own = (keys >> SIGNATURE_BITS_V2) == slot.number
+    if slot.wide_index is not None:
+        is_own |= (keys < 0) & (wide_index_of(keys) == slot.wide_index)
+    chosen = is_own.nonzero()[0]
+    own = keys[chosen]
+    return chosen, own if slot.slot.id_layout == "v2" else ids_of_keys(own, block.bucket).ids

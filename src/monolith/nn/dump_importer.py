@@ -114,7 +114,7 @@ def _owners(emb: Embeddings) -> list[str]:
 
 def _count(emb: Embeddings) -> tuple[dict[str, int], int]:
     """Rows of each slot, and rows of none."""
-    tables = emb.store.schema.tables
+    names = emb.store.schema.names
     owners = _owners(emb)
     counts = dict.fromkeys(owners, 0)
     rows = 0
@@ -124,8 +124,7 @@ def _count(emb: Embeddings) -> tuple[dict[str, int], int]:
                 continue
             rows += block.count
             for name in owners:
-                table = tables[block.table]
-                if table.name == emb.placed[name].table:
-                    counts[name] += len(rows_of_slot(block, emb.placed[name], table.wide_slots)[1])
+                if names[block.table] == emb.placed[name].table:
+                    counts[name] += len(rows_of_slot(block, emb.placed[name])[1])
     by_rows = {emb.placed[name].rows: count for name, count in counts.items()}
     return {name: by_rows[place.rows] for name, place in emb.placed.items()}, rows - sum(counts.values())

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from monolith.nn._id_batch import IdBatch
     from monolith.nn._merge import PlacedSlot
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import TableSchema
@@ -60,7 +61,8 @@ class RowAssignment:
         Raises:
             InvalidArgumentError, TypeError: ids or vectors that cannot be rows of the slot; no row changed.
         """
-        keys, buckets = self._keys_of(ids)
+        read = self._read(ids)
+        keys, buckets = read.ids, read.buckets
         self._check_vectors(vectors, len(keys))
         rows = max(1, _BATCH_BYTES // self._schema.payload_bytes(state=True))
         batches = [slice(begin, begin + rows) for begin in range(0, len(keys), rows)]
@@ -72,7 +74,7 @@ class RowAssignment:
             self._store.load(blocks, buckets=ALL_BUCKETS, replace=False)
         return len(keys)
 
-    def _keys_of(self, ids: RowIds) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+    def _read(self, ids: RowIds) -> IdBatch:
         if getattr(ids, "ndim", 1) != 1:
             raise InvalidArgumentError(f"slot {self._slot.name!r}: ids must be int64 [rows], got {tuple(ids.shape)}")
         if isinstance(ids, np.ndarray) and not ids.flags.writeable:
@@ -80,18 +82,17 @@ class RowAssignment:
         read = self._reader.read({self._slot.name: ids})
         if len(read.ids) != len(ids):
             raise InvalidArgumentError(
-                f"slot {self._slot.name!r}: {self._slot.slot.padding_id} stands for padding, and no row can be assigned"
-                " to it; leave it out"
+                f"slot {self._slot.name!r}: ids must not be its padding_id, {self._slot.slot.padding_id}: that stands"
+                " for no id and has no row"
             )
         ordered = np.sort(np.asarray(ids))
         repeated = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(repeated):
-            first = int(repeated[0])
             raise InvalidArgumentError(
-                f"slot {self._slot.name!r}: each id must come once, got {first} more often; say which of its vectors"
-                " counts"
+                f"slot {self._slot.name!r}: each id must come once, got {repeated[0]} more often; say which of its"
+                " vectors counts"
             )
-        return read.ids, read.buckets
+        return read
 
     def _check_vectors(self, vectors: RowVectors, num_ids: int) -> None:
         name, expected = self._slot.name, (num_ids, self._slot.dim)

@@ -14,16 +14,15 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.tables.block_writing import moved_block
+from monolith.tables.block_writing import rekeyed_block
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock, padded
 from monolith.tables.schema import Schema
-from monolith.tables.slot_keys import keys_of_slots
+from monolith.tables.slot_keys import moved_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +41,8 @@ SMALL_ROWS_BYTES = 64 << 20
 
 _FORMAT = 1
 _LENGTH = struct.Struct("<Q")
+_TABLE_OFFSET = 16
+"""Where a block has the number of its table."""
 _are_elsewhere: ContextVar[bool] = ContextVar("rows_are_elsewhere", default=False)
 
 
@@ -98,18 +99,22 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[st
         raise DataLossError(f"{ROWS}: uint8 [n] expected, got {tensor.dtype} {tuple(tensor.shape)}")
     data = tensor.detach().cpu().contiguous().numpy().tobytes()
     saved, offset = _read_head(data)
-    _require_same_rows(saved, schema)
+    numbers = _table_numbers(saved, schema)
     are_same_tables = saved.text == schema.text
     blocks = []
     while offset < len(data):
         block = RowBlock(data[offset : offset + _size_at(data, offset)])
         offset += len(block.data)
-        _require_whole(block)
-        if are_same_tables:
-            blocks.append(block)
-        # Admission counts are kept by the numbers of all tables and slots of a store: with others they begin anew.
-        elif block.kind is not BlockKind.FILTER and block.table < len(saved.tables):
-            blocks += _moved(block, saved.tables[block.table], schema)
+        if block.kind is BlockKind.FILTER:
+            # Counts are kept by the numbers of all tables and slots of a store: with others they begin anew.
+            number = block.table if are_same_tables else None
+        else:
+            number = numbers[block.table] if block.table < len(numbers) else None
+        if number is None:
+            continue
+        if block.kind is not BlockKind.FILTER and saved.tables[block.table] != schema.tables[number]:
+            block = _with_own_keys(block, saved.tables[block.table], schema.tables[number])
+        blocks.append(block if number == block.table else _renumbered(block, number))
     return blocks, [name for name in saved.names if name not in schema.names]
 
 
@@ -125,33 +130,17 @@ def _read_head(data: bytes) -> tuple[Schema, int]:
     return Schema.parse(text), _LENGTH.size + length
 
 
-def _require_same_rows(saved: Schema, own: Schema) -> None:
-    slots = {table.name: table.wide_slots for table in own.tables}
-    tables = [replace(table, wide_slots=slots.get(table.name, table.wide_slots)) for table in saved.tables]
-    differences = own.differences(replace(saved, tables=tuple(tables)))
-    changed = [line for line in differences if "is missing" not in line and "is unknown" not in line]
+def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
+    """By number of a saved table: its number in the store; None for one that is left out."""
+    sides = [Schema(tuple(replace(table, wide_slots=()) for table in each.tables)) for each in (own, saved)]
+    changed = [line for line in sides[0].differences(sides[1]) if "is missing" not in line and "is unknown" not in line]
     if changed:
         raise FailedPreconditionError(
             f"{ROWS}: {'; '.join(changed)}; define the slots as they were, or save by ml.save and load by ml.load,"
             " which carry rows over to other optimizers and compressors"
         )
-
-
-def _require_whole(block: RowBlock) -> None:
-    if _core.crc32c(block.data[: -TRAILER.size]) != TRAILER.unpack(block.data[-TRAILER.size :])[0]:
-        raise DataLossError(f"{ROWS}: the checksum of {block!r} does not match")
-
-
-def _moved(block: RowBlock, saved: TableSchema, schema: Schema) -> list[RowBlock]:
-    """A block as a store with other tables or slots takes it: nothing of a table or of a slot that it does not have."""
-    if saved.name not in schema.names:
-        return []
-    number = schema.names.index(saved.name)
-    own = schema.tables[number]
-    chosen, keys = np.ones(block.count, np.bool_), block.keys
-    if own.wide_slots != saved.wide_slots:
-        chosen, keys = keys_of_slots(keys, saved.wide_slots, own.wide_slots)
-    return [moved_block(block, digest=own.digest, table=number, chosen=chosen, keys=keys)]
+    numbers = {name: number for number, name in enumerate(own.names)}
+    return [numbers.get(name) for name in saved.names]
 
 
 def _size_at(data: bytes, offset: int) -> int:
@@ -159,3 +148,28 @@ def _size_at(data: bytes, offset: int) -> int:
         raise DataLossError(f"{ROWS}: ends inside a block, at byte {len(data)}")
     count, payload = HEADER.unpack_from(data, offset)[7], HEADER.unpack_from(data, offset)[9]
     return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload) + TRAILER.size)
+
+
+def _with_own_keys(block: RowBlock, saved: TableSchema, own: TableSchema) -> RowBlock:
+    """Slots that came or went have changed the keys of wide ids (docs/formats/buckets.md)."""
+    _checked_body(block)
+    taken, keys = moved_keys(block.keys, saved.wide_slots, own.wide_slots)
+    if not own.wide_slots and not taken.all():
+        raise FailedPreconditionError(
+            f"{ROWS}: table {own.name!r} has rows of ids beyond [0, 2^48), which its slots do not take any more; give"
+            " them id_layout='int64'"
+        )
+    return rekeyed_block(block, digest=own.digest, taken=taken, keys=keys)
+
+
+def _checked_body(block: RowBlock) -> bytearray:
+    body = bytearray(block.data[: -TRAILER.size])
+    if _core.crc32c(bytes(body)) != TRAILER.unpack(block.data[-TRAILER.size :])[0]:
+        raise DataLossError(f"{ROWS}: the checksum of {block!r} does not match")
+    return body
+
+
+def _renumbered(block: RowBlock, table: int) -> RowBlock:
+    body = _checked_body(block)
+    struct.pack_into("<I", body, _TABLE_OFFSET, table)
+    return RowBlock(bytes(body) + TRAILER.pack(_core.crc32c(bytes(body)), 0))

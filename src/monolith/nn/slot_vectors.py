@@ -89,7 +89,7 @@ def _parts(cut: Cut, schema: Schema, slot: PlacedSlot) -> Iterator[tuple[NDArray
     number = schema.names.index(slot.table)
     for block in cut.blocks(ALL_BUCKETS, state=True):
         if block.table == number and block.kind is BlockKind.FULL:
-            chosen, ids = rows_of_slot(block, slot, schema.tables[number].wide_slots)
+            chosen, ids = rows_of_slot(block, slot)
             weights = block.weights(slot.dim)
             yield ids, weights if chosen is None else weights[chosen]
 

@@ -12,7 +12,7 @@ from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION, BlockKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["full_block", "moved_block"]
+__all__ = ["full_block", "rekeyed_block"]
 
 
 def full_block(
@@ -34,41 +34,43 @@ def full_block(
         time: Unix seconds of the last update of all rows.
         payload: [n, row bytes]: weights, then optimizer state.
     """
-    times = np.full(len(keys), time, np.uint32)
-    return _packed(BlockKind.FULL, (digest, table, bucket), keys, times, payload)
+    count, row_bytes = payload.shape
+    header = HEADER.pack(MAGIC, VERSION, BlockKind.FULL, 0, digest, table, bucket, count, row_bytes, payload.size, 0)
+    return _written(header, keys, np.full(count, time, np.uint32), payload)
 
 
-def moved_block(
-    block: RowBlock, *, digest: int, table: int, chosen: NDArray[np.bool_], keys: NDArray[np.int64]
-) -> RowBlock:
-    """Rows or tombstones of a block under other keys, for a table of another number or schema.
+def rekeyed_block(block: RowBlock, *, digest: int, taken: NDArray[np.bool_], keys: NDArray[np.int64]) -> RowBlock:
+    """Some rows or tombstones of a block under other keys of the same bucket, for a table with this digest.
 
     Args:
-        block: Of which bucket, times and payload stay.
-        digest: Of the schema of the table it is for.
-        table: Its number.
-        chosen: [n] which entries stay.
-        keys: [n] the new ones.
+        block: Not a filter.
+        digest: Of the schema of the table that they are for.
+        taken: [count]: which rows.
+        keys: Of those, in their order.
     """
-    to = (digest, table, block.bucket)
-    return _packed(block.kind, to, keys[chosen], block.times[chosen], block.payload[chosen], epoch=block.epoch)
+    payload = block.payload[taken]
+    header = HEADER.pack(
+        MAGIC,
+        VERSION,
+        block.kind,
+        0,
+        digest,
+        block.table,
+        block.bucket,
+        len(keys),
+        block.row_bytes,
+        payload.size,
+        block.epoch,
+    )
+    return _written(header, keys, block.times[taken], payload)
 
 
-def _packed(
-    kind: BlockKind,
-    place: tuple[int, int, int],
-    keys: NDArray[np.int64],
-    times: NDArray[np.uint32],
-    payload: NDArray[np.uint8],
-    *,
-    epoch: int = 0,
-) -> RowBlock:
-    """A block of the table and bucket of `place`: digest, table, bucket."""
-    count, row_bytes = payload.shape
+def _written(header: bytes, keys: NDArray[np.int64], times: NDArray[np.uint32], payload: NDArray[np.uint8]) -> RowBlock:
+    count = len(keys)
     data = bytearray(HEADER.size + 8 * count + padded(4 * count) + padded(payload.size) + TRAILER.size)
-    HEADER.pack_into(data, 0, MAGIC, VERSION, kind, 0, *place, count, row_bytes, payload.size, epoch)
     parts = np.frombuffer(data, np.uint8)
     at = HEADER.size
+    parts[:at] = np.frombuffer(header, np.uint8)
     parts[at : at + 8 * count] = np.ascontiguousarray(keys).view(np.uint8)
     at += 8 * count
     parts[at : at + 4 * count] = np.ascontiguousarray(times).view(np.uint8)

@@ -22,6 +22,7 @@ MAX_WIDE_SLOTS = 512
 """Slots of one table that may take any int64: nine bits of a wide key say which one it is of."""
 UNKNOWN_SLOT = -1
 _BELOW_BUCKET_BITS = 54
+_ALL_BUT_INDEX = ~((MAX_WIDE_SLOTS - 1) << _BELOW_BUCKET_BITS)
 
 
 class SlotIds(NamedTuple):
@@ -47,31 +48,38 @@ def ids_of_keys(keys: NDArray[np.int64], buckets: int | NDArray[np.integer], wid
     ([7], [5])
     """
     of_each = np.ascontiguousarray(np.broadcast_to(np.asarray(buckets, np.uint16), keys.shape))
+    return SlotIds(slots_of_keys(keys, wide_slots), _core.ids_of_keys(np.ascontiguousarray(keys), of_each))
+
+
+def slots_of_keys(keys: NDArray[np.int64], wide_slots: Sequence[int] = ()) -> NDArray[np.int64]:
+    """The number of each key's slot, for which no bucket is needed; -1 where the table does not know it."""
+    if not wide_slots:
+        return slot_v2(np.ascontiguousarray(keys))
     known = np.array([*wide_slots, UNKNOWN_SLOT], np.int64)
-    index = np.minimum((keys >> _BELOW_BUCKET_BITS) & (MAX_WIDE_SLOTS - 1), len(wide_slots))
-    slots = np.where(keys < 0, known[index], slot_v2(keys))
-    return SlotIds(slots, _core.ids_of_keys(np.ascontiguousarray(keys), of_each))
+    index = np.minimum(wide_index_of(keys), len(wide_slots))
+    return np.where(keys < 0, known[index], slot_v2(np.ascontiguousarray(keys)))
 
 
-def keys_of_slots(
-    keys: NDArray[np.int64], wide_slots: Sequence[int], new_wide_slots: Sequence[int]
+def wide_index_of(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which of its table's wide slots each wide key is of."""
+    index: NDArray[np.int64] = (keys >> _BELOW_BUCKET_BITS) & (MAX_WIDE_SLOTS - 1)
+    return index
+
+
+def moved_keys(
+    keys: NDArray[np.int64], source: Sequence[int], target: Sequence[int]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Keys of a table as one with other wide slots has them, and which of them it has at all; buckets stay.
+    """Keys of a table as another table with other wide slots has them: which of them it takes, and those.
 
-    >>> import numpy as np
-    >>> wide = np.array([-(1 << 63) | 1 << 54 | 9])  # of the second wide slot, which is number 7
-    >>> known, keys = keys_of_slots(wide, [3, 7], [7])
-    >>> known.tolist(), (keys == (-(1 << 63) | 9)).tolist()
-    ([True], [True])
+    As the core does in a restore: wide keys of slots that the target does not have are left out.
     """
-    places = {number: place for place, number in enumerate(new_wide_slots)}
-    new_index = np.array([*(places.get(number, UNKNOWN_SLOT) for number in wide_slots), UNKNOWN_SLOT], np.int64)
-    index = np.minimum((keys >> _BELOW_BUCKET_BITS) & (MAX_WIDE_SLOTS - 1), len(wide_slots))
-    is_wide = keys < 0
-    known = ~is_wide | (new_index[index] != UNKNOWN_SLOT)
-    below = keys & ((1 << _BELOW_BUCKET_BITS) - 1)
-    moved = np.int64(-(1 << 63)) | (new_index[index] << _BELOW_BUCKET_BITS) | below
-    return known, np.where(is_wide & known, moved, keys)
+    places = {slot: place for place, slot in enumerate(target)}
+    new_index = np.array([*(places.get(slot, -1) for slot in source), -1], np.int64)
+    is_wide = (keys < 0) & (len(source) > 0)
+    index = np.where(is_wide, new_index[np.minimum(wide_index_of(keys), len(source))], 0)
+    moved = np.where(is_wide, (index << _BELOW_BUCKET_BITS) | (keys & _ALL_BUT_INDEX), keys)
+    taken = ~is_wide | (index >= 0)
+    return taken, moved[taken]
 
 
 def tells_bucket(keys: NDArray[np.int64], wide_slots: Sequence[int]) -> NDArray[np.bool_]:

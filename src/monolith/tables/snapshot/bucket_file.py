@@ -18,6 +18,7 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import named_errors
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock
+from monolith.tables.schema import TableSchema
 from monolith.tables.snapshot.files import bucket_ranges, file_name
 from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_destination, open_source, writing_folder
 from monolith.tables.snapshot.manifest import FileEntry, Manifest
@@ -53,16 +54,17 @@ def blocks_of(path: SnapshotPath, manifest: Manifest, buckets: range = ALL_BUCKE
             yield from _file_blocks(local, entry, manifest.snapshot_id)
 
 
-def read_keys(path: SnapshotPath) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Table and ids of every block of rows; nothing else is read, and only the index is checked."""
+def read_keys(path: SnapshotPath) -> Iterator[tuple[TableSchema, NDArray[np.int64]]]:
+    """Table and keys of every block of rows; nothing else is read, and only the index is checked."""
     with closing(open_source(path)) as source, ExitStack() as closed:
-        names, files = [table.name for table in source.manifest.tables], source.manifest.files
+        tables = [TableSchema.parse(table.name, table.schema) for table in source.manifest.tables]
+        files = source.manifest.files
         for entry, local in zip(files, closed.enter_context(fetched_files(path, files)), strict=True):
             with _opened(local) as file:
                 for offset, _, _, table, rows, kind, _, _ in _index(file, local, entry, source.manifest.snapshot_id):
                     if kind in {BlockKind.FULL, BlockKind.SERVING}:
                         file.seek(offset + HEADER.size)
-                        yield names[table], np.frombuffer(file.read(8 * rows), np.int64)
+                        yield tables[table], np.frombuffer(file.read(8 * rows), np.int64)
 
 
 def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> Manifest:
