@@ -160,14 +160,12 @@ def test_other_parts_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     other = Run(seed=4)
     other.model.tower[3] = nn.Linear(6, 2)
     held = contents(other)
-    with pytest.raises(
-        FailedPreconditionError, match=r"weight 'tower.3.weight' has shape \(2, 6\), in the ch.* \(1, 6\)"
-    ):
+    with pytest.raises(FailedPreconditionError, match=r"'tower.3.weight' was saved with shape \(1, 6\), now \(2, 6\)"):
         Saver(tmp_path).restore(other.state)
     assert contents(other) == held
     other = Run(seed=4)
     other.model.add_module("more", nn.Linear(1, 1))
-    with pytest.raises(FailedPreconditionError, match=r"does not have \['more.bias', 'more.weight'\]"):
+    with pytest.raises(FailedPreconditionError, match=r"'more.bias' is new, shape .*'more.weight' is new"):
         Saver(tmp_path).restore(other.state)
     other = Run(seed=4)
     with pytest.raises(FailedPreconditionError, match=r"has optimizers \['adam'\], not \['sgd'\]"):
@@ -228,7 +226,7 @@ def test_an_alias_map_renames_weights_and_their_optimizer_state(tmp_path: Path) 
     new = Named(w0=torch.zeros(2), v1=torch.zeros(1))
     other = torch.optim.Adam(new.parameters())
     state = TrainState(model=new, optimizers={"adam": other})
-    with pytest.raises(FailedPreconditionError, match=r"does not have \['w0'\]"):
+    with pytest.raises(FailedPreconditionError, match=r"'w0' is "):
         Saver(tmp_path).restore(state)
     Saver(tmp_path, restoring=RestoreOptions(alias_map={"w0": "v0"})).restore(state)
     assert torch.equal(new.w0, old.v0)
@@ -293,7 +291,7 @@ def test_dense_layers_are_renumbered_at_restore(tmp_path: Path) -> None:
     Saver(tmp_path).restore(TrainState(model=new))
     assert list(weights(new).values()) == list(weights(old).values())
     third = tower(4)
-    with pytest.raises(FailedPreconditionError, match="or give an alias map"):
+    with pytest.raises(FailedPreconditionError, match="weights that were renamed are found by alias_map"):
         Saver(tmp_path, restoring=RestoreOptions(auto_alias=False)).restore(TrainState(model=third))
 
 
@@ -306,12 +304,12 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
     new = Named(v=torch.zeros(3, 2))
     other = torch.optim.Adam(new.parameters())
     state = TrainState(model=new, optimizers={"adam": other})
-    with pytest.raises(FailedPreconditionError, match="or restore with reshape=True"):
+    with pytest.raises(FailedPreconditionError, match="only the shape differs by reshape=True"):
         Saver(tmp_path).restore(state)
     Saver(tmp_path, restoring=RestoreOptions(reshape=True)).restore(state)
     assert torch.equal(new.v, old.v.reshape(3, 2))
     assert other.state[new.v]["exp_avg"].shape == (3, 2)
-    with pytest.raises(FailedPreconditionError, match=r"has shape \(5,\)"):
+    with pytest.raises(FailedPreconditionError, match=r"now \(5,\)"):
         Saver(tmp_path).restore(TrainState(model=Named(v=torch.zeros(5))), options=RestoreOptions(reshape=True))
 
 

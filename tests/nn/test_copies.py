@@ -111,6 +111,8 @@ def test_modules_of_one_store_share_the_cloned_one() -> None:
     for each in (emb, other):
         each.deep_copies = "clone"
     first, second = copy.deepcopy(torch.nn.ModuleList([emb, other]))
+    assert isinstance(first, ml.Embeddings)
+    assert isinstance(second, ml.Embeddings)
     assert first.store is second.store
     assert first.store is not emb.store
 
@@ -130,13 +132,14 @@ def test_averaged_models_average_the_weights_and_have_the_rows_that_were_asked_f
     emb = embeddings_of(model)
     emb.deep_copies = kind
     train(emb, 1)
-    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    half = get_ema_multi_avg_fn(0.5)  # type: ignore[no-untyped-call]  # torch gives it no types
+    averaged = AveragedModel(model, multi_avg_fn=half)
     for value in (0.0, 1.0):
         torch.nn.init.constant_(model[1].weight, value)  # type: ignore[arg-type]
         averaged.update_parameters(model)
         train(emb, 1)
-    assert averaged.module[1].weight.eq(0.5).all()
+    assert averaged.state_dict()["module.1.weight"].eq(0.5).all()
     assert weights(embeddings_of(averaged), 1) == ([-3.0] if kind == "share" else [-1.0])
-    fresh = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    fresh = AveragedModel(model, multi_avg_fn=half)
     fresh.load_state_dict(averaged.state_dict())
     assert weights(embeddings_of(fresh), 1) == weights(embeddings_of(averaged), 1)

@@ -29,8 +29,7 @@ def test_every_block_of_the_how_to_runs(project_root: Path, tmp_path: Path, monk
     assert accumulated["emb"].num_rows == 3
     assert 0 < clipped["factor"].item() <= 1
     assert isinstance(saved["emb"], ml.Embeddings)
-    assert (tmp_path / "tables").is_dir()
-    assert (tmp_path / "model.pt").is_file()
+    assert (tmp_path / "ranker").is_dir()
 
 
 @pytest.mark.parametrize(("page", "num_blocks"), [("vectors.md", 4), ("import-rows.md", 5)])

@@ -350,6 +350,26 @@ class TestFailures:
             Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path)), hooks=[Interrupting()]).train()
         assert steps_of(tmp_path) == [4]
 
+    def test_a_run_that_fails_before_its_first_step_leaves_no_checkpoint(self, tmp_path: Path) -> None:
+        class Unreadable(ExampleTask):
+            def input_fn(self, mode: Any) -> Any:
+                raise ValueError("no such file")
+
+        class Wrong(ExampleTask):
+            def model_fn(self, features: Any, mode: Any) -> Any:
+                raise ValueError("no such file")
+
+        config = TrainerConfig(model_dir=str(tmp_path))
+        for task in (Unreadable, Wrong):
+            with pytest.raises(ValueError, match="no such file"):
+                Trainer(task(), config).train()
+            assert steps_of(tmp_path) == []
+        Trainer(ExampleTask(), config).train(steps=3)
+        before = sorted(path.name for path in tmp_path.iterdir())
+        with pytest.raises(ValueError, match="no such file"):
+            Trainer(Wrong(), config).train()
+        assert sorted(path.name for path in tmp_path.iterdir()) == before, "what it began with stays as it is"
+
     def test_a_half_made_step_is_not_saved(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         class Breaking(ExampleTask):
             def optimizers(self, model: torch.nn.Module) -> torch.optim.Optimizer:

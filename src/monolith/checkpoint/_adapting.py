@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint.aliases import calc_feed_dict, generate_alias_map
 from monolith.checkpoint.model_state import model_state
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from monolith.checkpoint.restore_options import RestoreOptions
@@ -41,11 +43,36 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, 
         tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
         weights = {name: _reshaped(value, tensors.get(name)) for name, value in weights.items()}
         optimizers = {name: _reshaped_state(values, tensors) for name, values in optimizers.items()}
+    left_out = _left_out({*own, *weights}, options)
+    weights = {name: value for name, value in weights.items() if name not in left_out}
+    weights |= {name: own[name] for name in left_out if name in own}
+    optimizers = {name: _without(values, left_out) for name, values in optimizers.items()}
     for name in own:
         if keeps(name):
             weights[name] = own[name]
     optimizers = {name: _kept_state(name, values, state, keeps) for name, values in optimizers.items()}
     return {**saved, "model": weights, "optimizers": optimizers}
+
+
+def _left_out(names: set[str], options: RestoreOptions) -> set[str]:
+    """Weights that are not restored.
+
+    Raises:
+        InvalidArgumentError: an entry of `leave_out` that names none.
+    """
+    found = {pattern: fnmatch.filter(names, pattern) for pattern in options.leave_out}
+    useless = [pattern for pattern, matched in found.items() if not matched]
+    if useless:
+        raise InvalidArgumentError(
+            f"restore: leave_out names {useless}, but neither the model nor the checkpoint has such a weight; they have"
+            f" {sorted(names)}"
+        )
+    return {name for matched in found.values() for name in matched}
+
+
+def _without(optimizer: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
+    state = {name: values for name, values in optimizer["state"].items() if name not in left_out}
+    return {**optimizer, "state": state}
 
 
 def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreOptions) -> Mapping[str, str] | None:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.store import PreparedRestore, Store
 
+_SHOWN_CHANGES = 8
+"""Weights that a message lists by name."""
+
 
 class LoadedCheckpoint:
     """A checkpoint that was read and checked: its dense part in memory, its tables ready to be loaded.
@@ -190,19 +193,39 @@ def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[s
 
 
 def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    missing, unexpected = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
-    if missing or unexpected:
-        raise FailedPreconditionError(
-            f"restore: the model's weights are not those of the checkpoint: it does not have {missing}, the model does"
-            f" not have {unexpected}; build the model as it was, or give an alias map of the new names"
-        )
-    for name, value in own.items():
-        if isinstance(value, Tensor) and (not isinstance(saved[name], Tensor) or saved[name].shape != value.shape):
-            got = tuple(saved[name].shape) if isinstance(saved[name], Tensor) else saved[name]
-            raise FailedPreconditionError(
-                f"restore: weight {name!r} has shape {tuple(value.shape)}, in the checkpoint {got}; build the model as"
-                " it was, or restore with reshape=True where only the shape differs"
-            )
+    changed = changed_weights(saved, own)
+    if not changed:
+        return
+    lines = [f"{name!r} {what}" for name, what in changed.items()]
+    left_out = ", ".join(map(repr, changed))
+    if len(lines) > _SHOWN_CHANGES:
+        lines[_SHOWN_CHANGES:] = [f"and {len(lines) - _SHOWN_CHANGES} more"]
+        left_out = f"{next(iter(changed))!r}, ..."
+    raise FailedPreconditionError(
+        f"restore: the model is not the one that was saved: {'; '.join(lines)}. Build it as it was; or have these"
+        f" weights start anew by RestoreOptions(leave_out=[{left_out}]), all dense weights by clear_nn=True, and"
+        " everything by another model directory; weights that were renamed are found by alias_map, and those of which"
+        " only the shape differs by reshape=True"
+    )
+
+
+def changed_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, str]:
+    """Weights that a checkpoint and a model do not have alike -> what differs, in words."""
+    changed = {}
+    for name in sorted({*saved, *own}):
+        then, now = saved.get(name), own.get(name)
+        if name not in saved:
+            changed[name] = f"is new{_shape_of(now)}"
+        elif name not in own:
+            changed[name] = f"is gone{_shape_of(then)}"
+        elif isinstance(now, Tensor) and (not isinstance(then, Tensor) or then.shape != now.shape):
+            got = tuple(then.shape) if isinstance(then, Tensor) else then
+            changed[name] = f"was saved with shape {got}, now {tuple(now.shape)}"
+    return changed
+
+
+def _shape_of(value: Any) -> str:
+    return f", shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
 
 
 def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, Store]) -> dict[str, TablesEntry]:

@@ -26,6 +26,9 @@ class RestoreOptions(Config):
     """More rules for that, tried after the built-in ones."""
     reshape: bool = False
     """Take a weight of another shape that has as many elements."""
+    leave_out: Sequence[str] = ()
+    """Weights that start anew, as the model has them now, with their optimizer state: names, or patterns such as
+    ``tower.*``. Those that only the checkpoint has are passed over."""
     clear_nn: bool = False
     """Start the dense part anew, once: later starts of this directory restore it as usual."""
     continue_training: bool = False
@@ -36,6 +39,10 @@ class RestoreOptions(Config):
             raise InvalidArgumentError(
                 "restore: clear_nn starts all dense weights anew, so an alias map for them has no use; give one of them"
             )
+        if isinstance(self.leave_out, str):
+            raise InvalidArgumentError(f"restore: leave_out takes a list of names, got the text {self.leave_out!r}")
+        if self.clear_nn and self.leave_out:
+            raise InvalidArgumentError("restore: clear_nn starts all weights anew; leave_out has no use beside it")
         if self.continue_training and not self.clear_nn:
             raise InvalidArgumentError(
                 "restore: continue_training says what clear_nn does to the step; it needs clear_nn"

@@ -115,7 +115,7 @@ class Trainer:
             (loss, metrics, learning rates and table sizes by step, and how it ended).
 
         Raises:
-            BaseException: what ended training. The state of the last whole step was saved before.
+            BaseException: what ended training. The state of the last whole step was saved before, if there was one.
         """
         stop = StopAtStep(
             steps=self.task.p.train.steps if steps is None else steps,
@@ -292,6 +292,9 @@ class Trainer:
         step = session.global_step
         if not session.is_whole or not _is_finite(session.state):
             _log.warning("session: step %d is not saved after %r: its state is not that of a good step", step, error)
+            return
+        if session.last is None:  # what the run began with is on disk, or is nothing
+            _log.info("session: nothing is saved after %r: it came before the first step", error)
             return
         try:
             session.settle()

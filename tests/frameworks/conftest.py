@@ -1,0 +1,8 @@
+"""The folder's own modules, importable under the names that mypy knows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -1,0 +1,22 @@
+"""The blocks of docs/how-to/saving.md run as they stand, one after another."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+DOCUMENT = Path("docs") / "how-to" / "saving.md"
+
+
+def test_the_blocks_of_the_document_run(project_root: Path) -> None:
+    text = (project_root / DOCUMENT).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 8
+    names: dict[str, Any] = {"__name__": "how_to"}
+    try:
+        for block in blocks:
+            exec(compile(block, str(DOCUMENT), "exec"), names)  # noqa: S102 - our own document
+    finally:
+        shutil.rmtree(names["folder"])
