@@ -24,6 +24,9 @@ _KEPT_BY_TORCH = re.compile(r"/perf-\d+\.map$")
 _KEPT_THREADS = frozenset({"tqdm_monitor"})
 """Of libraries, once for the life of the process: torch's compiler shows its progress with tqdm where that is there."""
 
+_KEPT_PROCESS = re.compile(r"multiprocessing\.resource_tracker import main")
+"""Python's own, for the life of the process once another one was spawned with semaphores."""
+
 _KEPT_ON_DISK = re.compile(
     r"\..*"  # caches of tools in the project's folder: .pytest_cache, .hypothesis, .coverage
     r"|hsperfdata_.*"  # what every Java machine shows of itself; ZooKeeper and Kafka are such
@@ -63,7 +66,11 @@ def holdings(folders: Sequence[str] = ()) -> Holdings:
             if thread.name not in _KEPT_THREADS
         ),
         # By its command, so that a shared server that a test has killed and started again is the same one.
-        processes=frozenset(f"process {command}" for child in _children() if (command := _command(child))),
+        processes=frozenset(
+            f"process {command}"
+            for child in _children()
+            if (command := _command(child)) and not _KEPT_PROCESS.search(command)
+        ),
         descriptors=frozenset(f"descriptor {target}" for target in _open_targets()),
         files=frozenset(
             f"file {folder}/{name}"

@@ -27,6 +27,7 @@ from monolith.data.dataset import Dataset, Reading
 from monolith.data.ffm import generate_ffm_example, slot_to_key
 from monolith.data.framing import Framing, source_key
 from monolith.data.in_range import InRange
+from monolith.data.json_parser import JsonParser
 from monolith.data.kafka import KafkaConfig, KafkaDataset
 from monolith.data.merge import MergedDataset
 from monolith.data.parser import Parser
@@ -79,6 +80,7 @@ __all__ = [
     "InRange",
     "Ints",
     "JsonLinesDataset",
+    "JsonParser",
     "KafkaConfig",
     "KafkaDataset",
     "Label",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from monolith.tensors import Ragged
 
@@ -16,7 +18,7 @@ ColumnValues: TypeAlias = "Tensor | Ragged | list[bytes]"
 
 
 class Batch(Mapping[str, ColumnValues]):
-    """Column name to values, all of `num_rows` rows.
+    """Column name to values, all of `num_rows` rows; left out, it is that of the columns.
 
     >>> import torch
     >>> batch = Batch({"user": Ragged.from_lists([[7], [3, 9]]), "label": torch.ones(2, 1)}, num_rows=2)
@@ -26,9 +28,11 @@ class Batch(Mapping[str, ColumnValues]):
 
     __slots__ = ("_columns", "_num_rows")
 
-    def __init__(self, columns: Mapping[str, ColumnValues], *, num_rows: int) -> None:
+    def __init__(self, columns: Mapping[str, ColumnValues], *, num_rows: int | None = None) -> None:
+        if num_rows is None:
+            num_rows = next((_rows_of(values) for values in columns.values()), 0)
         for name, values in columns.items():
-            rows = values.num_rows if isinstance(values, Ragged) else len(values)
+            rows = _rows_of(values)
             if rows != num_rows:
                 raise ValueError(f"column {name!r} must have {num_rows} rows, got {rows}")
         self._columns = dict(columns)
@@ -68,3 +72,18 @@ class Batch(Mapping[str, ColumnValues]):
             name: values if isinstance(values, list) else values.pin_memory() for name, values in self._columns.items()
         }
         return Batch(columns, num_rows=self._num_rows)
+
+
+def _rows_of(values: ColumnValues) -> int:
+    return values.num_rows if isinstance(values, Ragged) else len(values)
+
+
+def _refuse_to_collate(batches: Sequence[Batch], **_: object) -> NoReturn:
+    """Stands for what a DataLoader would make of several batches."""
+    raise ValueError(
+        f"DataLoader: expected batch_size=None, got {len(batches)}: a Dataset hands out whole batches already; give"
+        " DataLoader(dataset, batch_size=None), and say by dataset.batch(...) how many rows one has"
+    )
+
+
+default_collate_fn_map[Batch] = _refuse_to_collate

@@ -14,15 +14,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from torch.utils.data import IterableDataset, get_worker_info
+
 from monolith.data.pipeline.batch import Rebatch
 from monolith.data.pipeline.bounds import Skip, Take
 from monolith.data.pipeline.cache import Cache
+from monolith.data.pipeline.counts import Known
 from monolith.data.pipeline.dedup import Deduplicate
 from monolith.data.pipeline.filter import RowFilter
 from monolith.data.pipeline.map import Map
 from monolith.data.pipeline.mark_last import MarkLast
+from monolith.data.pipeline.parse import Parsing
 from monolith.data.pipeline.prefetch import Prefetch
 from monolith.data.pipeline.repeat import Repeat
+from monolith.data.pipeline.share import Share
 from monolith.data.pipeline.shuffle import Shuffle
 from monolith.data.pipeline.split import Split, check_ratios
 from monolith.data.pipeline.window import MergedWindow
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monolith.data.batch import Batch
-    from monolith.data.parser import Parser
+    from monolith.data.pipeline.parse import RecordParser
     from monolith.data.pipeline.stage import Stage
     from monolith.data.records import Records
 
@@ -44,8 +49,11 @@ T_co = TypeVar("T_co", covariant=True)
 __all__ = ["Dataset", "Reading"]
 
 
-class Dataset(ABC, Generic[T_co]):
-    """Elements in an order that depends on its arguments alone. It may be read many times; readings are independent."""
+class Dataset(IterableDataset[T_co], ABC):
+    """Elements in an order that depends on its arguments alone. It may be read many times; readings are independent.
+
+    A ``torch.utils.data.DataLoader`` takes it with ``batch_size=None``; each of its worker processes reads its share.
+    """
 
     @abstractmethod
     def read(self, position: bytes | None = None) -> Reading[T_co]:
@@ -72,7 +80,28 @@ class Dataset(ABC, Generic[T_co]):
         return self
 
     def __iter__(self) -> Reading[T_co]:
-        return self.read()
+        worker = get_worker_info()
+        return self.read() if worker is None else self.share(worker.id, worker.num_workers).read()
+
+    def share(self, index: int, count: int) -> Dataset[T_co]:
+        """What one of `count` workers reads: all of them together read every row once.
+
+        Whole files where there are enough, otherwise every so many-th block; batches are then made of the share.
+        """
+        return _Derived(self, Share(index, count))
+
+    def known_length(self) -> Known:
+        """How many elements and rows there are, as far as that is known without reading them."""
+        return Known()
+
+    def __len__(self) -> int:
+        elements = self.known_length().elements
+        if elements is None:
+            raise TypeError(f"{self!r}: how many elements there are is not known before they are read")
+        return elements
+
+    def __bool__(self) -> bool:
+        return True  # not whether it has elements: that may be unknown
 
     def map(self, function: Callable[[T_co], T | None]) -> Dataset[T]:
         """What a function makes of each element, such as a transform of batches; None drops the element."""
@@ -82,14 +111,9 @@ class Dataset(ABC, Generic[T_co]):
         """The elements for which the predicate is true, or of each `Batch` or `Records` the rows of its bool mask."""
         return _Derived(self, Map(RowFilter(predicate)))
 
-    def parse(self: Dataset[Records], parser: Parser) -> Dataset[Batch]:
+    def parse(self: Dataset[Records], parser: RecordParser) -> Dataset[Batch]:
         """A `Batch` of each block of records; blocks in which no record is good are left out."""
-
-        def parsed(records: Records) -> Batch | None:
-            batch = parser.parse(records)
-            return batch if batch.num_rows else None
-
-        return _Derived(self, Map(parsed))
+        return _Derived(self, Map(Parsing(parser)))
 
     def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
         """Blocks of exactly `size` rows, across the blocks that they come in; the last one as large as it comes.
@@ -157,6 +181,17 @@ class _Derived(Dataset[T], Generic[S, T]):
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         return self._stage.read(self._source, position)
+
+    def share(self, index: int, count: int) -> Dataset[T]:
+        if not self._stage.works_on_shares:
+            return super().share(index, count)
+        return _Derived(self._source.share(index, count), self._stage)
+
+    def known_length(self) -> Known:
+        return self._stage.known(self._source.known_length())
+
+    def __repr__(self) -> str:
+        return f"{self._source!r}.{self._stage!r}"
 
     def for_epoch(self, epoch: int) -> Dataset[T]:
         return _Derived(self._source.for_epoch(epoch), self._stage.for_epoch(epoch))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.dataset import Dataset
+from monolith.data.pipeline.counts import Known
 from monolith.data.pipeline.split import check_ratios
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
@@ -51,6 +52,22 @@ class MergedDataset(Dataset[T]):
         """The streams as they are in this epoch."""
         datasets = [dataset.for_epoch(epoch) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
+
+    def share(self, index: int, count: int) -> MergedDataset[T]:
+        """The share of each stream."""
+        datasets = [dataset.share(index, count) for dataset in self._datasets]
+        return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
+
+    def known_length(self) -> Known:
+        """All streams together, unless the first end is the end."""
+        known = [dataset.known_length() for dataset in self._datasets]
+        if self._stop_at_first_end or any(each.elements is None for each in known):
+            return Known()
+        has_rows = all(each.rows is not None for each in known)
+        return Known(sum(each.elements or 0 for each in known), sum(e.rows or 0 for e in known) if has_rows else None)
+
+    def __repr__(self) -> str:
+        return f"MergedDataset([{', '.join(map(repr, self._datasets))}])"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is that of each stream, and how many of its elements were returned."""

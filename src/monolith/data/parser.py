@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -76,10 +76,26 @@ class Parser:
             raise ValueError(f"max_parsed_bytes must be >= 1, got {max_parsed_bytes}")
         self.max_parsed_bytes = max_parsed_bytes
         self.bad = BadRecords() if bad is None else bad
+        self._prepare()
+
+    def _prepare(self) -> None:
         number = 4 if self.sample is SampleFormat.TF_EXAMPLE else self.sample.value
         self._schema = _core.SampleSchema(number, [column.core_columns() for column in self.columns])
         line_id_forms = {name: _LINE_ID_FORMS[form] for name, form in _core.line_id_fields()}
         self._forms = [_form_of(column, line_id_forms) for column in self.columns]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to another process: what the parser was made of."""
+        return {name: value for name, value in self.__dict__.items() if name not in {"_schema", "_forms"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._prepare()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns."""
+        return tuple(column.name for column in self.columns)
 
     def parse(self, records: Records | Sequence[bytes]) -> Batch:
         """The batch of these records, in their order.

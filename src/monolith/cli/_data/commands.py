@@ -48,9 +48,8 @@ def peek(args: argparse.Namespace) -> int:
     number_shown = min(args.number, sys.maxsize)
     source = open_input(args)
     if source.sample is SampleFormat.PLAINTEXT:
-        shown = ({"place": place, "bytes": len(record)} for place, record in _records(source))
-        for each in islice(shown, number_shown):
-            sys.stdout.write((json.dumps(each) if args.json else f"{each['place']}  {each['bytes']} bytes") + "\n")
+        for place, record in islice(_records(source), number_shown):
+            sys.stdout.write(describing.bytes_line(place, record, as_json=args.json) + "\n")
         return 0
     if source.tables is not None and not args.json:
         shown_schema = describing.schema_lines(source.name, source.tables.schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import TYPE_CHECKING, Any
 
 from monolith import ids
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import Example
 
 _MOST_SHOWN = 8
+_MOST_CHARACTERS = 200
 
 
 def plain(example: Example) -> dict[str, Any]:
@@ -52,6 +54,16 @@ def lines(place: str, example: Example) -> list[str]:
     ]
     width = max(len(name) for name, _ in rows)
     return [place, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+
+
+def bytes_line(place: str, record: bytes, *, as_json: bool) -> str:
+    """A record of bytes: as text where it is one, such as JSON, and otherwise by its length."""
+    text = record.decode("utf-8", "replace")
+    is_text = text.replace("\n", " ").replace("\t", " ").isprintable() and "\ufffd" not in text
+    if as_json:
+        return json.dumps({"place": place, "bytes": len(record), **({"text": text} if is_text else {})})
+    shown = f": {text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + '...'}" if is_text else ""
+    return f"{place}  {len(record)} bytes{shown}"
 
 
 def schema_lines(name: str, schema: pa.Schema) -> list[str]:

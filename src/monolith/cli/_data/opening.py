@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -187,4 +188,13 @@ def _message_format(
     for kind in _KINDS if sample is None else (sample,):
         if framing is None and fits(value, kind):
             return None, kind
+    if framing is None and sample is None and _is_json(value):
+        return None, SampleFormat.PLAINTEXT
     return _found_out(np.frombuffer(value, np.uint8), framing, sample, block.place_of(0))
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        return isinstance(json.loads(value), dict)
+    except ValueError:
+        return False

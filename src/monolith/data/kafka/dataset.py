@@ -30,6 +30,7 @@ from monolith.data.kafka.starting import (
     offsets_behind,
 )
 from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.share import check_share
 from monolith.data.records import Records
 from monolith.data.sample_format import SampleFormat
 from monolith.errors import InvalidArgumentError
@@ -99,6 +100,19 @@ class KafkaDataset(Dataset[Records]):
     def is_replayable(self) -> bool:
         """Messages in order of arrival come in another order when they are read again."""
         return self.config.order == "fixed"
+
+    def share(self, index: int, count: int) -> Dataset[Records]:
+        """Every so many-th of the partitions of this worker; a group shares them out by itself."""
+        check_share(index, count)
+        if self.config.assignment == "group":
+            return self
+        other = copy(self)
+        workers = self.config.num_workers
+        other.config = replace(self.config, worker=self.config.worker + workers * index, num_workers=workers * count)
+        return other
+
+    def __repr__(self) -> str:
+        return f"KafkaDataset({', '.join(map(repr, self.topics))})"
 
     def batch(self, size: int, *, drop_remainder: bool = False) -> Dataset[Any]:
         """Blocks of exactly `size` records; the last one as large as it comes, or left out.

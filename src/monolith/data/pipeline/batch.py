@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, join_rows, num_rows_of, select_rows
@@ -27,6 +27,8 @@ class Rebatch(Stage[Any, Any]):
         drop_remainder: Whether rows at the end that do not fill a block are left out.
     """
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, size: int, *, drop_remainder: bool = False) -> None:
         self._size = whole_number("batch: size", size, at_least=1)
         self._drop_remainder = drop_remainder
@@ -38,6 +40,18 @@ class Rebatch(Stage[Any, Any]):
         saved = SavedPosition(position, _KIND)
         rows = saved.number("rows")
         return _RebatchReading(source.read(saved.position("source")), rows, self._size, self._drop_remainder)
+
+    def known(self, source: Known) -> Known:
+        """As many as the rows fill."""
+        if source.rows is None:
+            return Known()
+        whole, rest = divmod(source.rows, self._size)
+        if self._drop_remainder or not rest:
+            return Known(whole, whole * self._size)
+        return Known(whole + 1, source.rows)
+
+    def __repr__(self) -> str:
+        return f"batch({self._size}{', drop_remainder=True' if self._drop_remainder else ''})"
 
 
 class _RebatchReading(StageReading[Any, Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 from monolith.data.position import SavedPosition, encode_position, nested
 
@@ -28,6 +28,13 @@ class Take(Stage[T, T]):
             return _TakeReading(source.read(), 0, self._count)
         saved = SavedPosition(position, "take")
         return _TakeReading(source.read(saved.position("source")), saved.number("taken"), self._count)
+
+    def known(self, source: Known) -> Known:
+        """At most `count`."""
+        return Known(None if source.elements is None else min(self._count, source.elements))
+
+    def __repr__(self) -> str:
+        return f"take({self._count})"
 
 
 class _TakeReading(StageReading[T, T]):
@@ -60,6 +67,13 @@ class Skip(Stage[T, T]):
             return _SkipReading(source.read(), self._count)
         saved = SavedPosition(position, "skip")
         return _SkipReading(source.read(saved.position("source")), saved.number("left"))
+
+    def known(self, source: Known) -> Known:
+        """What is left behind the first `count`."""
+        return Known(None if source.elements is None else max(0, source.elements - self._count))
+
+    def __repr__(self) -> str:
+        return f"skip({self._count})"
 
 
 class _SkipReading(StageReading[T, T]):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.indexed import IndexedReading
 from monolith.data.pipeline.stage import Source, Stage
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from monolith.data.pipeline.counts import Known
 
 T = TypeVar("T")
 
@@ -37,6 +40,10 @@ class Cache(Stage[T, T]):
     def keep(self, elements: list[T]) -> None:
         """Has later readings use these."""
         self._elements = tuple(elements)
+
+    def known(self, source: Known) -> Known:
+        """As the source."""
+        return source
 
 
 class _CacheReading(Reading[T]):

@@ -1,8 +1,18 @@
-"""The check of an argument that counts something."""
+"""Numbers of elements and rows: the check of an argument that is one, and what is known before reading."""
 
 from __future__ import annotations
 
-__all__ = ["whole_number"]
+from typing import NamedTuple
+
+__all__ = ["Known", "whole_number"]
+
+
+class Known(NamedTuple):
+    """What is known of a dataset before it is read; None: nothing."""
+
+    elements: int | None = None
+    rows: int | None = None
+    """Of all elements together, where elements have rows."""
 
 
 def whole_number(name: str, value: object, *, at_least: int) -> int:

@@ -32,6 +32,9 @@ class RowFilter:
             raise TypeError(f"filter: expected a function, got {predicate!r}")
         self._predicate = predicate
 
+    def __repr__(self) -> str:
+        return f"filter({getattr(self._predicate, '__name__', self._predicate)})"
+
     def __call__(self, element: T) -> T | None:
         """The element, its rows that are kept, or None."""
         kept = self._predicate(element)

@@ -50,6 +50,12 @@ class IndexedReading(Reading[T]):
         self._index += 1
         return element
 
+    def skip(self) -> None:
+        """Steps over an element without fetching it."""
+        if self._is_closed or self._index == self._length:
+            raise StopIteration
+        self._index += 1
+
     def close(self) -> None:
         """Ends the reading."""
         self._is_closed = True

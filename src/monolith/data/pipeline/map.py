@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from monolith.data.pipeline.filter import RowFilter
+from monolith.data.pipeline.parse import Parsing
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ __all__ = ["Map"]
 class Map(Stage[S, T]):
     """What a function makes of each element; None drops the element."""
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, function: Callable[[S], T | None]) -> None:
         if not callable(function):
             raise TypeError(f"map: expected a function, got {function!r}")
@@ -28,6 +32,11 @@ class Map(Stage[S, T]):
     def read(self, source: Source[S], position: bytes | None) -> Reading[T]:
         """The position is that of the source."""
         return _MapReading(source.read(position), self._function)
+
+    def __repr__(self) -> str:
+        if isinstance(self._function, RowFilter | Parsing):
+            return repr(self._function)
+        return f"map({getattr(self._function, '__name__', self._function)})"
 
 
 class _MapReading(StageReading[S, T]):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 
 if TYPE_CHECKING:
+    from monolith.data.pipeline.counts import Known
     from monolith.data.reading import Reading
 
 T = TypeVar("T")
@@ -23,6 +24,13 @@ class MarkLast(Stage[T, tuple[T, bool]]):
     def read(self, source: Source[T], position: bytes | None) -> Reading[tuple[T, bool]]:
         """The position is that of the source behind the element that was returned, not behind the one ahead."""
         return _MarkLastReading(source.read(position))
+
+    def known(self, source: Known) -> Known:
+        """As the source."""
+        return source
+
+    def __repr__(self) -> str:
+        return "mark_last()"
 
 
 class _MarkLastReading(StageReading[T, "tuple[T, bool]"]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage
 from monolith.data.prefetch.bounded_queue import BoundedQueue
 from monolith.data.prefetch.runner import MultiQueueRunner
@@ -25,6 +25,8 @@ class Prefetch(Stage[T, T]):
     An error in the thread reaches the caller behind the elements that were made before it.
     """
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, capacity: int, *, name: str = "prefetch") -> None:
         self._capacity = whole_number("prefetch: capacity", capacity, at_least=0)
         self._name = name
@@ -33,6 +35,13 @@ class Prefetch(Stage[T, T]):
         """The position is that of the source behind the element that was returned, not behind those that wait."""
         reading = source.read(position)
         return _PrefetchReading(reading, self._capacity, self._name) if self._capacity else reading
+
+    def known(self, source: Known) -> Known:
+        """As the source."""
+        return source
+
+    def __repr__(self) -> str:
+        return f"prefetch({self._capacity})"
 
 
 class _PrefetchReading(Reading[T]):

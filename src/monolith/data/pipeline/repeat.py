@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
@@ -28,6 +28,8 @@ class Repeat(Stage[T, T]):
         epochs: How many; None for no end.
     """
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, epochs: int | None = None, *, first_epoch: int = 0) -> None:
         self._epochs = None if epochs is None else whole_number("repeat: epochs", epochs, at_least=0)
         self._first_epoch = first_epoch
@@ -47,6 +49,16 @@ class Repeat(Stage[T, T]):
 
     def _pass_of(self, source: Source[T]) -> Callable[[int], Source[T]]:
         return lambda epoch: source.for_epoch(self._first_epoch + epoch)
+
+    def known(self, source: Known) -> Known:
+        """So many times the source."""
+        if self._epochs is None:
+            return Known()
+        elements, rows = (None if number is None else number * self._epochs for number in source)
+        return Known(elements, rows)
+
+    def __repr__(self) -> str:
+        return f"repeat({'' if self._epochs is None else self._epochs})"
 
 
 class _RepeatReading(Reading[T]):

@@ -8,11 +8,11 @@ handed out. A row moves by less than two windows; for more, shuffle the order of
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.draws import permutation
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 from monolith.data.position import SavedPosition, encode_position, nested
@@ -34,6 +34,8 @@ class Shuffle(Stage[Any, Any]):
         seed: The same seed gives the same order, another one in each epoch of `repeat`.
     """
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         self.rows = whole_number("shuffle: rows of a window", rows, at_least=1)
         self.seed = seed
@@ -50,6 +52,13 @@ class Shuffle(Stage[Any, Any]):
         saved = SavedPosition(position, _KIND).require_same(rows=self.rows, seed=self.seed, epoch=self.epoch)
         window, handed_out = saved.number("window"), saved.number("handed_out")
         return _ShuffleReading(source.read(saved.position("source")), self, window=window, handed_out=handed_out)
+
+    def known(self, source: Known) -> Known:
+        """As the source."""
+        return source
+
+    def __repr__(self) -> str:
+        return f"shuffle({self.rows}, seed={self.seed})"
 
 
 class _ShuffleReading(StageReading[Any, Any]):

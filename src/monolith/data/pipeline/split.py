@@ -80,6 +80,10 @@ class Split(Stage[Any, Any]):
         numbers: npt.NDArray[np.int64] = values.reshape(-1).to(torch.int64).numpy(force=True)
         return np.ascontiguousarray(numbers)
 
+    def __repr__(self) -> str:
+        by = "" if self._by is None else f", by={self._by!r}"
+        return f"split({self._low:.3g} to {self._high:.3g}{by})"
+
 
 class _SplitReading(StageReading[Any, Any]):
     def __init__(self, source: Reading[Any], split: Split, rows: int) -> None:

@@ -7,8 +7,9 @@ readings may use it at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
+from monolith.data.pipeline.counts import Known
 from monolith.data.reading import Reading
 from monolith.errors import FailedPreconditionError
 
@@ -39,6 +40,16 @@ class Stage(ABC, Generic[S, T_co]):
     @abstractmethod
     def read(self, source: Source[S], position: bytes | None) -> Reading[T_co]:
         """Begins to read, at the start or behind a position that a reading of an equal stage had."""
+
+    works_on_shares: ClassVar[bool] = False
+    """Whether the shares of several workers, each taken through the stage, have every row of the whole once."""
+
+    def known(self, source: Known) -> Known:  # noqa: ARG002 - for those that know how many they make
+        """How many elements and rows there are, if the source has so many."""
+        return Known()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower()}()"
 
     def for_epoch(self, epoch: int) -> Stage[S, T_co]:  # noqa: ARG002 - for those whose order depends on it
         """The stage as it is in this pass over the data."""

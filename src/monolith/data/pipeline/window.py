@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage, StageReading
 from monolith.data.rows import has_rows, join_rows
 
@@ -21,12 +21,21 @@ class MergedWindow(Stage[Any, Any]):
         size: Number of batches, or of blocks of records, that become one.
     """
 
+    works_on_shares: ClassVar[bool] = True
+
     def __init__(self, size: int) -> None:
         self._size = whole_number("merged_window: size", size, at_least=1)
 
     def read(self, source: Source[Any], position: bytes | None) -> Reading[Any]:
         """The position is that of the source behind the last element that was joined."""
         return _WindowReading(source.read(position), self._size)
+
+    def known(self, source: Known) -> Known:
+        """A window for each `size` elements."""
+        return Known(None if source.elements is None else -(-source.elements // self._size), source.rows)
+
+    def __repr__(self) -> str:
+        return f"merged_window({self._size})"
 
 
 class _WindowReading(StageReading[Any, Any]):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.indexed import IndexedReading
+from monolith.data.pipeline.share import check_share
 from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns, wanted_values, warn_of_left_out
 
@@ -63,15 +65,39 @@ class ArrowDataset(Dataset[Batch]):
         self._wanted, left_out = fitting_columns(schema, wanted_columns(columns), "table")
         warn_of_left_out("table", left_out, schema)
 
+    def share(self, index: int, count: int) -> ArrowDataset:
+        """Every so many-th batch."""
+        check_share(index, count)
+        other = copy(self)
+        own, workers = self._shard
+        other._shard = (own + workers * index, workers * count)  # noqa: SLF001 - a copy of this one
+        return other
+
+    def known_length(self) -> Known:
+        """All is known."""
+        blocks = self._blocks()
+        last_is_short = blocks[-1:] == range(self._num_blocks - 1, self._num_blocks)
+        missing = self._num_blocks * self._block_rows - self._num_rows if blocks and last_is_short else 0
+        return Known(len(blocks), len(blocks) * self._block_rows - missing)
+
+    def __repr__(self) -> str:
+        return f"ArrowDataset({self._num_rows} rows: {', '.join(self._wanted)})"
+
+    @property
+    def _num_blocks(self) -> int:
+        return -(-self._num_rows // self._block_rows)
+
+    def _blocks(self) -> range:
+        """The numbers of those that this worker reads."""
+        index, count = self._shard
+        return range(index, self._num_blocks, count)
+
     def read(self, position: bytes | None = None) -> Reading[Batch]:
         """The position is the number of batches that were returned."""
-        index, count = self._shard
-        blocks = -(-self._num_rows // self._block_rows)
-        return IndexedReading("table", self._block, len(range(index, blocks, count)), position)
+        return IndexedReading("table", self._block, len(self._blocks()), position)
 
     def _block(self, number: int) -> Batch:
-        index, count = self._shard
-        begin = (number * count + index) * self._block_rows
+        begin = self._blocks()[number] * self._block_rows
         end = min(self._num_rows, begin + self._block_rows)
         table = self._rows(begin, end)
         columns = {

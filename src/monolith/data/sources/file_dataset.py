@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.share import check_share
 from monolith.data.position import SavedPosition, encode_position
 from monolith.data.reading import Reading
 from monolith.data.sources.file_feed import Files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.data.sources.file_feed import FileFeed, FilePart
 
+R = TypeVar("R")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -60,6 +62,19 @@ class FileDataset(Dataset[T]):
         other = copy(self)
         other._epoch = epoch  # noqa: SLF001 - a copy of this one
         return other
+
+    def share(self, index: int, count: int) -> Dataset[T]:
+        """Files of its own for each worker where there are enough, otherwise every `count`-th block."""
+        check_share(index, count)
+        files = self.files.share(index, count)
+        if files is None:
+            return super().share(index, count)
+        other = copy(self)
+        other.files = files
+        return other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.files!r})"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is how far each open file was read, and which is the next to open."""
@@ -108,6 +123,13 @@ class _FilesReading(Reading[T], Generic[T]):
             raise InvalidArgumentError(f"position for a dataset of kind {self._feed.kind!r}: {error}") from error
 
     def __next__(self) -> T:
+        return self._from_next_slot(lambda slot: slot.read(self._open_file))
+
+    def skip(self) -> None:
+        """Steps over a block."""
+        self._from_next_slot(lambda slot: slot.skip(self._open_file))
+
+    def _from_next_slot(self, take: Callable[[_Slot[T]], R]) -> R:
         while True:
             while len(self._slots) < self._cycle_length and (slot := self._take_file()) is not None:
                 self._slots.append(slot)
@@ -116,7 +138,7 @@ class _FilesReading(Reading[T], Generic[T]):
             self._turn %= len(self._slots)  # the last of the cycle may have ended
             slot = self._slots[self._turn]
             try:
-                block = slot.read(self._open_file)
+                block = take(slot)
             except StopIteration:
                 self._end(slot)
                 continue
@@ -167,9 +189,16 @@ class _Slot(Generic[T]):
         return self._start if self._file is None else self._file.place
 
     def read(self, open_file: Callable[[str, Any], OpenFile[T]]) -> T:
+        return next(self._opened(open_file))
+
+    def skip(self, open_file: Callable[[str, Any], OpenFile[T]]) -> None:
+        file = self._opened(open_file)
+        getattr(file, "skip", file.__next__)()
+
+    def _opened(self, open_file: Callable[[str, Any], OpenFile[T]]) -> OpenFile[T]:
         if self._file is None:
             self._file = open_file(self._part.path, self._part.place if self._start is None else self._start)
-        return next(self._file)
+        return self._file
 
     def close(self) -> None:
         if self._file is not None:

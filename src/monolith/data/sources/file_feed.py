@@ -52,6 +52,14 @@ class Files(ABC):
         """The files of this worker in an epoch."""
 
     @abstractmethod
+    def share(self, index: int, count: int) -> Files | None:
+        """Files of one of `count` workers, which together have all; None: there are too few files to share out.
+
+        Raises:
+            InvalidArgumentError: they cannot be shared out this way.
+        """
+
+    @abstractmethod
     def open(self, path: str) -> BinaryIO:
         """One of them, open to read from its start."""
 

@@ -270,6 +270,16 @@ class QueuedFiles(Files):
         """The files that this worker takes in an epoch."""
         return _QueueFeed(self._queue, self._worker, epoch)
 
+    def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - refused whoever asks
+        """Refused: the queue itself hands out files, to workers that it knows by their numbers."""
+        raise InvalidArgumentError(
+            "share: files of a queue are shared out by the queue; give each process QueuedFiles(queue, worker=...) of"
+            " its own, or read a FileSet"
+        )
+
+    def __repr__(self) -> str:
+        return f"queue, worker={self._worker}"
+
     def open(self, path: str) -> BinaryIO:
         """A file, open to read from its start."""
         return open_file(path, self._options)

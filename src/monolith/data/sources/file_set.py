@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from copy import copy
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.pipeline.draws import permutation
@@ -85,6 +86,20 @@ class FileSet(Files):
     def feed(self, epoch: int) -> FileFeed:
         """The files of this worker in an epoch, for a reading."""
         return FixedFeed(self.order(epoch), self.digest(epoch))
+
+    def share(self, index: int, count: int) -> FileSet | None:
+        """Every `count`-th of the files of this worker; None: not every one would have a file."""
+        own, workers = self._shard
+        if len(self._files[own::workers]) < count:
+            return None
+        other = copy(self)
+        other._shard = (own + workers * index, workers * count)  # noqa: SLF001 - a copy of this one
+        return other
+
+    def __repr__(self) -> str:
+        more = f" and {len(self._files) - 1} more" if len(self._files) > 1 else ""
+        shard = "" if self._shard == (0, 1) else f", shard={self._shard}"
+        return f"{self._files[0]!r}{more}{shard}{'' if self._seed is None else f', seed={self._seed}'}"
 
     def open(self, path: str) -> BinaryIO:
         """A file of the set, open to read from its start.

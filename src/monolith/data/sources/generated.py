@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.dataset import Dataset
+from monolith.data.pipeline.counts import Known
 from monolith.data.pipeline.indexed import IndexedReading
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ class GeneratedDataset(Dataset[T]):
             raise ValueError(f"length of a generated dataset must be >= 0, or None for no end, got {length}")
         self._make = make
         self._length = length
+
+    def known_length(self) -> Known:
+        """As it was said."""
+        return Known(self._length)
+
+    def __repr__(self) -> str:
+        return f"GeneratedDataset({getattr(self._make, '__name__', self._make)}, {self._length})"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is the number of elements that were returned."""

@@ -14,7 +14,7 @@ from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns, Wanted
 
-__all__ = ["JsonLinesDataset"]
+__all__ = ["JsonLinesDataset", "JsonReader", "types_of"]
 
 _LOG = logging.getLogger(__name__)
 _LEAST_OF_A_THREAD = 1 << 20
@@ -69,19 +69,26 @@ class JsonLinesDataset(LineDataset):
         """Types by the first lines of the first file."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        found, odd = found_fields(head)
-        wanted, _ = fitting_columns(pa.schema(list(found.items())), self._wanted, f"file '{path}'")
+        types, odd = types_of(head, self._wanted or {})
+        wanted, _ = fitting_columns(pa.schema(list(types.items())), self._wanted, f"file '{path}'")
         if self._wanted is None:
             for name, kinds in odd.items():
                 _LOG.warning("file '%s': field %r is left out: it holds %s", path, name, kinds)
-        types = {name: _type_to_read(wanted.get(name), kind, pa) for name, kind in found.items()}
         return FoundColumns(pa.schema(list(types.items())), wanted)
 
-    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> _JsonParser:  # noqa: ARG002 - no header
+    def begin_file(self, path: str, blocks: LineBlocks, found: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header
         """There is nothing before the lines."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
-        return _JsonParser(pa.schema([found.schema.field(name) for name in found.wanted]))
+        return JsonReader(pa.schema([found.schema.field(name) for name in found.wanted]))
+
+
+def types_of(head: bytes, wanted: Mapping[str, Wanted]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+    """The type that each field is read as, and the fields whose values have no common one, with what they have."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    found, odd = found_fields(head)
+    return {name: _type_to_read(wanted.get(name), kind, pa) for name, kind in found.items()}, odd
 
 
 def _type_to_read(wanted: Wanted | None, found: pa.DataType, pa: Any) -> pa.DataType:
@@ -92,21 +99,28 @@ def _type_to_read(wanted: Wanted | None, found: pa.DataType, pa: Any) -> pa.Data
     return found if pa.types.is_string(kind) else kind
 
 
-class _JsonParser:
+class JsonReader:
+    """Reads JSON objects, each on a line of its own, with the columns of a schema; other fields are stepped over."""
+
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
 
     def __call__(self, block: memoryview) -> tuple[pa.Table, list[Rejected]]:
+        """The rows of some lines."""
+        return self.read(block), []
+
+    def read(self, block: memoryview) -> pa.Table:
+        """The rows of some lines; raises `pa.ArrowInvalid` where one is no object, or does not fit."""
         import pyarrow as pa  # noqa: PLC0415 - an extra
 
         if not bytes(block[:4096]).strip() and not bytes(block).strip():
-            return self._schema.empty_table(), []
+            return self._schema.empty_table()
         try:
-            return self._read(block, max(_LEAST_OF_A_THREAD, len(block) // pa.cpu_count() + 1)), []
+            return self._read(block, max(_LEAST_OF_A_THREAD, len(block) // pa.cpu_count() + 1))
         except pa.ArrowInvalid as error:
-            if "straddl" not in str(error):
+            if "straddl" not in str(error):  # a line that is longer than a thread's share
                 raise
-        return self._read(block, len(block) + 1), []
+        return self._read(block, len(block) + 1)
 
     def _read(self, block: memoryview, block_size: int) -> pa.Table:
         import pyarrow as pa  # noqa: PLC0415 - an extra

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.bad_records import BadRecords
 from monolith.data.batch import Batch
-from monolith.data.pipeline.counts import whole_number
+from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.sources.file_dataset import FileDataset
+from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.reserved_columns import is_reserved, reserved_column
 from monolith.data.sources.wanted_columns import (
@@ -17,7 +18,7 @@ from monolith.data.sources.wanted_columns import (
     wanted_values,
     warn_of_left_out,
 )
-from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 
 if TYPE_CHECKING:
     import os
@@ -73,6 +74,23 @@ class ParquetDataset(FileDataset[Batch]):
             block_rows=whole_number("block_rows", block_rows, at_least=1),
             num_labels=None if num_labels is None else whole_number("num_labels", num_labels, at_least=1),
         )
+
+    def known_length(self) -> Known:
+        """The rows that the ends of the files tell; nothing where one cannot be read."""
+        if not isinstance(self.files, FileSet):
+            return Known()
+        try:
+            return Known(rows=sum(self._num_rows(path) for path in self.files.order(self._epoch)))
+        except (OpError, OSError):
+            return Known()
+
+    def _num_rows(self, path: str) -> int:
+        file = self.files.open(path) if "://" in path else _open_local(path)
+        try:
+            with _named_errors(path):
+                return int(_pyarrow().read_metadata(file).num_rows)
+        finally:
+            file.close()
 
     def open_file(self, path: str, place: Any) -> OpenFile[Batch]:
         """Begins to read a file; a place is a row group and how many of its rows were returned."""

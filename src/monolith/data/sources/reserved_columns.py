@@ -62,7 +62,8 @@ def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
             raise InvalidArgumentError(f"{place}: labels are numbers or lists of numbers, got {array.type}")
         return values.to_padded(fill=INVALID_LABEL, length=num_labels)
     labels = torch.full((len(values), num_labels), INVALID_LABEL)
-    given = torch.as_tensor(values).reshape(len(values), -1)[:, :num_labels]
+    given = torch.as_tensor(values)
+    given = (given.unsqueeze(1) if given.ndim == 1 else given.flatten(1))[:, :num_labels]
     labels[:, : given.shape[1]] = given
     return labels
 
