@@ -145,7 +145,7 @@ def test_generated_clicks_train(tmp_path: Path, name: str) -> None:
     else:
         parser = Parser("example", [*map(Ids, slots), Label()])
         dataset = RecordDataset(out, "tfrecord").batch(100).parse(parser)
-    model = Embeddings({slot: Slot(4, id_layout="any") for slot in slots})
+    model = Embeddings({slot: Slot(4) for slot in slots})
     for batch in dataset:
         logits = torch.cat(list(model({slot: batch[slot] for slot in slots}).values()), 1).sum(1)
         loss: Any = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch["label"].reshape(-1))

@@ -58,7 +58,8 @@ def peek(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write(json.dumps({"place": place, **describing.plain(example)}) + "\n")
         else:
-            sys.stdout.write(("\n" if number else "") + "\n".join(describing.lines(place, example)) + "\n")
+            shown = describing.lines(place, example, is_row=source.tables is not None)
+            sys.stdout.write(("\n" if number else "") + "\n".join(shown) + "\n")
     return 0
 
 

@@ -36,11 +36,14 @@ def plain(example: Example) -> dict[str, Any]:
     return values
 
 
-def lines(place: str, example: Example) -> list[str]:
-    """The example as lines of ``name  value``, aligned, below the place that it comes from."""
+def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
+    """The example as lines of ``name  value``, aligned, below the place that it comes from.
+
+    A record has a place for labels, so that none is worth telling; a row of a table has columns of its own.
+    """
     values = plain(example)
     rows = []
-    if values["label"] or "label" not in values["features"]:  # a feature of that name is a label, too
+    if values["label"] or not (is_row or "label" in values["features"]):  # a feature of that name is a label, too
         rows.append(("label", ", ".join(f"{each:g}" for each in values["label"]) or "none"))
     if "instance_weight" in values:
         rows.append(("weight", f"{values['instance_weight']:g}"))
@@ -52,7 +55,7 @@ def lines(place: str, example: Example) -> list[str]:
         for name, each in values["features"].items()
         for kind, content in each.items()
     ]
-    width = max(len(name) for name, _ in rows)
+    width = max((len(name) for name, _ in rows), default=0)
     return [place, *(f"  {name:<{width}}  {value}" for name, value in rows)]
 
 
