@@ -97,6 +97,9 @@ class BagCollection(nn.Module):
         )
         self._tables = list(tables)
 
+    def weight_of(self, table: str) -> torch.Tensor:
+        return self.embedding_bags.get_parameter(f"{table}.weight").detach()
+
     def embedding_bag_configs(self) -> list[TableOfCollection]:
         return self._tables
 
@@ -121,15 +124,15 @@ def test_every_table_of_a_collection_becomes_the_rows_of_its_features() -> None:
     emb = ml.Embeddings({"user": ml.Slot(4), "item": ml.Slot(4), "seen": ml.Slot(shares="item")})
     ids = torch.arange(20) * 1000
     assert import_collection(emb, source, ids={"t_item": ids}) == {"t_user": 20, "t_item": 20}
-    assert torch.equal(emb.lookup("seen", ids), source.embedding_bags["t_item"].weight.detach())
-    assert torch.equal(emb.lookup("user", torch.arange(20)), source.embedding_bags["t_user"].weight.detach())
+    assert torch.equal(emb.lookup("seen", ids), source.weight_of("t_item"))
+    assert torch.equal(emb.lookup("user", torch.arange(20)), source.weight_of("t_user"))
 
 
 def test_a_collection_without_bags_and_with_other_names() -> None:
     source = Collection(TableOfCollection("t", ["f_item"]))
     emb = ml.Embeddings({"item": ml.Slot(4)})
     assert import_collection(emb, source, slots={"f_item": "item"}) == {"t": 20}
-    assert torch.equal(emb.lookup("item", torch.arange(20)), source.embeddings["t"].weight.detach())
+    assert torch.equal(emb.lookup("item", torch.arange(20)), source.embeddings.get_parameter("t.weight").detach())
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def import_embedding(
         _require_combiner(emb, slot, str(source.mode))
     if isinstance(source, Tensor) or source.padding_idx is None:
         return emb.assign(slot, ids, weight, time=time)
-    if len(ids.unique()) != len(ids):  # in two parts each would look good
+    if len(torch.unique(ids)) != len(ids):  # in two parts each would look good
         raise InvalidArgumentError(f"slot {slot!r}: each id must come once, got some more often")
     parts = slice(0, source.padding_idx), slice(source.padding_idx + 1, None)
     return sum(emb.assign(slot, ids[part], weight[part], time=time) for part in parts)

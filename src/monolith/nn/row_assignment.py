@@ -103,11 +103,8 @@ class RowAssignment:
                 f"slot {name!r}: vectors must be {list(expected)}, one of dim {self._slot.dim} for each id, got"
                 f" {list(vectors.shape)}"
             )
-        is_float = (
-            vectors.dtype.is_floating_point
-            if isinstance(vectors, Tensor)
-            else np.issubdtype(vectors.dtype, np.floating)
-        )
+        kind = vectors.dtype
+        is_float = kind.is_floating_point if isinstance(kind, torch.dtype) else np.issubdtype(kind, np.floating)
         if not is_float:
             raise TypeError(f"slot {name!r}: vectors must be floats, got {vectors.dtype}")
 
