@@ -18,9 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from monolith.errors import UnavailableError
 from monolith.hook import Hook, StepContext
 from monolith.hooks import MlflowHook, RecordHook, TensorBoardHook, WandbHook, experiment_trackers
+from monolith.metrics import ExactAUC
 from monolith.observe.summaries import SummaryWriter
 from monolith.testing import ExampleTask, FakeClock
-from monolith.train import Session
+from monolith.train import Session, Spec
 
 
 class Kept:
@@ -107,6 +108,34 @@ def test_a_record_has_metrics_rates_speed_and_table_sizes() -> None:
     assert last["rows"] == last["table_rows/4-adagrad"] == emb.num_rows
     assert last["memory_bytes"] == emb.store.stats().memory_bytes
     assert 0.0 <= last["auc"] <= 1.0
+
+
+def test_metrics_are_those_of_the_last_steps_by_head() -> None:
+    class TwoHeads(ExampleTask):
+        def model_fn(self, features: Any, mode: Any) -> Spec:
+            spec = super().model_fn(features, mode)
+            label = features["label"]
+            predictions = {"click": spec.predictions, "seconds": 10 * spec.predictions}
+            return Spec(spec.loss, predictions, {"click": label, "seconds": 60 * label})
+
+    class Steps(Hook):
+        def __init__(self) -> None:
+            self.steps: list[Any] = []
+
+        def after_run(self, context: StepContext) -> None:
+            self.steps.append(context.session.last)
+
+    kept, steps = Kept(), Steps()
+    run(steps, RecordHook(kept, every_steps=40), batches=40, task=TwoHeads())
+    recent = steps.steps[-32:]
+    auc = ExactAUC()
+    for step in recent:
+        auc.update(step.predictions["click"], step.label["click"])
+    errors = [(step.predictions["seconds"] - step.label["seconds"]).square() for step in recent]
+    ((_, record),) = kept.records
+    assert record["click_auc"] == pytest.approx(auc.compute(), abs=0.01)  # the one is by bins
+    assert record["seconds_mse"] == pytest.approx(float(torch.cat(errors).mean()), rel=1e-5)
+    assert "seconds_auc" not in record
 
 
 def test_several_rates_of_an_optimizer_are_numbered() -> None:

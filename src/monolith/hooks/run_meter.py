@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from monolith.clock import SystemClock
 from monolith.hooks.evaluation import Evaluation
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
@@ -24,7 +29,7 @@ _RECENT_EXAMPLES = 1 << 16
 
 
 class RunMeter:
-    """Sees every step and tells now and then what happened since the last time. A step costs a microsecond or two.
+    """Sees every step and tells now and then what happened since the last time. A step costs some microseconds.
 
     Args:
         clock: Measures speed.
@@ -71,17 +76,45 @@ class RunMeter:
         return found
 
     def _metrics(self) -> dict[str, float]:
-        evaluation, examples = Evaluation(with_error=True), 0
+        chosen: list[LastStep] = []
         for result in reversed(self._recent):
-            evaluation.add(result)
-            examples += result.num_examples
-            if examples >= _RECENT_EXAMPLES:
+            chosen.append(result)
+            if sum(each.num_examples for each in chosen) >= _RECENT_EXAMPLES:
                 break
+        evaluation = Evaluation(with_error=True)
+        evaluation.add(_together(chosen))
         means = evaluation.means()
         return {name: value for name, value in means.items() if name not in _NO_METRICS and math.isfinite(value)}
 
 
 _NO_METRICS = frozenset({"loss", "examples"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Together:
+    """Several steps as one: a metric costs much by the call, and little by the example."""
+
+    predictions: Any
+    label: Any
+    num_examples: int
+    loss: None = None
+
+
+def _together(steps: Sequence[LastStep]) -> LastStep:
+    return _Together(
+        _joined([step.predictions for step in steps]),
+        _joined([step.label for step in steps]),
+        sum(step.num_examples for step in steps),
+    )
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """All numbers end to end, by name where they have names; None where steps differ, or have none."""
+    if values and all(isinstance(each, Tensor) for each in values):
+        return torch.cat([each.flatten() for each in values])
+    if values and all(isinstance(each, Mapping) and each.keys() == values[0].keys() for each in values):
+        return {name: _joined([each[name] for each in values]) for name in values[0]}
+    return None
 
 
 def learning_rates(state: TrainState) -> dict[str, float]:
