@@ -46,7 +46,8 @@ class Rows(nn.Module):
 
     def forward(self, batch: dict[str, ml.Ragged]) -> Tensor:
         """[B, 26, DIM]."""
-        return self.rows(batch).stack()
+        outputs: Tensor = self.rows(batch).stack()
+        return outputs
 
 
 class Hashed(nn.Module):
@@ -61,7 +62,7 @@ class Hashed(nn.Module):
     def forward(self, batch: dict[str, ml.Ragged]) -> Tensor:
         """[B, 26, DIM]."""
         columns = [batch[name] for name in TEXTS]
-        parts = [self.bag(ids.values % self.bag.num_embeddings, ids.row_splits[:-1]) for ids in columns]
+        parts = [self.bag(ids.flat_values % self.bag.num_embeddings, ids.row_splits[:-1]) for ids in columns]
         return torch.stack(parts, 1)
 
 
@@ -89,12 +90,12 @@ def race(name: str, table: Rows | Hashed, batches: Iterator[dict[str, Tensor]]) 
     """One pass, each batch predicted before it is learned from; returns the AUC."""
     torch.manual_seed(0)
     head = Head()
-    optimizers = [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
+    log_loss, optimizers = nn.BCEWithLogitsLoss(), [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
     metric, examples, begun = ml.metrics.ExactAUC(), 0, time.perf_counter()
     for batch in batches:
         logits = head(table(batch), numbers_of(batch))
         metric.update(logits.detach().sigmoid(), batch["label"])
-        nn.functional.binary_cross_entropy_with_logits(logits, batch["label"]).backward()
+        log_loss(logits, batch["label"]).backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

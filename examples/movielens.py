@@ -3,9 +3,8 @@
     python examples/movielens.py FOLDER     # ml-100k, ml-latest-small, ml-25m, ...
     python examples/movielens.py            # on a small folder that is made up
 
-A rating of 4 or more is a like. Ratings come in time order; the AUC is that of the last fifth, through which online
-models go on learning, each batch after it was predicted. Plain torch gets what nobody has in advance: a number for
-every id of all the data; or ids hashed into as much memory. benchmarks/RESULTS.md has the figures of ml-100k.
+A rating of 4 or more is a like. The AUC is that of the last fifth in time, through which online models go on learning.
+Plain torch gets a number for every id of all the data in advance, or hashed ids. benchmarks/RESULTS.md has the figures.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -26,12 +26,12 @@ from monolith.data import from_pandas
 DIMS = {"user": 16, "item": 16, "genres": 8, "age": 8, "occupation": 8}
 BATCH, TEST_SHARE, LEAST_AUC = 256, 0.2, 0.6
 
-Batch = dict[str, ml.Ragged]
+Batch = dict[str, ml.Ragged]  # each of int64 values
 Batches = list[tuple[Batch, Tensor]]
 
 
-def read_folder(folder: Path) -> pd.DataFrame:
-    """One line per rating, oldest first: genres and occupation as texts, and whether it was liked."""
+def read_folder(folder: Path) -> Batches:
+    """Ratings, oldest first: users, items, genres and occupations as ids, and whether it was liked."""
     ratings = ["user", "item", "rating", "time"]
     if (folder / "u.data").exists():
         frame = pd.read_csv(folder / "u.data", sep="\t", names=ratings)
@@ -45,13 +45,10 @@ def read_folder(folder: Path) -> pd.DataFrame:
         items = pd.read_csv(folder / "movies.csv", names=["item", "title", "genres"], header=0)
         items["genres"] = items["genres"].str.split("|")
     joined = frame.merge(users, on="user").merge(items, on="item").sort_values("time", kind="stable")
-    return joined[[*DIMS]].assign(liked=(joined["rating"] >= 4).astype(np.float32))
-
-
-def batches_of(frame: pd.DataFrame) -> Batches:
-    """Every column as ids: numbers as they are, texts by their hash, none where a value is missing."""
-    read = from_pandas(frame, dict.fromkeys(DIMS, "ids") | {"liked": "float"}, block_rows=BATCH)
-    return [({name: batch[name] for name in DIMS}, batch["liked"]) for batch in read]
+    joined["liked"] = (joined["rating"] >= 4).astype(np.float32)
+    # Every column as ids: numbers as they are, texts by their hash, none where a value is missing.
+    read = from_pandas(joined, dict.fromkeys(DIMS, "ids") | {"liked": "float"}, block_rows=BATCH)
+    return [({name: cast("ml.Ragged", batch[name]) for name in DIMS}, cast("Tensor", batch["liked"])) for batch in read]
 
 
 class Rows(nn.Module):
@@ -64,7 +61,7 @@ class Rows(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """[B, dims of all columns]."""
-        return self.rows(batch).concat()
+        return cast("Tensor", self.rows(batch).concat())
 
 
 class Arrays(nn.Module):
@@ -73,20 +70,21 @@ class Arrays(nn.Module):
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__()
         self.bags = nn.ModuleDict({name: nn.EmbeddingBag(sizes[name], dim, mode="mean") for name, dim in DIMS.items()})
-        for bag in self.bags.values():
-            nn.init.uniform_(bag.weight, -0.05, 0.05)
+        for weights in self.parameters():
+            nn.init.uniform_(weights, -0.05, 0.05)
         self.optimizer = torch.optim.Adagrad(self.parameters(), lr=0.05, initial_accumulator_value=1e-8)
 
     def forward(self, batch: Batch) -> Tensor:
         """[B, dims of all columns]."""
-        return torch.cat([bag(batch[name].values, batch[name].row_splits[:-1]) for name, bag in self.bags.items()], 1)
+        bags = self.bags.items()
+        return torch.cat([bag(batch[name].flat_values, batch[name].row_splits[:-1]) for name, bag in bags], 1)
 
 
 def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> float:
     """The AUC of the last batches, predicted before they were learned from, if they were."""
     torch.manual_seed(0)
     head = nn.Sequential(nn.Linear(sum(DIMS.values()), 32), nn.ReLU(), nn.Linear(32, 1))
-    optimizers = [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
+    log_loss, optimizers = nn.BCEWithLogitsLoss(), [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
     metric, begun, first_test = ml.metrics.ExactAUC(), time.perf_counter(), int(len(batches) * (1 - TEST_SHARE))
     for number, (batch, liked) in enumerate(batches):
         learns = online or number < first_test
@@ -95,7 +93,7 @@ def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> 
         if number >= first_test:
             metric.update(logits.detach().sigmoid(), liked)
         if learns:
-            nn.functional.binary_cross_entropy_with_logits(logits, liked).backward()
+            log_loss(logits, liked).backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -107,13 +105,14 @@ def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> 
 def with_small_ids(batches: Batches, sizes: dict[str, int], known: dict[str, Tensor] | None = None) -> Batches:
     """The same with ids below these sizes: their numbers among those that are known, or hashes."""
 
-    def small(name: str, ids: Tensor) -> Tensor:
-        return ids * -7046029254386353131 % sizes[name] if known is None else torch.searchsorted(known[name], ids)
+    def small(name: str, ids: ml.Ragged) -> ml.Ragged:
+        values = ids.flat_values
+        number = (
+            values * -7046029254386353131 % sizes[name] if known is None else torch.searchsorted(known[name], values)
+        )
+        return ids.with_values(number)
 
-    return [
-        ({name: ids.with_values(small(name, ids.values)) for name, ids in batch.items()}, liked)
-        for batch, liked in batches
-    ]
+    return [({name: small(name, ids) for name, ids in batch.items()}, liked) for batch, liked in batches]
 
 
 def make_up(folder: Path) -> Path:
@@ -133,19 +132,19 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     folder = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as made:
-        batches = batches_of(read_folder(folder or make_up(Path(made))))
+        batches = read_folder(folder or make_up(Path(made)))
     own = Rows()
     auc = race("a row for every id", own, batches, online=True)
     race("a row for every id", Rows(), batches, online=False)
-    known = {name: torch.cat([batch[name].values for batch, _ in batches]).unique() for name in DIMS}
+    known = {name: torch.unique(torch.cat([batch[name].flat_values for batch, _ in batches])) for name in DIMS}
     sizes = {name: max(1, len(ids)) for name, ids in known.items()}
-    numbered = with_small_ids(batches, sizes, known)
-    race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=True)
-    race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=False)
+    for online in (True, False):
+        numbered = with_small_ids(batches, sizes, known)
+        race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=online)
     memory = own.rows.store.stats().memory_bytes  # rows, index and all; an array has weights and Adagrad's sums
     sizes = {name: max(1, memory // len(DIMS) // (8 * dim)) for name, dim in DIMS.items()}
-    hashed = with_small_ids(batches, sizes)
-    race(f"plain torch, ids hashed into the same {memory / 1e6:.1f} MB", Arrays(sizes), hashed, online=True)
+    same = f"plain torch, ids hashed into the same {memory / 1e6:.1f} MB"
+    race(same, Arrays(sizes), with_small_ids(batches, sizes), online=True)
     assert auc >= LEAST_AUC, f"expected an AUC of at least {LEAST_AUC}"
 
 
