@@ -22,7 +22,7 @@ import logging
 import statistics
 import sys
 import warnings
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -34,9 +34,11 @@ from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, sp
 from monolith.cli._bench.timing import Contestant, take_turns
 from monolith.cli._bench.workload import SEED, mixed_ids, zipf_ranks
 from monolith.nn._pooling import PooledBatch
-from monolith.nn.slot import IdLayout
 from monolith.tables import BatchStamp, Plan, Update
 from monolith.tables.slot_keys import buckets_of_plan
+
+if TYPE_CHECKING:
+    from monolith.nn.slot import IdLayout
 
 FEATURES, DIM = 26, 16
 NAMES: Final = [f"slot{number}" for number in range(FEATURES)]

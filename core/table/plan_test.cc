@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "table/first_seen.h"
 #include "table/first_touch_for_test.h"
@@ -35,22 +36,12 @@ void ExpectWhole(const Plan& plan, std::span<const int64_t> ids) {
   }
 }
 
-// HashId the other way round: the id that has this hash.
-int64_t IdOf(uint64_t hash) {
-  uint64_t x = hash ^ (hash >> 31) ^ (hash >> 62);
-  x *= 0x319642b2d24d8ec3ull;
-  x ^= (x >> 27) ^ (x >> 54);
-  x *= 0x96de1b173f119089ull;
-  x ^= (x >> 30) ^ (x >> 60);
-  return static_cast<int64_t>(x - kGoldenGamma);
-}
-
 // Ids of one bucket that agree in the upper, or in the lower, 32 bits of their hash, or of the id itself.
 std::vector<int64_t> LookAlikes() {
   std::vector<int64_t> ids;
   for (uint64_t k = 0; k < 8; ++k) {
-    ids.push_back(IdOf((uint64_t{0x12345678} << 32) | (k * 0x01010101)));
-    ids.push_back(IdOf((uint64_t{0x12345678} << 32) ^ (k << 33)));
+    ids.push_back(IdOfHash((uint64_t{0x12345678} << 32) | (k * 0x01010101)));
+    ids.push_back(IdOfHash((uint64_t{0x12345678} << 32) ^ (k << 33)));
   }
   const std::vector<int64_t> crowd = IdsInBuckets(1, 5, 6);
   for (uint64_t high = 1; ids.size() < 40; ++high) {  // equal lower halves, by which the bucket still differs
@@ -65,7 +56,8 @@ std::vector<int64_t> LookAlikes() {
 }
 
 TEST(PlanTest, TheHashCanBeUndone) {
-  for (const int64_t id : {int64_t{0}, int64_t{-1}, int64_t{77}, INT64_MIN, INT64_MAX}) EXPECT_EQ(IdOf(HashId(id)), id);
+  for (const int64_t id : {int64_t{0}, int64_t{-1}, int64_t{77}, INT64_MIN, INT64_MAX})
+    EXPECT_EQ(IdOfHash(HashId(id)), id);
 }
 
 TEST(PlanTest, IdsThatAgreeInHalfOfTheirHashStayApart) {
@@ -93,6 +85,26 @@ TEST(PlanTest, IdsThatChangeMeanwhileGiveThePlanOfWhatWasRead) {
   EXPECT_TRUE(memory.was_touched());
   EXPECT_EQ(plan.num_unique(), 300);
   ExpectWhole(plan, as_read);
+}
+
+TEST(PlanTest, GivenBucketsSayWhereIdsAre) {
+  const std::vector<int64_t> ids = {-5, 7, -5, 7, -5};
+  const std::vector<uint16_t> buckets = {3, 1023, 4, 1023, 3};
+  const std::vector<int64_t> splits = {0, 5};
+  for (const bool dedup : {true, false}) {
+    const Plan plan = MakePlan(ids, splits, dedup, buckets);
+    EXPECT_EQ(plan.num_unique(), dedup ? 3 : 5) << "equal ids of two buckets are two";
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto place = static_cast<size_t>(plan.inverse[i]);
+      EXPECT_EQ(plan.unique[place], ids[i]);
+      EXPECT_EQ(plan.buckets[place], buckets[i]);
+      EXPECT_GE(plan.inverse[i], plan.splits[buckets[i]]);
+      EXPECT_LT(plan.inverse[i], plan.splits[buckets[i] + 1]);
+    }
+  }
+  EXPECT_THROW(MakePlan(ids, splits, true, std::vector<uint16_t>{0, 0, 1024, 0, 0}), Error);
+  EXPECT_THROW(MakePlan(ids, splits, true, std::vector<uint16_t>{0}), Error);
+  EXPECT_EQ(MakePlan(ids, splits, true).BucketsFrom(0), nullptr);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ def batches(draw: st.DrawFn) -> Lists:
     num_examples = draw(st.integers(0, 4))
     batch = {}
     for name in COLUMNS:
-        ids = st.sampled_from(OWN_TABLE_IDS) if name == "hash" else st.sampled_from([0, 1, 2, 2**48 - 1])
+        ids = st.sampled_from(OWN_TABLE_IDS) if name == "hash" else st.sampled_from([0, 1, 2**48 - 1, 2**48, -1])
         lists = st.lists(ids, max_size=4)
         batch[name] = draw(st.lists(lists, min_size=num_examples, max_size=num_examples))
     return batch
