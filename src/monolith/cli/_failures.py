@@ -31,11 +31,12 @@ def failure_of(error: Exception, *, command: str, task: str | None = None) -> tu
     Args:
         error: What ended the command.
         command: Its name.
-        task: ``module:Class`` of the task, whose package is the user's wherever it is installed.
+        task: ``module:Class`` of the task, whose package is the user's wherever it is installed; None: no code of a
+            user's takes part.
     """
     status = STORAGE_FAILED if _is_of_storage(error) else FAILED
     root = _root_of(task)
-    where = _place_of(error, root)
+    where = None if task is None else _place_of(error, root)
     if where is not None:
         line = f"monolith {command}: error: your code raised {type(error).__name__} at {where}"
         return f"{_from_users_code(error, root)}{line}\n", status
