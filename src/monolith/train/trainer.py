@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
-from monolith.checkpoint import (
-    RestoreOptions,
-    Saver,
-    copy_checkpoint_state,
-    get_checkpoint_state,
-    wait_for_monolith_checkpoint,
-)
+from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
-from monolith.errors import NotFoundError, OpError, OutOfRangeError
-from monolith.hooks.checkpoint_restorer import custom_restore_options
+from monolith.errors import OpError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -29,6 +22,7 @@ from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hook
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._prediction import run_batches, write_predictions
 from monolith.train._recovery import Recovery
+from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.history import History
@@ -133,7 +127,7 @@ class Trainer:
                 self.task,
                 hooks=self._training_hooks(saver, (*hooks, stop, *bar)),
                 model_dir=self.config.model_dir,
-                restore=None if saver is None else lambda state: self._restore(saver, state),
+                restore=None if saver is None else lambda state: go_on(self.config, saver, state, clock=self._clock),
                 state=self._state,
                 pipeline=self._pipeline,
                 worker_index=self.config.worker_index,
@@ -354,33 +348,6 @@ class Trainer:
             restoring=self.config.restoring,
         )
 
-    def _restore(self, saver: Saver, state: TrainState) -> None:
-        restoring = self.config.restoring
-        if restoring.from_dir is not None and (restoring.alone or self.config.worker_index == 0):
-            copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
-        elif restoring.from_dir is not None:
-            wait_for_monolith_checkpoint(saver.model_dir, clock=self._clock)
-        path = self._named_checkpoint(saver.model_dir, training=True)
-        restored = saver.restore(state, path, options=_left_by_the_task(state))
-        if restored is None:
-            return
-        _log.info("session: goes on from %s", restored.path)
-        if state.position(self.config.worker_index) is None:
-            _log.warning(
-                "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
-                " where it was",
-                restored.path,
-            )
-
-    def _named_checkpoint(self, model_dir: str, *, training: bool) -> str | None:
-        """The checkpoint that the config names; None where it names none, and where training has applied it before."""
-        name = self.config.restoring.checkpoint
-        if name is None:
-            return None
-        chosen = get_checkpoint_state(model_dir, restore_ckpt=name, training=training)
-        path = None if chosen is None else chosen.model_checkpoint_path
-        return path if path is not None and _base_name(path) == _base_name(name) else None
-
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
         """A session that changes nothing, on what this trainer has, else on the newest checkpoint."""
@@ -398,14 +365,7 @@ class Trainer:
                 yield session
 
     def _require_checkpoint(self, state: TrainState) -> None:
-        if self.config.model_dir is None:
-            raise NotFoundError(
-                f"{self.task.p.name}: there is nothing trained yet, and no model_dir to restore from; train first"
-            )
-        with Saver(self.config.model_dir) as saver:
-            path = self._named_checkpoint(saver.model_dir, training=False)
-            if saver.restore(state, path, options=_left_by_the_task(state)) is None:
-                raise NotFoundError(f"'{self.config.model_dir}' has no checkpoint; train first")
+        restore_to_look(self.config, state, name=str(self.task.p.name))
 
 
 def _task_of(task: Task | type[Task] | Params) -> Task:
@@ -414,16 +374,6 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
     require_effective_parameters(made.p, Task.params())
     return made
-
-
-def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
-    """What `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: as the config says."""
-    session = state.session if isinstance(state, SessionState) else None
-    return None if session is None else custom_restore_options(session)
-
-
-def _base_name(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
 
 
 def _is_finite(state: TrainState) -> bool:

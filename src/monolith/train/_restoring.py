@@ -1,0 +1,79 @@
+"""What a trainer begins with: the checkpoint that its config names, else the newest one."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint import (
+    Saver,
+    copy_checkpoint_state,
+    get_checkpoint_state,
+    wait_for_monolith_checkpoint,
+)
+from monolith.errors import NotFoundError
+from monolith.hooks.checkpoint_restorer import custom_restore_options
+from monolith.train.session import SessionState
+
+if TYPE_CHECKING:
+    from monolith.checkpoint import RestoreOptions, TrainState
+    from monolith.clock import Clock
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["go_on", "restore_to_look"]
+
+_log = logging.getLogger(__name__)
+
+
+def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> None:
+    """Puts back what a run has saved, to train on; nothing where there is none."""
+    restoring = config.restoring
+    if restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
+        copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
+    elif restoring.from_dir is not None:
+        wait_for_monolith_checkpoint(saver.model_dir, clock=clock)
+    path = _named_checkpoint(config, saver.model_dir, training=True)
+    restored = saver.restore(state, path, options=_left_by_the_task(state))
+    if restored is None:
+        return
+    _log.info("session: goes on from %s", restored.path)
+    if state.position(config.worker_index) is None:
+        _log.warning(
+            "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
+            " where it was",
+            restored.path,
+        )
+
+
+def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:
+    """Puts back what a run has saved, to evaluate, predict or export.
+
+    Raises:
+        NotFoundError: there is nothing.
+    """
+    if config.model_dir is None:
+        raise NotFoundError(f"{name}: there is nothing trained yet, and no model_dir to restore from; train first")
+    with Saver(config.model_dir) as saver:
+        path = _named_checkpoint(config, saver.model_dir, training=False)
+        if saver.restore(state, path, options=_left_by_the_task(state)) is None:
+            raise NotFoundError(f"'{config.model_dir}' has no checkpoint; train first")
+
+
+def _named_checkpoint(config: TrainerConfig, model_dir: str, *, training: bool) -> str | None:
+    """The checkpoint that the config names; None where it names none, and where training has applied it before."""
+    name = config.restoring.checkpoint
+    if name is None:
+        return None
+    chosen = get_checkpoint_state(model_dir, restore_ckpt=name, training=training)
+    path = None if chosen is None else chosen.model_checkpoint_path
+    return path if path is not None and _base_name(path) == _base_name(name) else None
+
+
+def _left_by_the_task(state: TrainState) -> RestoreOptions | None:
+    """What `build` has put into the collection ``CUSTOM_RESTORE_OP``; None: as the config says."""
+    session = state.session if isinstance(state, SessionState) else None
+    return None if session is None else custom_restore_options(session)
+
+
+def _base_name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]
