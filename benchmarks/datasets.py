@@ -1,12 +1,17 @@
 """Measures datasets: ours and the plain ways beside each other, in turns, in one run.
 
-    python benchmarks/datasets.py            # about three minutes
+    python benchmarks/datasets.py            # about four minutes
     python benchmarks/datasets.py --quick    # small inputs: does everything run?
 
 - TFRecord with checksums, as a dataset of blocks: against a plain read of the same file into one buffer again and
   again, of which 60 % must be reached. The file is in the page cache, so no disk is measured. All threads of the core.
 - Parquet to `Batch`: against pyarrow's own read of the same columns, of which 70 % must be reached: block by block, as
   we read, and as one table.
+- CSV to `Batch`, two columns of texts as ids among its six: against pyarrow's own reader of the file, of which 70 %
+  must be reached. Types are inferred by both.
+- Texts to ids: 20 million a second on two threads must be reached.
+- A DataLoader with two worker processes: against `prefetch` of the same pipeline, not to be slower. A function of
+  Python that takes a millisecond for a batch stands for what users do to batches; workers stay between epochs.
 - What a step of a pipeline costs: a batch moved through `prefetch`, and `position` after each batch.
 - Memory: the largest resident set of a pipeline over a generated stream of 5 GB (shuffle, batch, parse and prefetch),
   above what the process had before it, against what its buffers hold.
@@ -27,8 +32,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv as pa_csv
+from torch.utils.data import DataLoader
 
 from monolith.data import (
+    Batch,
+    CsvDataset,
     GeneratedDataset,
     Ids,
     InMemoryDataset,
@@ -40,6 +49,7 @@ from monolith.data import (
     write_examples,
 )
 from monolith.data.protos.example_pb2 import Example
+from monolith.data.sources.text_columns import text_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +76,9 @@ def main() -> int:
         good = [
             tfrecords(Path(folder), records=2_000 if args.quick else 100_000),
             parquet(Path(folder), rows=20_000 if args.quick else 400_000),
+            csv_files(Path(folder), rows=20_000 if args.quick else 1_000_000),
+            texts(count=50_000 if args.quick else 4_000_000),
+            loader(Path(folder)),
             steps(),
             memory(gigabytes=0.05 if args.quick else 5.0),
         ]
@@ -129,6 +142,70 @@ def parquet(folder: Path, *, rows: int) -> bool:
     against_blocks = compare(name, ours, ("pyarrow, block by block", blocks), work=work, unit="k rows/s", must=0.7)
     against_table = compare(name, ours, ("pyarrow, one table", table), work=work, unit="k rows/s", must=0.7)
     return against_blocks and against_table
+
+
+def csv_files(folder: Path, *, rows: int) -> bool:
+    """Batches of a CSV file against pyarrow's own reader."""
+    path = folder / "clicks.csv"
+    random = np.random.default_rng(4)
+    table = pa.table(
+        {
+            "user": [f"user_{number}" for number in random.integers(100_000, size=rows)],
+            "item": random.integers(10**9, size=rows),
+            "genre": [f"g{number}" for number in random.integers(30, size=rows)],
+            "age": random.integers(1, 90, size=rows),
+            "price": random.random(rows),
+            "label": random.integers(2, size=rows),
+        }
+    )
+    pa_csv.write_csv(table, path)
+
+    def ours() -> int:
+        return sum(batch.num_rows for batch in CsvDataset(path))
+
+    def blocks() -> int:
+        with pa_csv.open_csv(path) as file:
+            return sum(block.num_rows for block in file)
+
+    if ours() != rows:
+        raise AssertionError("rows were lost")
+    name, work = "CSV to Batch, 2 of 6 columns are texts", rows / 1e3
+    compare(name, ours, ("pyarrow, block by block", blocks), work=work, unit="k rows/s")
+    return compare(
+        name, ours, ("pyarrow, one table", lambda: pa_csv.read_csv(path)), work=work, unit="k rows/s", must=0.7
+    )
+
+
+def texts(*, count: int) -> bool:
+    """Ids of texts, on all threads."""
+    array = pa.array([f"user_{number}" for number in range(count)])
+    rate = count / seconds_of(lambda: text_column(array, "user")) / 1e6
+    line(f"texts to ids, {os.cpu_count()} threads", f"{rate:.0f} M texts/s", "", "", ">= 20 M texts/s", ok=rate >= 20)
+    return rate >= 20
+
+
+def loader(folder: Path) -> bool:
+    """Batches through worker processes against batches through a thread."""
+    dataset = CsvDataset(folder / "clicks.csv").batch(1024).map(_a_users_function)
+    workers = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    rows = sum(batch.num_rows for batch in workers)
+
+    def ours() -> int:
+        return sum(batch.num_rows for batch in workers)
+
+    def thread() -> int:
+        return sum(batch.num_rows for batch in dataset.prefetch(4))
+
+    name = "DataLoader with two workers, batches of 1,024 of a CSV file"
+    return compare(name, ours, ("prefetch", thread), work=rows / 1e3, unit="k rows/s", must=1.0)
+
+
+def _a_users_function(batch: Batch) -> Batch:
+    """A millisecond of Python."""
+    total, until = 0, time.thread_time() + 1e-3
+    while time.thread_time() < until:
+        total += 1
+    return batch
 
 
 def steps() -> bool:

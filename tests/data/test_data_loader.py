@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from data.pipelines import batches, read_all, records
+from data.pipelines import batches, plain, read_all, records
 from monolith.data import (
     Batch,
     CsvDataset,
@@ -256,7 +256,17 @@ def test_the_rows_of_parquet_are_known_and_other_lengths_are_refused(tmp_path: P
 def test_batches_need_no_number_of_rows_and_travel() -> None:
     batch = Batch({"user": Ragged.from_lists([[1], []]), "label": torch.ones(2, 1), "name": [b"a", b"b"]})
     assert (batch.num_rows, Batch({}).num_rows) == (2, 0)
-    again = pickle.loads(pickle.dumps(batch))  # noqa: S301 - just written
-    assert again["user"].to_lists() == [[1], []]
+    deep = Ragged.from_lists([[[1, 2], []], [[3]]])
+    wide = torch.arange(200_000).reshape(2, -1)[:, ::2]  # not contiguous, and too large for a message
+    many: list[dict[str, Any]] = [{}, {"deep": deep}, {"wide": wide, "flag": torch.tensor([True, False])}]
+    for columns in many:
+        full = Batch({**batch, **columns, "none": torch.empty(2, 0)}, num_rows=2)
+        again = pickle.loads(pickle.dumps(full))  # noqa: S301 - just written
+        assert plain(again) == plain(full)
+        assert [column.dtype for column in again.values() if not isinstance(column, list)] == [
+            column.dtype for column in full.values() if not isinstance(column, list)
+        ]
+    weights = torch.ones(2, requires_grad=True)
+    assert pickle.loads(pickle.dumps(Batch({"w": weights})))["w"].requires_grad  # noqa: S301 - just written
     with pytest.raises(ValueError, match="column 'label' must have 1 rows, got 2"):
         Batch({"user": torch.ones(1), "label": torch.ones(2)})

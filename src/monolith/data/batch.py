@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from torch.utils.data._utils.collate import default_collate_fn_map
 
+from monolith.data.batch_packing import pack_columns, unpack_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class Batch(Mapping[str, ColumnValues]):
     def __repr__(self) -> str:
         return f"Batch({self._num_rows} rows: {', '.join(self._columns)})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels to another process in one piece."""
+        return _from_packed, (*pack_columns(self._columns), self._num_rows)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The batch on a device; byte strings stay where they are."""
         columns = {
@@ -72,6 +77,10 @@ class Batch(Mapping[str, ColumnValues]):
             name: values if isinstance(values, list) else values.pin_memory() for name, values in self._columns.items()
         }
         return Batch(columns, num_rows=self._num_rows)
+
+
+def _from_packed(packed: Any, form: Any, num_rows: int) -> Batch:
+    return Batch(unpack_columns(packed, form), num_rows=num_rows)
 
 
 def _rows_of(values: ColumnValues) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.compression import Compression
 from monolith.data.sources.csv_types import found_types, looks_like_a_number, type_to_read
-from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected
+from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
 from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns
 from monolith.errors import InvalidArgumentError
@@ -28,8 +28,6 @@ __all__ = ["CsvDataset"]
 _DELIMITERS = (",", "\t", ";", "|")
 _BY_ENDING = {".tsv": "\t", ".tab": "\t"}
 _BOM = b"\xef\xbb\xbf"
-_LEAST_OF_A_THREAD = 1 << 20
-"""Bytes that are worth a thread."""
 
 
 class CsvDataset(LineDataset):
@@ -147,9 +145,7 @@ class _CsvReader(NamedTuple):
         self, data: bytes | memoryview, types: dict[str, pa.DataType] | None, rejected: list[Rejected]
     ) -> pa.Table:
         """The rows of some lines, with the columns of these types; None: with all, of inferred ones."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
-        return self._read(data, types, rejected, max(_LEAST_OF_A_THREAD, len(data) // pa.cpu_count() + 1))
+        return self._read(data, types, rejected, bytes_of_a_task(len(data)))
 
     def _read(self, data: Any, types: dict[str, pa.DataType] | None, rejected: list[Rejected], block_size: int) -> Any:
         import pyarrow as pa  # noqa: PLC0415 - an extra

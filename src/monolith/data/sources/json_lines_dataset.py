@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.compression import Compression
 from monolith.data.sources.csv_types import type_to_read
 from monolith.data.sources.json_types import found_fields
-from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected
+from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
 from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["JsonLinesDataset", "JsonReader", "types_of"]
 
 _LOG = logging.getLogger(__name__)
-_LEAST_OF_A_THREAD = 1 << 20
 
 
 class JsonLinesDataset(LineDataset):
@@ -116,7 +115,7 @@ class JsonReader:
         if not bytes(block[:4096]).strip() and not bytes(block).strip():
             return self._schema.empty_table()
         try:
-            return self._read(block, max(_LEAST_OF_A_THREAD, len(block) // pa.cpu_count() + 1))
+            return self._read(block, bytes_of_a_task(len(block)))
         except pa.ArrowInvalid as error:
             if "straddl" not in str(error):  # a line that is longer than a thread's share
                 raise

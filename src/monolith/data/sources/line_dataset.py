@@ -25,12 +25,22 @@ if TYPE_CHECKING:
     from monolith.data.sources.file_feed import Files
     from monolith.data.sources.line_blocks import LineBlock
 
-__all__ = ["FoundColumns", "LineDataset", "LineParser", "Rejected"]
+__all__ = ["FoundColumns", "LineDataset", "LineParser", "Rejected", "bytes_of_a_task"]
 
 BLOCK_BYTES = 8 << 20
 MAX_LINE_BYTES = 256 << 20
+_TASKS_OF_A_THREAD = 4
+_LEAST_OF_A_TASK = 1 << 19
 _HEAD_BYTES = 1 << 20
 """Of the first file, which decide about the types of all."""
+
+
+def bytes_of_a_task(num_bytes: int) -> int:
+    """How much of a block one thread of Arrow parses at a time: some for each, so that none waits long for another."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    threads: int = pa.cpu_count()
+    return max(_LEAST_OF_A_TASK, num_bytes // (_TASKS_OF_A_THREAD * threads) + 1)
 
 
 class FoundColumns(NamedTuple):
