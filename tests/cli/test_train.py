@@ -33,6 +33,21 @@ def test_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert steps_of(tmp_path / "m") == [5, 10]
 
 
+def test_a_run_at_the_end_of_its_data_says_that_nothing_was_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", TASK, "--model_dir", str(tmp_path / "m")]
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["trained_steps"], found["ended_by"]) == (20, "data")
+    assert main(command) == 0
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("nothing was trained: the input has no more data; step 20 with ")
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["trained_steps"], found["ended_by"], found["global_step"]) == (0, "data", 20)
+
+
 def test_progress_shows_step_speed_loss_auc_and_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", TASK, "--model_dir", str(tmp_path), "--max_steps", "8"]) == 0
     line = capsys.readouterr().err.splitlines()[0]
