@@ -101,7 +101,7 @@ def test_clearing_reaches_folded_passes(monkeypatch: pytest.MonkeyPatch) -> None
     seen = emb({"user": torch.tensor([1])})["user"].sum()  # folds what there is
     model.zero_grad()
     assert emb.discard() == 0
-    seen.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+    seen.backward()
     emb.step()
     assert emb.lookup("user", torch.tensor([1])).item() == -1.0
     assert emb.store.stats().open_plans == 0
