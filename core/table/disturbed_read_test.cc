@@ -43,7 +43,7 @@ TEST_P(DisturbedFastReadTest, WhatAWriterChangedMeanwhileIsReadAgain) {
   const std::unique_ptr<Group> group = MakeGroup(dim);
   const std::vector<int64_t> ids = IdsInBuckets(3000, 7, 9);  // few buckets: their indexes are large with few rows
   AssignAll(group.get(), ids, kOld);
-  ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(ids[0]));
+  ASSERT_TRUE(FastRowReader<16>(group->table(0)).Suits(BucketOf(ids[0])));
   // The first half of the rows is written before the writer comes, the second half after it.
   FirstTouch memory(1, [&] { AssignAll(group.get(), ids, kNew); });
   const std::span<float> all = memory.As<float>();
