@@ -57,8 +57,8 @@ class GradientStep:
                 refused again and the next step with them. After any other error they are back in the module.
         """
         updates = [(each.plan, each.gradient) for each in self._passes if each.gradient is not None]
-        rule = self._rule(self._worker.last_push)
         try:
+            rule = self._rule(self._worker.last_push)
             applied = self._worker.apply(updates, rule)
         except InvalidArgumentError as error:
             self._ledger.drop(self._passes)
