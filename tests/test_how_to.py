@@ -13,6 +13,7 @@ from monolith import collective
 
 HOW_TO = Path(__file__).resolve().parent.parent / "docs" / "how-to"
 PAGES = [
+    "admission-and-expiry.md",
     "collective.md",
     "data-operators.md",
     "datasets.md",
@@ -21,6 +22,7 @@ PAGES = [
     "negative-sampling.md",
     "object-stores.md",
     "parquet.md",
+    "row-optimizers.md",
     "summaries.md",
 ]
 
@@ -55,3 +57,14 @@ def test_a_page_of_a_discovery_service_answers_four_questions(page: str) -> None
 def test_every_discovery_service_has_a_page() -> None:
     names = {"consul", "host-files", "mlp", "static", "tf-config", "zookeeper"}
     assert {path.stem.removeprefix("discovery-") for path in HOW_TO.glob("discovery-*.md")} == names
+
+
+def test_every_page_with_examples_is_run_by_some_test() -> None:
+    tests = HOW_TO.parents[1] / "tests"
+    texts = [path.read_text(encoding="utf-8") for path in tests.rglob("test_*.py") if path.name != "test_readme.py"]
+    running = [text for text in texts if "exec(" in text or "subprocess" in text or "main(" in text]
+    block = re.compile(r"^```(python|bash)$", re.MULTILINE)
+    pages = [path for path in HOW_TO.parent.rglob("*.md") if block.search(path.read_text(encoding="utf-8"))]
+    assert len(pages) > 30
+    left = {path.name for path in pages if not any(f'"{path.name}"' in text for text in running)}
+    assert left == set(), "name the page in a test that runs its blocks"
