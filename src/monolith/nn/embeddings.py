@@ -15,7 +15,6 @@ import math
 import time as clock
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -31,24 +30,20 @@ from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
 from monolith.nn._passes import PlannedBatch
 from monolith.nn._pooling import PooledBatch, PooledLayout
-from monolith.nn._rows_module import RowsModule
+from monolith.nn._rows_by_slot import RowsBySlot
 from monolith.nn._saved_state import require_tables
 from monolith.nn._uncompiled import uncompiled
 from monolith.nn.batch_turn import current_turn
 from monolith.nn.looked_up import LookedUp
-from monolith.nn.row_assignment import RowAssignment
 from monolith.nn.rows_optimizer import RowsOptimizer
-from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn._merge import PlacedSlot
-    from monolith.nn.row_assignment import RowIds, RowVectors
     from monolith.nn.slot import LearningRate, Slot
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
@@ -61,7 +56,7 @@ DEFAULT_OPTIMIZER = Adagrad(learning_rate=0.05, initial_accumulator_value=1e-8)
 """Its first steps are of the size of the learning rate whether losses are summed or averaged over the batch."""
 
 
-class Embeddings(RowsModule):
+class Embeddings(RowsBySlot):
     """The rows of all slots of a model.
 
     Slots that learn alike share a table, without ever sharing a row (see `tables`). Rows live in a `Store`, not in the
@@ -129,25 +124,6 @@ class Embeddings(RowsModule):
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
         self._place: Tensor
         self.register_buffer("_place", torch.empty(0), persistent=False)
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        """Name -> slot, with everything filled in that a slot shares with another."""
-        return MappingProxyType({name: placed.slot for name, placed in self._placed.items()})
-
-    @property
-    def placed(self) -> Mapping[str, PlacedSlot]:
-        """Name -> where rows and output of the slot are, for tools that read or write rows themselves."""
-        return MappingProxyType(self._placed)
-
-    @property
-    def tables(self) -> Mapping[str, tuple[str, ...]]:
-        """Table -> the slots whose rows it holds."""
-        names = [placed.table for placed in self._placed.values()]
-        return {
-            table: tuple(n for n, placed in self._placed.items() if placed.table == table)
-            for table in sorted(set(names))
-        }
 
     def learning_rates(self) -> dict[str, list[float]]:
         """Table -> the learning rate of each of its segments in the last step, or in the first before it."""
@@ -244,63 +220,6 @@ class Embeddings(RowsModule):
         rows = self._worker.read(plan, train=False).view(-1, placed.dim)
         return rows.index_select(0, plan.inverse.to(rows.device)).view(*ids.shape, placed.dim)
 
-    def vectors(self, slot: str) -> SlotVectors:
-        """All ids of a slot that have a row, and the rows: int64 [n] by ascending id, float32 [n, dim].
-
-        They are of one moment, with every step made so far, and a copy. For tables near the size of the memory there
-        is `export_vectors`.
-
-        >>> emb = Embeddings({"item": Slot(dim=2)})
-        >>> emb({"item": torch.tensor([9, 5])}).concat().sum().backward()
-        >>> _ = emb.step()
-        >>> ids, vectors = emb.vectors("item")
-        >>> ids, vectors.shape
-        (tensor([5, 9]), torch.Size([2, 2]))
-        """
-        with self.cut() as cut:
-            return read_vectors(cut, self.store.schema, self._placed_slot(slot))
-
-    def export_vectors(self, slot: str, path: str | os.PathLike[str]) -> int:
-        """Writes what `vectors` returns to a file: ``.parquet`` (id, vector) or ``.npz`` (ids, vectors).
-
-        Slot, dims and step stand in its metadata. Of the rows only the ids are held in memory; the file appears whole
-        or not at all.
-
-        Returns:
-            Number of rows.
-        """
-        placed = self._placed_slot(slot)
-        with self.cut() as cut:
-            return export_vectors(cut, self.store.schema, placed, path, step=self.global_step)
-
-    def assign(self, slot: str, ids: RowIds, vectors: RowVectors, *, time: int | None = None) -> int:
-        """Makes `vectors` the rows of `ids`, for weights that were trained elsewhere.
-
-        Their optimizer state is that of new rows. Ids without a row get one, whatever `min_count` says; the other rows
-        of the slot stay.
-
-        Args:
-            slot: Whose rows.
-            ids: int64 [n], each once.
-            vectors: Floats [n, dim], finite; rows keep float32.
-            time: When they were last trained, Unix seconds, from which expiry counts; None: now.
-
-        Returns:
-            Number of rows.
-
-        Raises:
-            InvalidArgumentError, TypeError: says which id or vector cannot be taken; no row changed.
-
-        >>> emb = Embeddings({"item": Slot(dim=2)})
-        >>> emb.assign("item", torch.tensor([5, 9]), torch.tensor([[0.5, 1.0], [0.0, -1.0]]))
-        2
-        >>> emb.lookup("item", torch.tensor([9]))
-        tensor([[ 0., -1.]])
-        """
-        placed = self._placed_slot(slot)
-        moment = int(clock.time()) if time is None else time
-        return RowAssignment(self.store, placed, self._configs[placed.table], time=moment).assign(ids, vectors)
-
     # Learning
 
     def step(self, *, scale: float | Tensor = 1.0, global_step: int | None = None) -> Applied:
@@ -381,11 +300,6 @@ class Embeddings(RowsModule):
         return "\n".join(lines)
 
     # Inside
-
-    def _placed_slot(self, name: str) -> PlacedSlot:
-        if name not in self._placed:
-            raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
-        return self._placed[name]
 
     def _planned(
         self, batch: Mapping[str, SlotInput], time: int | Tensor | None, stamp: BatchStamp | None

@@ -1,0 +1,113 @@
+"""The rows of a module by the names of its slots: where they are, and how they leave and come in."""
+
+from __future__ import annotations
+
+import time as clock
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from monolith.errors import InvalidArgumentError
+from monolith.nn._rows_module import RowsModule
+from monolith.nn.row_assignment import RowAssignment
+from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from monolith.nn._merge import PlacedSlot
+    from monolith.nn.row_assignment import RowIds, RowVectors
+    from monolith.nn.slot import Slot
+    from monolith.tables.table_config import TableConfig
+
+
+class RowsBySlot(RowsModule):
+    """A module whose rows are those of slots."""
+
+    _configs: Mapping[str, TableConfig]
+    """Table -> how it was made."""
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Name -> slot, with everything filled in that a slot shares with another."""
+        return MappingProxyType({name: placed.slot for name, placed in self._placed.items()})
+
+    @property
+    def placed(self) -> Mapping[str, PlacedSlot]:
+        """Name -> where rows and output of the slot are, for tools that read or write rows themselves."""
+        return MappingProxyType(self._placed)
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Table -> the slots whose rows it holds."""
+        names = [placed.table for placed in self._placed.values()]
+        return {
+            table: tuple(n for n, placed in self._placed.items() if placed.table == table)
+            for table in sorted(set(names))
+        }
+
+    def vectors(self, slot: str) -> SlotVectors:
+        """All ids of a slot that have a row, and the rows: int64 [n] by ascending id, float32 [n, dim].
+
+        They are of one moment, with every step made so far, and a copy. For tables near the size of the memory there
+        is `export_vectors`.
+
+        >>> import torch
+        >>> import monolith as ml
+        >>> emb = ml.Embeddings({"item": ml.Slot(dim=2)})
+        >>> emb({"item": torch.tensor([9, 5])}).concat().sum().backward()
+        >>> _ = emb.step()
+        >>> ids, vectors = emb.vectors("item")
+        >>> ids, vectors.shape
+        (tensor([5, 9]), torch.Size([2, 2]))
+        """
+        with self.cut() as cut:
+            return read_vectors(cut, self.store.schema, self._placed_slot(slot))
+
+    def export_vectors(self, slot: str, path: str | os.PathLike[str]) -> int:
+        """Writes what `vectors` returns to a file: ``.parquet`` (id, vector) or ``.npz`` (ids, vectors).
+
+        Slot, dims and step stand in its metadata. Of the rows only the ids are held in memory; the file appears whole
+        or not at all.
+
+        Returns:
+            Number of rows.
+        """
+        placed = self._placed_slot(slot)
+        with self.cut() as cut:
+            return export_vectors(cut, self.store.schema, placed, path, step=self.global_step)
+
+    def assign(self, slot: str, ids: RowIds, vectors: RowVectors, *, time: int | None = None) -> int:
+        """Makes `vectors` the rows of `ids`, for weights that were trained elsewhere.
+
+        Their optimizer state is that of new rows. Ids without a row get one, whatever `min_count` says; the other rows
+        of the slot stay.
+
+        Args:
+            slot: Whose rows.
+            ids: int64 [n], each once.
+            vectors: Floats [n, dim], finite; rows keep float32.
+            time: When they were last trained, Unix seconds, from which expiry counts; None: now.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            InvalidArgumentError, TypeError: says which id or vector cannot be taken; no row changed.
+
+        >>> import torch
+        >>> import monolith as ml
+        >>> emb = ml.Embeddings({"item": ml.Slot(dim=2)})
+        >>> emb.assign("item", torch.tensor([5, 9]), torch.tensor([[0.5, 1.0], [0.0, -1.0]]))
+        2
+        >>> emb.lookup("item", torch.tensor([9]))
+        tensor([[ 0., -1.]])
+        """
+        placed = self._placed_slot(slot)
+        moment = int(clock.time()) if time is None else time
+        return RowAssignment(self.store, placed, self._configs[placed.table], time=moment).assign(ids, vectors)
+
+    def _placed_slot(self, name: str) -> PlacedSlot:
+        if name not in self._placed:
+            raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
+        return self._placed[name]
