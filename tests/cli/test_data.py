@@ -546,7 +546,7 @@ def test_ctrl_c_leaves_no_half_file(tmp_path: Path) -> None:
                 assert process.poll() is None
                 time.sleep(0.02)
             process.send_signal(signal.SIGINT)
-            _, text = process.communicate(timeout=30)
+            _, text = process.communicate(timeout=240)
         finally:
             process.kill()
     assert process.returncode == 130, text

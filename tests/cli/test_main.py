@@ -140,6 +140,6 @@ def test_the_installed_program_returns_the_status() -> None:
 
 def test_the_package_itself_is_the_command() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "monolith", "--version"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "monolith", "--version"], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout == f"monolith {monolith.__version__}\n"

@@ -114,6 +114,6 @@ def test_ctrl_c_ends_a_hanging_test_and_keeps_what_was_judged(tmp_path: Path) ->
         while not started.exists() and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=240)
     assert "stopped; the same command goes on from here" in errors
     assert "| all | 0 | 0 | 0 |" in output
