@@ -38,6 +38,8 @@ Code CodeOf(int error) {
     case EDQUOT:
     case EFBIG: return Code::kResourceExhausted;
     case ENOENT: return Code::kNotFound;
+    case ENAMETOOLONG:
+    case ELOOP: return Code::kInvalidArgument;  // no other day and no other disk takes such a name
     default: return Code::kUnavailable;
   }
 }

@@ -104,6 +104,15 @@ TEST_F(FileIoTest, AnyRangeIsReadPastTheCacheAndFromIt) {
   }
 }
 
+TEST_F(FileIoTest, ANameThatNoFileCanHaveIsTheCallersMistake) {
+  try {
+    OutputFile file("/tmp/" + std::string(5000, 'a'));
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  }
+}
+
 TEST_F(FileIoTest, AFileThatEndsEarlyIsDataLoss) {
   Write(RandomBytes(10000));
   const InputFile file(Path(), Caching::kPastCache);

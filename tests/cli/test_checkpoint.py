@@ -113,6 +113,14 @@ def test_diff(model_dir: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureF
     assert "tables" not in text
 
 
+@pytest.mark.parametrize("command", ["export", "reshard"])
+def test_a_name_that_no_folder_can_have_is_not_a_failing_disk(
+    model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main(["checkpoint", command, str(model_dir), str(tmp_path / ("a" * 300))]) == 1
+    assert "File name too long" in capsys.readouterr().err
+
+
 def test_export(model_dir: Path, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = call(capsys, "export", model_dir, tmp_path / "out")
     weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import (
     FileUnavailableError,
+    InvalidArgumentError,
     NotFoundError,
     OpError,
     PermissionDeniedError,
@@ -21,6 +22,8 @@ __all__ = ["named_errors"]
 
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NO_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR})
+"""What no other day and no other disk will take."""
 
 
 @contextmanager
@@ -37,6 +40,8 @@ def _named(error: OSError, text: str) -> OpError:
         return ResourceExhaustedError(f"{text}; make room and save again")
     if error.errno in _NOT_ALLOWED:
         return PermissionDeniedError(text)
+    if error.errno in _NO_NAMES:
+        return InvalidArgumentError(text)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return NotFoundError(text)
     return FileUnavailableError(text)
