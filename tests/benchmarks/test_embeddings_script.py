@@ -25,8 +25,9 @@ def script(project_root: Path) -> ModuleType:
 
 def test_every_requirement_is_measured_and_judged(script: ModuleType) -> None:
     args = argparse.Namespace(rows=2600, examples=8, batches=2, rounds=1, seconds=0.01)
-    torchrec, torch_bags, added = script.measure(args)
-    assert (torchrec.limit, torch_bags.limit, added.limit) == (2.5, 4.0, 1.0)
+    torchrec, torch_bags, added, hashes = script.measure(args)
+    assert (torchrec.limit, torch_bags.limit, added.limit, hashes.limit) == (2.5, 4.0, 1.0, 1.15)
+    assert hashes.figure is not None
     assert torch_bags.ratio is not None
     assert added.figure is not None
     assert (torchrec.ratio is None) == (importlib.util.find_spec("torchrec") is None)

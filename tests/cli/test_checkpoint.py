@@ -19,7 +19,6 @@ from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.cli import main
 from monolith.errors import NotFoundError
-from monolith.tables import BlockKind
 
 
 @pytest.fixture
@@ -129,11 +128,14 @@ def test_export(model_dir: Path, run: Run, tmp_path: Path, capsys: pytest.Captur
     assert all(torch.equal(weights[name], expected[name]) for name in weights)
     (table,) = [line for line in text.splitlines() if "emb." in line]
     rows = safetensors.torch.load_file(table)
-    saved = dict(zip(rows["ids"].tolist(), rows["weights"].tolist(), strict=True))
-    with run.model.emb.cut() as cut:
-        blocks = [block for block in cut.blocks(range(1024), state=True) if block.kind is BlockKind.FULL]
+    names = zip(rows["slots"].tolist(), rows["ids"].tolist(), strict=True)
+    saved = dict(zip(names, rows["weights"].tolist(), strict=True))
+    emb = run.model.emb
+    found = {place.number: emb.vectors(name) for name, place in emb.placed.items()}
     assert saved == {
-        key: row for block in blocks for key, row in zip(block.keys.tolist(), block.weights(4).tolist(), strict=True)
+        (number, each): row
+        for number, (ids, vectors) in found.items()
+        for each, row in zip(ids.tolist(), vectors.tolist(), strict=True)
     }
     assert rows["times"].min() >= 1_700_000_000
     assert main(["checkpoint", "export", str(model_dir), str(tmp_path / "out")]) == 1

@@ -39,7 +39,7 @@ def test_rows_are_found_by_the_number_of_the_slot_with_their_state_and_time(tmp_
     report = import_dump(emb, tmp_path / "dump")
     assert (report.rows, report.rows_by_slot, report.other_rows, report.ignored_tables) == (4, {"user": 3}, 1, ())
     assert emb.vectors("user").ids.tolist() == SIGNATURES.tolist()
-    rows = TableGroup.of_store(emb.store)["2-adagrad"].lookup_rows(ids)  # type: ignore[arg-type]  # a LocalStore
+    rows = TableGroup.of_store(emb.store)["2-adagrad"].lookup_rows(ids)
     assert rows.time.tolist() == [7000] * 3
     assert rows.state.view(torch.float32).tolist() == [[1.5, 1.5]] * 3
 
@@ -99,5 +99,5 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
 
 def test_rows_of_other_engines_are_refused_with_the_way_out(tmp_path: Path) -> None:
     emb = ml.Embeddings({"user": ml.Slot(2)}, store=lambda configs: LocalShards(configs, num_shards=2))
-    with pytest.raises(FailedPreconditionError, match=r"got LocalShards; import into .* LocalStore, save it"):
+    with pytest.raises(FailedPreconditionError, match=r"got LocalShards; use a model with a LocalStore, save it"):
         import_dump(emb, tmp_path / "dump")

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import InvalidArgumentError
 from monolith.nn._merge import original_table_names
 from monolith.nn._row_ids import rows_of_slot
 from monolith.tables.entry_dump import entry_counts, import_entry_dump, import_group_entry_dump
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.local_store import LocalStore
 from monolith.tables.row_block import BlockKind
 from monolith.tables.table_group import TableGroup
 
@@ -53,14 +52,10 @@ def import_dump(
             Files of a single table have no name; they belong to the only table, or to that of the slot under ``""``.
 
     Raises:
+        FailedPreconditionError: the rows are elsewhere.
         InvalidArgumentError: the files are not complete, fit no table, or a row does not fit its table.
         DataLossError: a file is damaged.
     """
-    if not isinstance(emb.store, LocalStore):
-        raise FailedPreconditionError(
-            f"import_dump: rows must be in this process (LocalStore), got {type(emb.store).__name__}; import into a"
-            " model with a LocalStore, save it, and restore the checkpoint"
-        )
     group, base = TableGroup.of_store(emb.store), Path(base)
     if any(base.parent.glob(f"{base.name}.meta-*")):
         names = _names_of(emb, base, tables or {})

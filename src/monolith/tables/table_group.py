@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from monolith.errors import InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables._arrays import (
     MAX_IDS,
     array_size,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from monolith.tables._native_tables import LearningRates
     from monolith.tables._pooling import Combiner
     from monolith.tables.batch import Applied
+    from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
 
 _log = logging.getLogger(__name__)
@@ -71,8 +72,17 @@ class TableGroup(WholeGroup):
         self._bind(LocalStore(configs))
 
     @classmethod
-    def of_store(cls, store: LocalStore) -> TableGroup:
-        """The tables of a store, such as that of an `Embeddings`: the same rows, not a copy."""
+    def of_store(cls, store: Store) -> TableGroup:
+        """The tables of a store, such as that of an `Embeddings`: the same rows, not a copy.
+
+        Raises:
+            FailedPreconditionError: the rows are not in one store of this process.
+        """
+        if not isinstance(store, LocalStore):
+            raise FailedPreconditionError(
+                f"tables of a store: its rows must be in this process (LocalStore), got {type(store).__name__}; use a"
+                " model with a LocalStore, save it, and restore the checkpoint"
+            )
         group = cls.__new__(cls)
         group._bind(store)  # noqa: SLF001 - of its own class
         return group
