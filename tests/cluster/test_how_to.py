@@ -65,4 +65,5 @@ def test_consul(project_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_zookeeper(project_root: Path, zookeeper: ZooKeeperServer) -> None:
-    run_page("discovery-zookeeper.md", project_root, **{"zk1:2181,zk2:2181": zookeeper.address})
+    names = run_page("discovery-zookeeper.md", project_root, **{"zk1:2181,zk2:2181": zookeeper.address})
+    assert names["servers"] == {0: "10.0.0.1:2222"}
