@@ -185,7 +185,9 @@ def test_close_ends_a_wait_in_another_thread_at_once(cluster: KafkaCluster) -> N
     cluster.spread("waiting", numbers(4))
     before = native_threads()
     reading = KafkaDataset("waiting", cluster.brokers, config=config()).read()
-    assert len(next(reading)) == 4
+    seen = 0
+    while seen < 4:  # partitions come when they come
+        seen += len(next(reading))
     assert native_threads() > before
     raised: list[BaseException] = []
 
