@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -36,33 +37,34 @@ def unit_update(seq: int, **more: Any) -> Update:
 
 def test_a_cut_under_updates_holds_exactly_the_batches_its_stamps_name() -> None:
     store = LocalStore({"user": TableConfig([Segment(1, optimizer=Sgd())])})
-    batches_per_worker, workers = 40, 3
+    enough, trained = threading.Event(), [0] * 3
 
     def train(worker: int) -> None:
         joined = store.join(worker)
-        for seq in range(batches_per_worker):
+        while not enough.is_set():
+            seq = trained[worker]
             plan = joined.plan(IDS, SPLITS, stamp=BatchStamp(worker=worker, seq=seq))
             joined.apply([(plan, -torch.ones(50))], unit_update(seq)).result()
+            trained[worker] += 1
 
-    threads = [threading.Thread(target=train, args=(worker,)) for worker in range(workers)]
+    threads = [threading.Thread(target=train, args=(worker,)) for worker in range(len(trained))]
     for thread in threads:
         thread.start()
-    cuts = 0
-    while any(thread.is_alive() for thread in threads) and cuts < 20:
-        if not store.stats().applied:
-            continue
-        cut = store.cut()
-        (clock,) = cut.applied
-        applied = sum(stamp.seq + 1 for stamp in clock.stamps.values())
-        blocks = [block for block in cut.blocks(range(1024), state=True) if block.kind is BlockKind.FULL]
-        values = {value for block in blocks for value in block.weights(1).flatten().tolist()}
-        cut.release()
-        assert values == {float(applied)}
-        cuts += 1
-    for thread in threads:
-        thread.join()
-    assert cuts > 0
-    assert TableGroup.of_store(store)["user"].lookup([7]).item() == batches_per_worker * workers
+    try:
+        for _ in range(20):
+            while not store.stats().applied:
+                time.sleep(0.001)
+            with store.cut() as cut:
+                (clock,) = cut.applied
+                applied = sum(stamp.seq + 1 for stamp in clock.stamps.values())
+                blocks = [block for block in cut.blocks(range(1024), state=True) if block.kind is BlockKind.FULL]
+            values = {value for block in blocks for value in block.weights(1).flatten().tolist()}
+            assert values == {float(applied)}
+    finally:
+        enough.set()
+        for thread in threads:
+            thread.join()
+    assert TableGroup.of_store(store)["user"].lookup([7]).item() == sum(trained)
 
 
 def test_it_is_local_and_exact() -> None:
