@@ -31,7 +31,7 @@ WORKERS = ["10.0.1.1:3333", "10.0.1.2:3333", "10.0.1.3:3333"]
 """What a service that only answers knows from the start."""
 
 
-def eventually(reached: Callable[[], bool], what: str, *, seconds: float = 20.0) -> None:
+def eventually(reached: Callable[[], bool], what: str, *, seconds: float = 120.0) -> None:
     """Wait until something is true, which others bring about."""
     deadline = time.monotonic() + seconds
     while not reached():

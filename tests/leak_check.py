@@ -34,7 +34,7 @@ _KEPT_ON_DISK = re.compile(
 )
 """Names that are no leak."""
 
-_GRACE_SECONDS = 5.0
+_GRACE_SECONDS = 60.0
 """What was told to stop may take this long to be gone."""
 
 

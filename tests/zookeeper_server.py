@@ -15,7 +15,7 @@ JAR = Path("/usr/share/java/zookeeper.jar")
 SESSION_SECONDS = 1.0
 """The session time-out that test clients ask for."""
 
-_PATIENCE_SECONDS = 40.0
+_PATIENCE_SECONDS = 240.0
 
 
 def is_installed() -> bool:

@@ -267,11 +267,11 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     program = [sys.executable, "-c", run]
     arguments = ["train", "endless:Endless", "--model_dir", "m 1", "--save_checkpoints_steps", "1000000"]
     process = subprocess.Popen([*program, *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while not (tmp_path / "started").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=40)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 130, said
     assert "SIGINT: stopping after this step and saving" in said
     assert "go on with: monolith train endless:Endless --model_dir 'm 1' --save_checkpoints_steps 1000000" in said

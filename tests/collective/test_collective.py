@@ -39,7 +39,7 @@ def run_under_torchrun(folder: Path) -> list[dict[str, Any]]:
         command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     try:
-        output, _ = process.communicate(timeout=55)
+        output, _ = process.communicate(timeout=240)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -272,7 +272,7 @@ def test_processes_that_are_killed_and_started_again_read_every_record_once(tmp_
     for number in range(200):
         write_examples(tmp_path / "in" / f"{number:03}", [f"{number}-{row}".encode() for row in range(3)], "plain")
     command = [sys.executable, "-c", KILLED_AND_STARTED_AGAIN, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert (done.stdout, done.stderr) == ("[0, 0, 0] 6\n", "")
     records = [
         record

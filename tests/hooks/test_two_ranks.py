@@ -45,7 +45,7 @@ def test_ranks_with_unequal_data_and_files_stop_at_the_same_step(tmp_path: Path)
         for rank in range(2)
     ]
     try:
-        outputs = [rank.communicate(timeout=55)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

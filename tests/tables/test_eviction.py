@@ -27,7 +27,7 @@ def table_with(times: dict[int, int], **options: object) -> HashTable:
 
 
 def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)

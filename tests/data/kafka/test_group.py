@@ -59,7 +59,7 @@ class Reader(threading.Thread):
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.02)

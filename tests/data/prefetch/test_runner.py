@@ -40,7 +40,7 @@ def counter() -> Callable[[], int]:
 
 
 def until(ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.001)
