@@ -262,3 +262,10 @@ def test_a_store_of_other_slots_is_refused_by_their_names() -> None:
     more = ml.Embeddings({"user": ml.Slot(2), "item": ml.Slot(3)}, SGD)
     with pytest.raises(FailedPreconditionError, match=r"the store has tables \['3-sgd'\] that no slot uses"):
         ml.Embeddings({"user": ml.Slot(2)}, SGD, store=more.store)
+
+
+def test_texts_are_told_how_to_become_ids() -> None:
+    emb = ml.Embeddings({"item": ml.Slot(dim=2)})
+    texts: Any = ["shoe", "hat"]
+    with pytest.raises(TypeError, match=r"got list; texts become ids by monolith\.data\.text_ids\('item', texts\)"):
+        emb({"item": texts})

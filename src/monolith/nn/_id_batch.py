@@ -288,7 +288,11 @@ def _as_tensor(ids: object, name: str, batch: Mapping[str, SlotInput]) -> Tensor
         if ids.dtype != np.int64:
             raise TypeError(f"slot {name!r}: ids must be int64, got {ids.dtype}; write ids.astype(np.int64)")
         return torch.from_numpy(np.ascontiguousarray(ids))
-    hint = "; write Ragged.from_lists(ids)" if isinstance(ids, list | tuple) else ""
+    hint = ""
+    if isinstance(ids, list | tuple):
+        are_texts = any(isinstance(each, str | bytes) for each in ids)
+        texts = f"texts become ids by monolith.data.text_ids({name!r}, texts)"
+        hint = f"; {texts if are_texts else 'write Ragged.from_lists(ids)'}"
     raise TypeError(f"slot {name!r}: ids must be a Ragged or an int64 tensor, got {type(ids).__name__}{hint}")
 
 
