@@ -17,6 +17,9 @@ const char* ClassName(Code code) {
     case Code::kResourceExhausted: return "ResourceExhaustedError";
     case Code::kNotFound: return "NotFoundError";
     case Code::kUnavailable: return "FileUnavailableError";
+    case Code::kUnreachable: return "UnavailableError";
+    case Code::kDeadlineExceeded: return "DeadlineExceededError";
+    case Code::kPermissionDenied: return "PermissionDeniedError";
   }
   return "UnknownError";
 }

@@ -16,8 +16,12 @@ enum class Code {
   kDataLoss,            // bytes that are not what was written
   kResourceExhausted,   // no memory, no space, no row numbers left
   kNotFound,
-  kUnavailable,  // the operating system refused; trying again may help
+  kUnavailable,       // the operating system refused; trying again may help
+  kUnreachable,       // another process, at the moment; trying again may help
+  kDeadlineExceeded,  // an answer that did not come in time
+  kPermissionDenied,
 };
+inline constexpr Code kLastCode = Code::kPermissionDenied;  // codes travel between processes: add, never renumber
 
 class Error : public std::runtime_error {
  public:

@@ -1,0 +1,107 @@
+// Frames on a socket that never blocks: one that comes in piece by piece, and a queue of those that go out.
+//
+// Each belongs to one thread at a time. Neither owns the socket.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rpc/frame.h"
+#include "rpc/socket.h"
+
+namespace monolith::rpc {
+
+// Uninitialised bytes: what is never written is never backed by memory, so that a size that lies costs nothing.
+class Bytes {
+ public:
+  Bytes() = default;
+  explicit Bytes(size_t size) : data_(std::make_unique_for_overwrite<uint8_t[]>(size)), size_(size) {}
+  uint8_t* data() const { return data_.get(); }
+  size_t size() const { return size_; }
+  std::span<uint8_t> span() const { return {data_.get(), size_}; }
+
+ private:
+  std::unique_ptr<uint8_t[]> data_;
+  size_t size_ = 0;
+};
+
+// A frame that came in.
+struct Frame {
+  FrameHeader header;
+  std::string head;
+  Bytes own_body;  // where nobody gave a place for it
+  std::span<const uint8_t> body;
+};
+
+class FrameReceiver {
+ public:
+  enum class State { kWaits, kComplete, kBroken };
+  // Where the body of a frame goes, whose head is known; none: into memory of the frame's own. The place has exactly
+  // header.body_bytes bytes.
+  using Placer = std::function<std::span<uint8_t>(const FrameHeader& header, const std::string& head)>;
+
+  // Takes what is there. kComplete: frame() is whole, until Reset() and the next call. Throws what DecodeHeader and the
+  // placer throw; the connection cannot be used after that.
+  State Receive(const Socket& socket, const FrameLimits& limits, const Placer& place);
+  Frame& frame() { return frame_; }
+  // Whether a frame has begun and is not whole.
+  bool is_inside() const { return received_ > 0; }
+  uint64_t num_received() const { return num_received_; }  // bytes, of all frames
+  void Reset();
+
+ private:
+  enum class Part { kHeader, kHead, kBody };
+  // The bytes that are still missing of the part.
+  std::span<uint8_t> Missing();
+  // Goes on to the next part that has bytes; true: there is none.
+  bool Advance(const FrameLimits& limits, const Placer& place);
+
+  Part part_ = Part::kHeader;
+  size_t received_in_part_ = 0;
+  uint64_t received_ = 0;
+  uint64_t num_received_ = 0;
+  HeaderBytes header_bytes_;
+  Frame frame_;
+  std::span<uint8_t> place_;
+};
+
+// A frame that goes out. The body's parts are read when they are sent; `owner` keeps them alive until then.
+struct OutgoingFrame {
+  uint16_t kind = 0;
+  uint64_t call = 0;
+  std::string head;
+  std::vector<std::span<const uint8_t>> body;
+  std::shared_ptr<const void> owner;
+
+  uint64_t NumBodyBytes() const;
+};
+
+class FrameSender {
+ public:
+  enum class State { kDone, kWaits, kBroken };
+
+  void Add(OutgoingFrame frame);
+  // Sends what can be sent now; kDone: everything.
+  State Send(const Socket& socket);
+  bool empty() const { return queue_.empty(); }
+  uint64_t num_sent() const { return num_sent_; }  // bytes, of all frames
+  void Clear();
+
+ private:
+  struct Queued {
+    OutgoingFrame frame;
+    HeaderBytes header;
+  };
+  std::vector<iovec> Parts() const;
+
+  std::deque<Queued> queue_;
+  uint64_t sent_of_first_ = 0;
+  uint64_t num_sent_ = 0;
+};
+
+}  // namespace monolith::rpc

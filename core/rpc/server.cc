@@ -1,0 +1,275 @@
+#include "rpc/server.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+#include "rpc/protocol.h"
+
+namespace monolith::rpc {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kListener = 0, kStop = 1;
+constexpr int kFramesInARow = 16;  // of one connection, before others have their turn
+
+Socket CheckedDescriptor(int descriptor, const char* what) {
+  if (descriptor < 0) throw Error(Code::kUnavailable, std::string(what) + ": " + std::strerror(errno));
+  return Socket(descriptor);
+}
+
+Code CodeOf(const std::exception& error) {
+  if (const auto* known = dynamic_cast<const Error*>(&error)) return known->code();
+  return dynamic_cast<const std::bad_alloc*>(&error) ? Code::kResourceExhausted : Code::kUnavailable;
+}
+
+}  // namespace
+
+struct Server::Connection {
+  Connection(uint64_t connection_id, Accepted accepted)
+      : id(connection_id), socket(std::move(accepted.socket)), peer(std::move(accepted.peer)) {}
+
+  const uint64_t id;
+  Socket socket;
+  const std::string peer;
+  // Used by the thread that attends it.
+  FrameReceiver receiver;
+  FrameSender sender;
+  std::unique_ptr<Conversation> conversation;  // null until it has greeted
+  bool is_last = false;                        // hang up once the answer has left
+  // Written by the thread that attends it, read by the one that watches patience.
+  std::atomic<bool> is_attended{false};
+  std::atomic<uint64_t> progress{0};  // bytes in and out
+  std::atomic<bool> must_move{true};  // a greeting, a frame or an answer is under way
+  std::atomic<bool> owes_answer{false};
+  // Used by the one that watches patience.
+  uint64_t progress_seen = 0;
+  Clock::time_point seen_at = Clock::now();
+};
+
+Server::Server(ServerOptions options, Service& service)
+    : options_(std::move(options)),
+      service_(service),
+      listener_(Listen(options_.address)),
+      epoll_(CheckedDescriptor(epoll_create1(EPOLL_CLOEXEC), "epoll")),
+      stop_event_(CheckedDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      port_(PortOf(listener_)) {
+  if (options_.num_threads < 1) throw Error(Code::kInvalidArgument, "server: at least one thread is needed");
+  epoll_event listening{EPOLLIN | EPOLLONESHOT, {.u64 = kListener}}, stop{EPOLLIN, {.u64 = kStop}};
+  epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, listener_.descriptor(), &listening);
+  epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, stop_event_.descriptor(), &stop);
+  for (int i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this] { Serve(); });
+  threads_.emplace_back([this] { WatchPatience(); });
+}
+
+Server::~Server() { Stop(0.0); }
+
+ServerStats Server::stats() const {
+  std::lock_guard lock(mutex_);
+  return {static_cast<int64_t>(connections_.size()), calls_.load(), refused_.load()};
+}
+
+void Server::Stop(double drain_seconds) {
+  if (stopping_.exchange(true)) return;
+  const auto end = Clock::now() + std::chrono::duration<double>(drain_seconds);
+  {
+    std::unique_lock lock(mutex_);
+    const auto is_quiet = [&] {
+      return std::none_of(connections_.begin(), connections_.end(), [](const auto& each) {
+        return each.second->is_attended.load() || each.second->owes_answer.load();
+      });
+    };
+    // Answers leave while the threads still serve; nothing tells when, so this looks again.
+    while (!is_quiet() && Clock::now() < end) changed_.wait_for(lock, std::chrono::milliseconds(5));
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(stop_event_.descriptor(), &one, sizeof(one));
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  std::lock_guard lock(mutex_);
+  connections_.clear();
+  listener_.Close();
+}
+
+void Server::Serve() {
+  for (;;) {
+    epoll_event event;
+    const int count = epoll_wait(epoll_.descriptor(), &event, 1, -1);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 1 || event.data.u64 == kStop) return;
+    if (event.data.u64 == kListener) {
+      AcceptAll();
+      continue;
+    }
+    std::shared_ptr<Connection> connection;
+    {
+      std::lock_guard lock(mutex_);
+      const auto found = connections_.find(event.data.u64);
+      if (found == connections_.end()) continue;  // dropped after the event
+      connection = found->second;
+      connection->is_attended.exchange(true);  // sees what the last thread that attended it wrote
+    }
+    Attend(connection);
+  }
+}
+
+void Server::AcceptAll() {
+  while (!stopping_) {
+    std::optional<Accepted> accepted = Accept(listener_);
+    if (!accepted) break;
+    std::lock_guard lock(mutex_);
+    if (static_cast<int>(connections_.size()) >= options_.max_connections) {
+      ++refused_;
+      continue;  // closes it
+    }
+    const uint64_t id = next_connection_++;
+    const auto [place, inserted] = connections_.emplace(id, std::make_shared<Connection>(id, std::move(*accepted)));
+    Arm(*place->second, EPOLLIN, EPOLL_CTL_ADD);
+  }
+  epoll_event again{EPOLLIN | EPOLLONESHOT, {.u64 = kListener}};
+  if (!stopping_) epoll_ctl(epoll_.descriptor(), EPOLL_CTL_MOD, listener_.descriptor(), &again);
+}
+
+void Server::Attend(const std::shared_ptr<Connection>& connection) {
+  bool stays = false;
+  try {
+    stays = Converse(*connection);
+  } catch (const std::exception&) {  // not even the refusal could be said
+    ++refused_;
+  }
+  connection->progress = connection->receiver.num_received() + connection->sender.num_sent();
+  connection->must_move =
+      connection->conversation == nullptr || connection->receiver.is_inside() || !connection->sender.empty();
+  const bool owes_answer = !connection->sender.empty();
+  connection->owes_answer = owes_answer;
+  connection->is_attended = false;  // from here on another thread may attend it
+  if (stays) {
+    Arm(*connection, owes_answer ? EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+  } else {
+    Drop(*connection);
+  }
+}
+
+bool Server::Converse(Connection& connection) {
+  for (int frames = 0; frames < kFramesInARow; ++frames) {
+    // Who does not take the answer is asked nothing more: that is the whole of back-pressure.
+    const FrameSender::State sent = connection.sender.Send(connection.socket);
+    if (sent == FrameSender::State::kBroken) return false;
+    if (sent == FrameSender::State::kWaits) return true;
+    if (connection.is_last) return HearOut(connection);
+    FrameReceiver::State received;
+    try {
+      const FrameLimits greeting{kGreetingBytes, 0};
+      const FrameLimits& limits = connection.conversation ? options_.limits : greeting;
+      received = connection.receiver.Receive(connection.socket, limits, nullptr);
+    } catch (const std::exception& error) {
+      Refuse(connection, connection.receiver.frame(), error);
+      continue;
+    }
+    if (received == FrameReceiver::State::kBroken) return false;
+    if (received == FrameReceiver::State::kWaits) return true;
+    if (stopping_) return false;
+    AnswerFrame(connection);
+    connection.receiver.Reset();
+  }
+  return true;
+}
+
+bool Server::HearOut(Connection& connection) {
+  // Hanging up on bytes that nobody read would take the answer away from the peer before it reads it.
+  EndSending(connection.socket);
+  uint8_t ignored[4096];
+  Transfer transfer;
+  do {
+    transfer = rpc::Receive(connection.socket, ignored);
+  } while (transfer.kind == Transfer::kMoved && !stopping_);
+  return transfer.kind == Transfer::kMustWait;  // until the peer hangs up, or patience is over
+}
+
+void Server::AnswerFrame(Connection& connection) {
+  const Frame& frame = connection.receiver.frame();
+  const uint16_t kind = frame.header.kind;
+  try {
+    Answer answer = connection.conversation == nullptr ? Greet(connection, frame)
+                                                       : connection.conversation->Call(kind, frame.head, frame.body);
+    connection.sender.Add(
+        {kind, frame.header.call, std::move(answer.head), std::move(answer.body), std::move(answer.owner)});
+  } catch (const std::exception& error) {
+    if (connection.conversation == nullptr) return Refuse(connection, frame, error);
+    connection.sender.Add({kError, frame.header.call, EncodeError(CodeOf(error), error.what()), {}, nullptr});
+  }
+  ++calls_;
+}
+
+Answer Server::Greet(Connection& connection, const Frame& frame) {
+  if (frame.header.kind != kGreeting) throw Error(Code::kDataLoss, "server: a greeting was expected first");
+  const Greeting greeting = DecodeGreeting(frame.head);
+  if (!IsSameToken(greeting.token, options_.token)) {
+    throw Error(Code::kPermissionDenied, options_.token.empty()
+                                             ? "server: it wants no token, one was given; leave it out"
+                                             : "server: the token is wrong or missing");
+  }
+  std::string reply;
+  connection.conversation = service_.Open(connection.peer, greeting.words, &reply);
+  MONOLITH_CHECK(connection.conversation != nullptr);
+  return {std::move(reply), {}, nullptr};
+}
+
+void Server::Refuse(Connection& connection, const Frame& frame, const std::exception& reason) {
+  ++refused_;
+  connection.sender.Add({kError, frame.header.call, EncodeError(CodeOf(reason), reason.what()), {}, nullptr});
+  connection.is_last = true;
+}
+
+void Server::Arm(const Connection& connection, uint32_t events, int operation) {
+  epoll_event event{events | EPOLLONESHOT | EPOLLRDHUP, {.u64 = connection.id}};
+  epoll_ctl(epoll_.descriptor(), operation, connection.socket.descriptor(), &event);
+}
+
+void Server::Drop(const Connection& connection) {
+  std::shared_ptr<Connection> last;  // destroyed after the lock: conversations may take their time
+  std::lock_guard lock(mutex_);
+  const auto found = connections_.find(connection.id);
+  if (found == connections_.end()) return;
+  last = std::move(found->second);
+  connections_.erase(found);
+  changed_.notify_all();
+}
+
+void Server::WatchPatience() {
+  const auto patience = std::chrono::duration<double>(options_.patience_seconds);
+  const auto pause = std::min<std::chrono::duration<double>>(patience / 4, std::chrono::seconds(1));
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait_for(lock, pause);
+    const auto now = Clock::now();
+    std::vector<std::shared_ptr<Connection>> lost;
+    for (const auto& [id, connection] : connections_) {
+      const uint64_t progress = connection->progress;
+      if (!connection->must_move || connection->is_attended || progress != connection->progress_seen) {
+        connection->progress_seen = progress;
+        connection->seen_at = now;
+      } else if (now - connection->seen_at > patience) {
+        lost.push_back(connection);
+      }
+    }
+    for (const auto& connection : lost) {
+      ++refused_;
+      connections_.erase(connection->id);
+    }
+    lock.unlock();
+    lost.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace monolith::rpc

@@ -1,0 +1,108 @@
+// Answers calls from other processes over TCP, by a bounded number of threads.
+//
+// Connections wait in the operating system, not in threads: ten thousand idle ones cost some memory each. A connection
+// is served by one thread at a time, a call after another in the order in which they came; calls of several connections
+// run at once. A peer that sends garbage, frames above the limits or nothing for long in the middle of a frame is told
+// so, where it still listens, and hung up on; nothing that a peer sends takes the server down.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "rpc/frame_stream.h"
+#include "rpc/socket.h"
+
+namespace monolith::rpc {
+
+struct Answer {
+  std::string head;
+  std::vector<std::span<const uint8_t>> body;
+  std::shared_ptr<const void> owner;  // of the body's parts
+};
+
+// What a connection is to the service. Called by one thread at a time; destroyed when the peer is gone.
+class Conversation {
+ public:
+  virtual ~Conversation() = default;
+  // The answer to a call. What it throws becomes the answer, and the conversation goes on.
+  virtual Answer Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body) = 0;
+};
+
+class Service {
+ public:
+  virtual ~Service() = default;
+  // A peer that has the token says hello; what it throws is said to the peer, which is hung up on. `reply` is the
+  // service's own answer to the greeting. Any thread.
+  virtual std::unique_ptr<Conversation> Open(const std::string& peer, const std::string& words, std::string* reply) = 0;
+};
+
+struct ServerOptions {
+  Address address{"127.0.0.1", 0};
+  int num_threads = 2;
+  std::string token;  // empty: everybody is welcome
+  FrameLimits limits;
+  int max_connections = 16'384;
+  double patience_seconds = 30.0;  // for a greeting, and for a frame that has begun and does not go on
+};
+
+struct ServerStats {
+  int64_t connections = 0;  // at the moment
+  int64_t calls = 0;        // answered
+  int64_t refused = 0;      // peers hung up on: garbage, token, limits, patience
+};
+
+class Server {
+ public:
+  // Listens when it returns. The service outlives it. Throws kUnavailable where the address cannot be bound.
+  Server(ServerOptions options, Service& service);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  uint16_t port() const { return port_; }
+  ServerStats stats() const;
+  // Takes no further connections and calls, lets calls that run end and their answers leave for at most this long, and
+  // hangs up. Calling it again does nothing.
+  void Stop(double drain_seconds);
+
+ private:
+  struct Connection;
+
+  void Serve();
+  void AcceptAll();
+  void WatchPatience();
+  // One connection that has something to say or room to write; afterwards it waits again, or is gone.
+  void Attend(const std::shared_ptr<Connection>& connection);
+  bool Converse(Connection& connection);
+  bool HearOut(Connection& connection);
+  void AnswerFrame(Connection& connection);
+  Answer Greet(Connection& connection, const Frame& frame);
+  void Refuse(Connection& connection, const Frame& frame, const std::exception& reason);
+  void Arm(const Connection& connection, uint32_t events, int operation);
+  void Drop(const Connection& connection);
+
+  const ServerOptions options_;
+  Service& service_;
+  Socket listener_, epoll_, stop_event_;
+  uint16_t port_ = 0;
+
+  std::atomic<bool> stopping_{false};
+  std::atomic<int64_t> calls_{0}, refused_{0}, attended_{0};
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
+  uint64_t next_connection_ = 2;  // 0 is the listener, 1 the event that stops
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace monolith::rpc
