@@ -11,9 +11,9 @@ LAYERS = (
     ("base",),
     ("memory", "compressor", "initializer", "optimizer"),
     ("format",),
-    ("filter", "data"),
+    ("filter", "data", "rpc"),
     ("table",),
-    ("snapshot",),
+    ("snapshot", "ps"),
 )
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 
