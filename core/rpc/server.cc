@@ -19,12 +19,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kListener = 0, kStop = 1;
+constexpr uint64_t kListener = 0, kStop = 1, kWake = 2;
 constexpr int kFramesInARow = 16;  // of one connection, before others have their turn
+// Whoever forgets Wake() is only late: parked calls are tried again twice as often as they must.
+constexpr std::chrono::milliseconds kTryAgain(500);
 
 Socket CheckedDescriptor(int descriptor, const char* what) {
   if (descriptor < 0) throw Error(Code::kUnavailable, std::string(what) + ": " + std::strerror(errno));
   return Socket(descriptor);
+}
+
+void Signal(const Socket& event) {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(event.descriptor(), &one, sizeof(one));
 }
 
 Code CodeOf(const std::exception& error) {
@@ -46,6 +53,8 @@ struct Server::Connection {
   FrameSender sender;
   std::unique_ptr<Conversation> conversation;  // null until it has greeted
   bool is_last = false;                        // hang up once the answer has left
+  bool has_call = false;                       // the frame that was received has no answer yet: not now
+  uint64_t wakes_seen = 0;                     // before that call was made
   // Written by the thread that attends it, read by the one that watches patience.
   std::atomic<bool> is_attended{false};
   std::atomic<uint64_t> progress{0};  // bytes in and out
@@ -62,11 +71,14 @@ Server::Server(ServerOptions options, Service& service)
       listener_(Listen(options_.address)),
       epoll_(CheckedDescriptor(epoll_create1(EPOLL_CLOEXEC), "epoll")),
       stop_event_(CheckedDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      wake_event_(CheckedDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       port_(PortOf(listener_)) {
   if (options_.num_threads < 1) throw Error(Code::kInvalidArgument, "server: at least one thread is needed");
   epoll_event listening{EPOLLIN | EPOLLONESHOT, {.u64 = kListener}}, stop{EPOLLIN, {.u64 = kStop}};
+  epoll_event wake{EPOLLIN, {.u64 = kWake}};
   epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, listener_.descriptor(), &listening);
   epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, stop_event_.descriptor(), &stop);
+  epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, wake_event_.descriptor(), &wake);
   for (int i = 0; i < options_.num_threads; ++i) threads_.emplace_back([this] { Serve(); });
   threads_.emplace_back([this] { WatchPatience(); });
 }
@@ -75,7 +87,8 @@ Server::~Server() { Stop(0.0); }
 
 ServerStats Server::stats() const {
   std::lock_guard lock(mutex_);
-  return {static_cast<int64_t>(connections_.size()), calls_.load(), refused_.load()};
+  return {static_cast<int64_t>(connections_.size()), calls_.load(), refused_.load(),
+          static_cast<int64_t>(parked_.size())};
 }
 
 void Server::Stop(double drain_seconds) {
@@ -91,12 +104,13 @@ void Server::Stop(double drain_seconds) {
     // Answers leave while the threads still serve; nothing tells when, so this looks again.
     while (!is_quiet() && Clock::now() < end) changed_.wait_for(lock, std::chrono::milliseconds(5));
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(stop_event_.descriptor(), &one, sizeof(one));
+  Signal(stop_event_);
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+  decltype(connections_) last;  // destroyed after the lock, as in Drop()
   std::lock_guard lock(mutex_);
-  connections_.clear();
+  parked_.clear();
+  last.swap(connections_);
   listener_.Close();
 }
 
@@ -110,16 +124,38 @@ void Server::Serve() {
       AcceptAll();
       continue;
     }
-    std::shared_ptr<Connection> connection;
-    {
-      std::lock_guard lock(mutex_);
-      const auto found = connections_.find(event.data.u64);
-      if (found == connections_.end()) continue;  // dropped after the event
-      connection = found->second;
-      connection->is_attended.exchange(true);  // sees what the last thread that attended it wrote
-    }
-    Attend(connection);
+    const auto connection = event.data.u64 == kWake ? TakeWoken() : TakeReady(event.data.u64);
+    if (connection) Attend(connection);
   }
+}
+
+std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
+  std::shared_ptr<Connection> gone;  // destroyed after the lock, as in Drop()
+  std::lock_guard lock(mutex_);
+  if (parked_.erase(id) == 0) return TakeLocked(id);
+  gone = std::move(connections_.extract(id).mapped());  // all that is heard of a parked one is that it hung up
+  return nullptr;
+}
+
+std::shared_ptr<Server::Connection> Server::TakeWoken() {
+  std::lock_guard lock(mutex_);
+  if (woken_.empty()) {
+    uint64_t ignored;
+    [[maybe_unused]] const ssize_t taken = read(wake_event_.descriptor(), &ignored, sizeof(ignored));
+    return nullptr;
+  }
+  const uint64_t id = woken_.back();
+  woken_.pop_back();
+  parked_.erase(id);  // parked again, by a thread that an event brought to it before this one
+  return TakeLocked(id);
+}
+
+std::shared_ptr<Server::Connection> Server::TakeLocked(uint64_t id) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return nullptr;  // dropped after the event
+  // One that is attended already was woken and hung up on at once; who attends it sees both. The exchange also makes
+  // what the last thread that attended it wrote seen by this one.
+  return found->second->is_attended.exchange(true) ? nullptr : found->second;
 }
 
 void Server::AcceptAll() {
@@ -140,74 +176,84 @@ void Server::AcceptAll() {
 }
 
 void Server::Attend(const std::shared_ptr<Connection>& connection) {
-  bool stays = false;
+  Next next = Next::kGone;
   try {
-    stays = Converse(*connection);
+    next = Converse(*connection);
   } catch (const std::exception&) {  // not even the refusal could be said
     ++refused_;
   }
   connection->progress = connection->receiver.num_received() + connection->sender.num_sent();
-  connection->must_move =
-      connection->conversation == nullptr || connection->receiver.is_inside() || !connection->sender.empty();
+  connection->must_move = next != Next::kParked && (connection->conversation == nullptr ||
+                                                    connection->receiver.is_inside() || !connection->sender.empty());
   const bool owes_answer = !connection->sender.empty();
   connection->owes_answer = owes_answer;
+  if (next == Next::kParked) return Park(*connection);
   connection->is_attended = false;  // from here on another thread may attend it
-  if (stays) {
+  if (next == Next::kWaits) {
     Arm(*connection, owes_answer ? EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
   } else {
     Drop(*connection);
   }
 }
 
-bool Server::Converse(Connection& connection) {
+Server::Next Server::Converse(Connection& connection) {
   for (int frames = 0; frames < kFramesInARow; ++frames) {
     // Who does not take the answer is asked nothing more: that is the whole of back-pressure.
     const FrameSender::State sent = connection.sender.Send(connection.socket);
-    if (sent == FrameSender::State::kBroken) return false;
-    if (sent == FrameSender::State::kWaits) return true;
+    if (sent == FrameSender::State::kBroken) return Next::kGone;
+    if (sent == FrameSender::State::kWaits) return Next::kWaits;
     if (connection.is_last) return HearOut(connection);
-    FrameReceiver::State received;
+    FrameReceiver::State received = FrameReceiver::State::kComplete;
     try {
       const FrameLimits greeting{kGreetingBytes, 0};
       const FrameLimits& limits = connection.conversation ? options_.limits : greeting;
-      received = connection.receiver.Receive(connection.socket, limits, nullptr);
+      if (!connection.has_call) received = connection.receiver.Receive(connection.socket, limits, nullptr);
     } catch (const std::exception& error) {
       Refuse(connection, connection.receiver.frame(), error);
       continue;
     }
-    if (received == FrameReceiver::State::kBroken) return false;
-    if (received == FrameReceiver::State::kWaits) return true;
-    if (stopping_) return false;
-    AnswerFrame(connection);
+    if (received == FrameReceiver::State::kBroken) return Next::kGone;
+    if (received == FrameReceiver::State::kWaits) return Next::kWaits;
+    if (stopping_) return Next::kGone;
+    connection.has_call = !AnswerFrame(connection);
+    if (connection.has_call) return Next::kParked;
     connection.receiver.Reset();
   }
-  return true;
+  return Next::kWaits;
 }
 
-bool Server::HearOut(Connection& connection) {
+Server::Next Server::HearOut(Connection& connection) {
   // Hanging up on bytes that nobody read would take the answer away from the peer before it reads it.
   EndSending(connection.socket);
   uint8_t ignored[4096];
-  Transfer transfer;
-  do {
-    transfer = rpc::Receive(connection.socket, ignored);
-  } while (transfer.kind == Transfer::kMoved && !stopping_);
-  return transfer.kind == Transfer::kMustWait;  // until the peer hangs up, or patience is over
+  for (int pieces = 0; pieces < kFramesInARow; ++pieces) {
+    const Transfer transfer = rpc::Receive(connection.socket, ignored);
+    if (transfer.kind == Transfer::kBroken) return Next::kGone;
+    if (transfer.kind == Transfer::kMustWait) break;
+  }
+  return Next::kWaits;  // until the peer hangs up, or patience is over, however much it says
 }
 
-void Server::AnswerFrame(Connection& connection) {
+bool Server::AnswerFrame(Connection& connection) {
   const Frame& frame = connection.receiver.frame();
   const uint16_t kind = frame.header.kind;
+  connection.wakes_seen = num_wakes_;
   try {
     Answer answer = connection.conversation == nullptr ? Greet(connection, frame)
                                                        : connection.conversation->Call(kind, frame.head, frame.body);
     connection.sender.Add(
         {kind, frame.header.call, std::move(answer.head), std::move(answer.body), std::move(answer.owner)});
+  } catch (const NotNow&) {
+    return false;
   } catch (const std::exception& error) {
-    if (connection.conversation == nullptr) return Refuse(connection, frame, error);
+    if (connection.conversation == nullptr) {
+      Refuse(connection, frame, error);
+      return true;
+    }
     connection.sender.Add({kError, frame.header.call, EncodeError(CodeOf(error), error.what()), {}, nullptr});
   }
   ++calls_;
+  return true;
 }
 
 Answer Server::Greet(Connection& connection, const Frame& frame) {
@@ -236,7 +282,7 @@ void Server::Arm(const Connection& connection, uint32_t events, int operation) {
 }
 
 void Server::Drop(const Connection& connection) {
-  std::shared_ptr<Connection> last;  // destroyed after the lock: conversations may take their time
+  std::shared_ptr<Connection> last;  // destroyed after the lock: conversations may take their time, and wake others
   std::lock_guard lock(mutex_);
   const auto found = connections_.find(connection.id);
   if (found == connections_.end()) return;
@@ -245,13 +291,43 @@ void Server::Drop(const Connection& connection) {
   changed_.notify_all();
 }
 
+void Server::Park(Connection& connection) {
+  std::lock_guard lock(mutex_);
+  connection.is_attended = false;
+  if (connections_.count(connection.id) == 0) return;  // the server has stopped
+  if (connection.wakes_seen != num_wakes_) {           // it may have been woken for what the call just missed
+    woken_.push_back(connection.id);
+    return Signal(wake_event_);
+  }
+  parked_.insert(connection.id);
+  Arm(connection, 0, EPOLL_CTL_MOD);
+}
+
+void Server::Wake() {
+  std::lock_guard lock(mutex_);
+  WakeLocked();
+}
+
+void Server::WakeLocked() {
+  ++num_wakes_;
+  if (parked_.empty()) return;
+  woken_.insert(woken_.end(), parked_.begin(), parked_.end());
+  parked_.clear();
+  Signal(wake_event_);
+}
+
 void Server::WatchPatience() {
   const auto patience = std::chrono::duration<double>(options_.patience_seconds);
-  const auto pause = std::min<std::chrono::duration<double>>(patience / 4, std::chrono::seconds(1));
+  const auto pause = std::min<std::chrono::duration<double>>(patience / 4, kTryAgain);
+  auto woken_at = Clock::now();
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     changed_.wait_for(lock, pause);
     const auto now = Clock::now();
+    if (now - woken_at >= kTryAgain) {
+      WakeLocked();
+      woken_at = now;
+    }
     std::vector<std::shared_ptr<Connection>> lost;
     for (const auto& [id, connection] : connections_) {
       const uint64_t progress = connection->progress;

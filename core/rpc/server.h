@@ -4,6 +4,8 @@
 // is served by one thread at a time, a call after another in the order in which they came; calls of several connections
 // run at once. A peer that sends garbage, frames above the limits or nothing for long in the middle of a frame is told
 // so, where it still listens, and hung up on; nothing that a peer sends takes the server down.
+//
+// A call that cannot be answered yet is parked: its thread goes on to other connections, and it is tried again later.
 #pragma once
 
 #include <sys/epoll.h>
@@ -16,6 +18,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "rpc/frame_stream.h"
@@ -29,11 +32,16 @@ struct Answer {
   std::shared_ptr<const void> owner;  // of the body's parts
 };
 
+// Thrown by a call that cannot be answered yet, and has changed nothing: the same call is made again after
+// Server::Wake(), and at least once a second. Until then the connection says nothing more, no thread waits for it, and
+// patience does not end; a peer that hangs up meanwhile is forgotten together with its call.
+struct NotNow {};
+
 // What a connection is to the service. Called by one thread at a time; destroyed when the peer is gone.
 class Conversation {
  public:
   virtual ~Conversation() = default;
-  // The answer to a call. What it throws becomes the answer, and the conversation goes on.
+  // The answer to a call. What it throws becomes the answer, and the conversation goes on; but for NotNow, see there.
   virtual Answer Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body) = 0;
 };
 
@@ -58,6 +66,7 @@ struct ServerStats {
   int64_t connections = 0;  // at the moment
   int64_t calls = 0;        // answered
   int64_t refused = 0;      // peers hung up on: garbage, token, limits, patience
+  int64_t parked = 0;       // connections at the moment, whose call was answered with NotNow
 };
 
 class Server {
@@ -70,37 +79,50 @@ class Server {
 
   uint16_t port() const { return port_; }
   ServerStats stats() const;
+  // Parked calls are tried again, also those that are just being parked. Returns at once. Any thread, calls too.
+  void Wake();
   // Takes no further connections and calls, lets calls that run end and their answers leave for at most this long, and
-  // hangs up. Calling it again does nothing.
+  // hangs up, on parked calls too: whoever asked asks again, elsewhere or later. Calling it again does nothing.
   void Stop(double drain_seconds);
 
  private:
   struct Connection;
+  enum class Next { kWaits, kParked, kGone };
 
   void Serve();
+  // The connection of an event, which is now this thread's; null: nothing is to be done.
+  std::shared_ptr<Connection> TakeReady(uint64_t id);
+  std::shared_ptr<Connection> TakeWoken();
+  std::shared_ptr<Connection> TakeLocked(uint64_t id);
   void AcceptAll();
   void WatchPatience();
-  // One connection that has something to say or room to write; afterwards it waits again, or is gone.
+  // One connection that has something to say or room to write; afterwards it waits again, is parked, or is gone.
   void Attend(const std::shared_ptr<Connection>& connection);
-  bool Converse(Connection& connection);
-  bool HearOut(Connection& connection);
-  void AnswerFrame(Connection& connection);
+  Next Converse(Connection& connection);
+  Next HearOut(Connection& connection);
+  // False: not now.
+  bool AnswerFrame(Connection& connection);
   Answer Greet(Connection& connection, const Frame& frame);
   void Refuse(Connection& connection, const Frame& frame, const std::exception& reason);
   void Arm(const Connection& connection, uint32_t events, int operation);
   void Drop(const Connection& connection);
+  void Park(Connection& connection);
+  void WakeLocked();
 
   const ServerOptions options_;
   Service& service_;
-  Socket listener_, epoll_, stop_event_;
+  Socket listener_, epoll_, stop_event_, wake_event_;
   uint16_t port_ = 0;
 
   std::atomic<bool> stopping_{false};
-  std::atomic<int64_t> calls_{0}, refused_{0}, attended_{0};
-  mutable std::mutex mutex_;  // guards what follows
+  std::atomic<int64_t> calls_{0}, refused_{0};
+  std::atomic<uint64_t> num_wakes_{0};  // written under the mutex
+  mutable std::mutex mutex_;            // guards what follows
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
-  uint64_t next_connection_ = 2;  // 0 is the listener, 1 the event that stops
+  uint64_t next_connection_ = 3;  // 0 is the listener, 1 the event that stops, 2 the one that wakes
+  std::unordered_set<uint64_t> parked_;
+  std::vector<uint64_t> woken_;  // parked until now; wake_event_ is set while there are any
 
   std::vector<std::thread> threads_;
 };
