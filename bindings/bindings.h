@@ -5,7 +5,12 @@
 
 #include <nanobind/nanobind.h>
 
+#include "base/error.h"
+
 namespace monolith {
+
+// The class of monolith.errors that a code becomes.
+const char* ErrorClassName(Code code);
 
 // Registers the translation of monolith::Error to the classes of monolith.errors. Comes before every other Bind.
 void BindErrors(nanobind::module_& m);
@@ -31,6 +36,10 @@ void BindExamples(nanobind::module_& m);
 void BindTextIds(nanobind::module_& m);
 // Messages of a Kafka client to arrays.
 void BindMessages(nanobind::module_& m);
+// Frames between processes, and the gate of pushes. Comes after the group.
+void BindRpc(nanobind::module_& m);
+// Rows that other processes keep. Comes after the frames.
+void BindRowClient(nanobind::module_& m);
 // Files of row blocks.
 void BindSnapshot(nanobind::module_& m);
 

@@ -7,9 +7,8 @@
 namespace nb = nanobind;
 
 namespace monolith {
-namespace {
 
-const char* ClassName(Code code) {
+const char* ErrorClassName(Code code) {
   switch (code) {
     case Code::kInvalidArgument: return "InvalidArgumentError";
     case Code::kFailedPrecondition: return "FailedPreconditionError";
@@ -20,16 +19,19 @@ const char* ClassName(Code code) {
     case Code::kUnreachable: return "UnavailableError";
     case Code::kDeadlineExceeded: return "DeadlineExceededError";
     case Code::kPermissionDenied: return "PermissionDeniedError";
+    case Code::kInternal: return "InternalError";
   }
   return "UnknownError";
 }
+
+namespace {
 
 // The classes are looked up when an error happens: the module may be imported before monolith.errors.
 void Translate(const std::exception_ptr& pointer, void* /*payload*/) {
   try {
     std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    const nb::object type = nb::module_::import_("monolith.errors").attr(ClassName(error.code()));
+    const nb::object type = nb::module_::import_("monolith.errors").attr(ErrorClassName(error.code()));
     PyErr_SetString(type.ptr(), error.what());
   }
 }

@@ -18,4 +18,6 @@ NB_MODULE(_core, m) {
   monolith::BindExamples(m);
   monolith::BindTextIds(m);
   monolith::BindMessages(m);
+  monolith::BindRpc(m);
+  monolith::BindRowClient(m);
 }

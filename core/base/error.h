@@ -20,8 +20,9 @@ enum class Code {
   kUnreachable,       // another process, at the moment; trying again may help
   kDeadlineExceeded,  // an answer that did not come in time
   kPermissionDenied,
+  kInternal,  // a fault of the program that answers
 };
-inline constexpr Code kLastCode = Code::kPermissionDenied;  // codes travel between processes: add, never renumber
+inline constexpr Code kLastCode = Code::kInternal;  // codes travel between processes: add, never renumber
 
 class Error : public std::runtime_error {
  public:

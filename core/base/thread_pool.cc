@@ -139,6 +139,8 @@ class Pool {
   std::vector<std::thread> workers_;
 };
 
+thread_local bool is_alone = false;  // see AloneScope
+
 std::mutex pool_mutex;  // guards `pool`
 Pool* pool = nullptr;   // leaked at exit: other threads may still be inside a call
 
@@ -177,12 +179,15 @@ void SetNumThreads(int count) {
   pool = new Pool(count);
 }
 
+AloneScope::AloneScope(bool alone) : before_(is_alone) { is_alone = before_ || alone; }
+AloneScope::~AloneScope() { is_alone = before_; }
+
 namespace internal {
 
 void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context) {
   Job job(function, context, num_tasks, max_threads);
   Pool& current = CurrentPool();
-  if (num_tasks <= 1 || current.num_threads() == 1) {
+  if (num_tasks <= 1 || is_alone || current.num_threads() == 1) {
     job.Work();
   } else {
     current.Run(job);

@@ -12,6 +12,18 @@ int NumThreads();
 // REQUIRES: count >= 1, and no batch call in flight. Throws kInvalidArgument otherwise for count.
 void SetNumThreads(int count);
 
+// While it lives, batch calls of this thread use no other thread: for one of many threads that all have calls to make.
+class AloneScope {
+ public:
+  explicit AloneScope(bool alone);
+  ~AloneScope();
+  AloneScope(const AloneScope&) = delete;
+  AloneScope& operator=(const AloneScope&) = delete;
+
+ private:
+  const bool before_;
+};
+
 namespace internal {
 using TaskFunction = void (*)(void* context, int task);
 void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context);

@@ -45,6 +45,11 @@ const Frame& Call::Wait() {
   return answer_;
 }
 
+bool Call::WaitUntil(Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  return ended_.wait_until(lock, deadline, [this] { return is_done_; });
+}
+
 bool Call::is_done() const {
   std::lock_guard lock(mutex_);
   return is_done_;
@@ -69,7 +74,8 @@ Client::Client(std::vector<Address> servers, std::vector<std::string> words, Cli
       epoll_(CheckedDescriptor(epoll_create1(EPOLL_CLOEXEC), "epoll")),
       wake_event_(CheckedDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       bytes_under_way_(servers.size()),
-      replies_(servers.size()) {
+      replies_(servers.size()),
+      process_(getpid()) {
   if (servers.empty() || servers.size() != words.size()) {
     throw Error(Code::kInvalidArgument, "client: at least one server, and words for each, are needed");
   }
@@ -136,6 +142,10 @@ std::string Client::ReplyOf(int server) const {
 }
 
 void Client::Close() {
+  if (getpid() != process_) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   {
     std::lock_guard lock(mutex_);
     if (is_closed_) return;

@@ -46,6 +46,8 @@ class Call {
 
   // Waits for the end. Throws how it ended, unless with an answer.
   const Frame& Wait();
+  // False: it has not ended by then.
+  bool WaitUntil(Deadline deadline) const;
   bool is_done() const;
 
  private:
@@ -60,7 +62,7 @@ class Call {
   const Deadline deadline_;
 
   mutable std::mutex mutex_;  // guards what follows
-  std::condition_variable ended_;
+  mutable std::condition_variable ended_;
   bool is_done_ = false;
   Frame answer_;
   std::optional<Error> error_;
@@ -113,6 +115,7 @@ class Client {
   std::vector<std::string> replies_;
   bool is_closed_ = false;
   std::thread thread_;
+  const int process_;  // a forked child has no thread that moves bytes
 };
 
 }  // namespace monolith::rpc

@@ -30,6 +30,7 @@ struct Plan {
   Buffer<int32_t> inverse;
   Buffer<int32_t> starts;
   Buffer<int32_t> order;
+  Buffer<int32_t> counts;       // occurrences of each unique id, where the input has each once and others counted them
   Buffer<uint32_t> hints;       // row of each unique id when it was last read; empty when it was not
   uint64_t hints_identity = 0;  // which group's rows, since which clear, the hints number (Group::rows_identity_)
 
@@ -37,7 +38,7 @@ struct Plan {
   int64_t num_unique() const { return static_cast<int64_t>(unique.size()); }
   // From place `u` on; null when the ids tell their buckets.
   const uint16_t* BucketsFrom(int64_t u) const { return buckets.size() == 0 ? nullptr : buckets.data() + u; }
-  int32_t CountOf(int64_t u) const { return starts[u + 1] - starts[u]; }
+  int32_t CountOf(int64_t u) const { return counts.size() == 0 ? starts[u + 1] - starts[u] : counts[u]; }
 };
 
 // Reads each given id once: whoever changes them meanwhile gets the plan of what was read, never a broken one.

@@ -1,0 +1,162 @@
+// A worker's side of the rows: one call goes to all servers at once, and their answers into one array.
+//
+// Server k keeps the rows of consecutive buckets, so that each has a slice of a plan and of its flat values. Pulls and
+// pushes are under way from the call that begins them until Finish(); any number may be, and each server takes those of
+// one client in the order in which they were begun. Any thread may call it; one pull or push belongs to one thread at a
+// time. What a pull or push is given must live until it was finished or destroyed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ps/row_messages.h"
+#include "rpc/client.h"
+#include "table/distinct_ids.h"
+#include "table/group.h"
+
+namespace monolith::ps {
+
+class RowClient;
+
+// The part of a plan that one server has.
+struct PlanSlice {
+  std::span<const CellCount> cells;
+  std::span<const int64_t> keys;
+  int64_t first_key = 0, first_value = 0, num_values = 0;
+};
+
+// A plan cut into those of the servers. The plan outlives it.
+class SlicedPlan {
+ public:
+  SlicedPlan(const Plan& plan, const Group& tables, std::span<const BucketRange> servers);
+  const PlanSlice& at(int server) const { return slices_[static_cast<size_t>(server)]; }
+  int64_t num_values() const { return num_values_; }
+
+ private:
+  std::vector<CellCount> cells_;
+  std::vector<PlanSlice> slices_;
+  int64_t num_values_ = 0;
+};
+
+// The rows of a plan that are on their way.
+class RowPull {
+ public:
+  struct Result {
+    bool is_lacking = false;  // some server does not have the batch `after`: nothing was read. Begin() asks again
+    int64_t seen = kNothingApplied;
+    int64_t newest_time = 0;
+  };
+
+  ~RowPull();
+  void Begin(double timeout_seconds);
+  bool is_done() const;
+  // False: not all answers were there by then.
+  bool WaitFor(double seconds) const;
+  Result Finish();
+
+ private:
+  friend class RowClient;
+  RowPull(RowClient& client, const Plan& plan, PullQuestion question, std::vector<int64_t> incarnations,
+          std::span<float> rows);
+  int64_t ElementBytes() const;
+
+  RowClient& client_;
+  const SlicedPlan plan_;
+  std::vector<int32_t> counts_;
+  const PullQuestion question_;
+  const std::vector<int64_t> incarnations_;
+  const std::span<float> rows_;
+  std::vector<uint16_t> halves_;
+  std::vector<std::shared_ptr<rpc::Call>> calls_;
+};
+
+struct PushOrder {
+  Push push;                          // but for the incarnations
+  std::vector<int64_t> incarnations;  // at each server
+  int64_t step = 0;
+  float scale = 1.0f;
+  bool known_finite = false;
+  uint64_t ticket = kNoTicket;  // of the pull whose plan this is, if it was pulled
+  std::vector<uint64_t> dropped;
+};
+
+// An update on its way.
+class RowPush {
+ public:
+  struct Result {
+    Applied applied;
+    int64_t newest_time = 0;
+  };
+
+  ~RowPush();
+  void Begin(double timeout_seconds);
+  bool is_done() const;
+  // False: not all answers were there by then.
+  bool WaitFor(double seconds) const;
+  // Waits for all servers; one that has lost the plan gets the ids. REQUIRES: this worker's pushes before it were
+  // finished. Throws kFailedPrecondition where a server lacks the push before it all the same.
+  Result Finish(double timeout_seconds);
+
+ private:
+  friend class RowClient;
+  RowPush(RowClient& client, const Plan& plan, PushOrder order, std::span<const float> gradients,
+          std::span<const float> rates, std::span<const int64_t> times, std::span<const float> latest);
+  void Ask(int server, bool with_ids, rpc::Deadline deadline);
+  PushAnswer AnswerOf(int server);
+
+  RowClient& client_;
+  const SlicedPlan plan_;
+  const PushOrder order_;
+  std::vector<int32_t> counts_;
+  const std::vector<float> rates_;
+  std::vector<uint32_t> times_;
+  const std::span<const float> gradients_, latest_;
+  std::vector<uint16_t> halves_;
+  std::vector<std::shared_ptr<rpc::Call>> calls_;
+};
+
+struct RowClientOptions {
+  rpc::ClientOptions frames;
+  bool half = false;        // rows and gradients travel as 16-bit floats
+  bool with_counts = true;  // admission asks how often an id occurred
+};
+
+class RowClient {
+ public:
+  // `tables` is a group of the same tables, with rows or without; it outlives the client.
+  RowClient(std::vector<rpc::Address> servers, std::vector<std::string> words, std::vector<BucketRange> owned,
+            const Group& tables, RowClientOptions options);
+
+  rpc::Client& frames() { return frames_; }
+  int num_servers() const { return frames_.num_servers(); }
+  // Of each server.
+  std::vector<JoinAnswer> Join(int64_t worker, double timeout_seconds);
+  std::vector<WhereAnswer> Where(int64_t worker, const std::vector<int64_t>& incarnations, double timeout_seconds);
+  // Makes a pull, which is not begun. Incarnations empty: for whoever only looks.
+  std::unique_ptr<RowPull> NewPull(const Plan& plan, PullQuestion question, std::vector<int64_t> incarnations,
+                                   std::span<float> rows);
+  // `times`: one for all, or one for each input position of the plan.
+  std::unique_ptr<RowPush> NewPush(const Plan& plan, PushOrder order, std::span<const float> gradients,
+                                   std::span<const float> rates, std::span<const int64_t> times,
+                                   std::span<const float> latest);
+  // Servers forget plans that no push will use. Does not wait.
+  void Drop(int64_t worker, std::vector<uint64_t> tickets);
+  void Close() { frames_.Close(); }
+
+ private:
+  friend class RowPull;
+  friend class RowPush;
+
+  std::shared_ptr<rpc::Call> Ask(int server, uint16_t kind, std::string head, rpc::Deadline deadline);
+  std::vector<int32_t> CountsOf(const Plan& plan) const;
+  void GiveUp(const std::vector<std::shared_ptr<rpc::Call>>& calls);
+
+  const std::vector<BucketRange> owned_;
+  const Group& tables_;
+  const RowClientOptions options_;
+  rpc::Client frames_;
+};
+
+}  // namespace monolith::ps

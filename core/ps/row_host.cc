@@ -1,0 +1,193 @@
+#include "ps/row_host.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/thread_pool.h"
+#include "rpc/message.h"
+#include "table/buffer.h"
+
+namespace monolith::ps {
+namespace {
+
+// An answer with an array that it owns.
+template <typename T>
+rpc::Answer AnswerOf(std::string head, Buffer<T> values) {
+  auto owner = std::make_shared<Buffer<T>>(std::move(values));
+  const auto bytes = reinterpret_cast<const uint8_t*>(owner->data());
+  return {std::move(head), {{bytes, owner->size() * sizeof(T)}}, owner};
+}
+
+Buffer<uint16_t> ToHalves(const Buffer<float>& values) {
+  Buffer<uint16_t> halves(values.size());
+  for (size_t i = 0; i < values.size(); ++i) halves[i] = FloatToHalf(values[i]);
+  return halves;
+}
+
+Buffer<float> FromHalves(std::span<const uint8_t> bytes) {
+  const auto* halves = reinterpret_cast<const uint16_t*>(bytes.data());
+  Buffer<float> values(bytes.size() / sizeof(uint16_t));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = HalfToFloat(halves[i]);
+  return values;
+}
+
+// Times per distinct id, in the order of the plan's input.
+Buffer<int64_t> TimesOf(const Plan& plan, std::span<const uint32_t> times) {
+  if (times.size() != 1 && static_cast<int64_t>(times.size()) != plan.num_unique()) {
+    throw Error(Code::kInvalidArgument, "push: expected one time, or that of each of " +
+                                            std::to_string(plan.num_unique()) + " ids, got " +
+                                            std::to_string(times.size()));
+  }
+  Buffer<int64_t> found(times.size());
+  if (times.size() == 1) {
+    found[0] = times[0];
+  } else {
+    for (int64_t place = 0; place < plan.num_unique(); ++place) found[plan.order[place]] = times[place];
+  }
+  return found;
+}
+
+}  // namespace
+
+// A call that is inside.
+class RowHost::Visit {
+ public:
+  explicit Visit(RowHost& host) : host_(host), alone_(Enter(host) > 0) {}
+  ~Visit() {
+    if (host_.inside_.fetch_sub(1) != 1) return;
+    std::lock_guard lock(host_.mutex_);
+    host_.left_.notify_all();
+  }
+
+ private:
+  // How many were inside before.
+  static int Enter(RowHost& host) {
+    std::lock_guard lock(host.mutex_);
+    if (host.is_closed_) throw Error(Code::kFailedPrecondition, "the server does not keep these rows any more");
+    return host.inside_.fetch_add(1);
+  }
+
+  RowHost& host_;
+  const AloneScope alone_;
+};
+
+RowHost::RowHost(Group& group, BucketRange buckets, std::string agreement, std::function<void()> on_open,
+                 uint64_t kept_bytes)
+    : group_(group), buckets_(buckets), agreement_(std::move(agreement)), kept_(kept_bytes), gate_(std::move(on_open)) {
+  if (buckets.begin > buckets.end || buckets.end > kNumBuckets)
+    throw Error(Code::kInvalidArgument, "buckets must be a range inside [0, 1024)");
+  for (int table = 0; table < group.num_tables(); ++table)
+    has_wide_.push_back(!group.table(table).spec.wide_slots().empty());
+}
+
+rpc::Answer RowHost::Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body) {
+  const Visit visit(*this);
+  switch (kind) {
+    case kJoin: return Join(head);
+    case kPull: return Pull(head, body);
+    case kPush: return Push(head, body);
+    case kDrop: return Drop(head);
+    case kWhere: return Where(head);
+    default: throw Error(Code::kInvalidArgument, "rows: there is no call " + std::to_string(kind));
+  }
+}
+
+void RowHost::Close() {
+  std::unique_lock lock(mutex_);
+  is_closed_ = true;
+  left_.wait(lock, [this] { return inside_.load() == 0; });
+}
+
+rpc::Answer RowHost::Join(const std::string& head) {
+  const WhereQuestion question = DecodeWhereQuestion(head);
+  if (question.worker < 0) throw Error(Code::kInvalidArgument, "join: a worker's number must be >= 0");
+  JoinAnswer answer{group_.Join(question.worker), group_.NewestTime(-1)};
+  kept_.DropAllOf(question.worker);
+  return {Encode(answer), {}, nullptr};
+}
+
+rpc::Answer RowHost::Pull(const std::string& head, std::span<const uint8_t> body) {
+  const PullQuestion question = DecodePullQuestion(head);
+  if (question.incarnation != 0) group_.RequireCurrent(question.worker, question.incarnation);
+  PullAnswer answer;
+  // Asked for before the rows are read: what comes meanwhile is in some of them only.
+  answer.seen = question.worker == kNobody ? kNothingApplied : group_.LastApplied(question.worker);
+  answer.newest_time = group_.NewestTime(-1);
+  answer.is_lacking = question.after > answer.seen;
+  if (answer.is_lacking) return {Encode(answer), {}, nullptr};
+  auto plan = std::make_shared<Plan>(PlanOfDistinct(PullBodyOf(question, body), has_wide_, buckets_));
+  Buffer<float> rows(static_cast<size_t>(group_.NumValues(*plan)));
+  group_.Read(*plan, {rows.data(), rows.size()}, question.step);
+  if (question.ticket != kNoTicket) kept_.Keep(question.worker, question.ticket, std::move(plan));
+  return question.half ? AnswerOf(Encode(answer), ToHalves(rows)) : AnswerOf(Encode(answer), std::move(rows));
+}
+
+rpc::Answer RowHost::Push(const std::string& head, std::span<const uint8_t> body) {
+  const PushQuestion question = DecodePushQuestion(head);
+  const BatchStamp& stamp = question.push.stamp;
+  if (!gate_.Enter(stamp.worker, stamp.seq, group_.LastApplied(stamp.worker))) throw rpc::NotNow();
+  struct Leaving {
+    PushGate& gate;
+    ~Leaving() { gate.Leave(); }
+  } leaving{gate_};
+  PushAnswer answer = Apply(question, body);
+  if (answer.outcome == Outcome::kApplied) kept_.Drop(stamp.worker, question.dropped);
+  answer.last = group_.LastApplied(stamp.worker);
+  answer.newest_time = group_.NewestTime(-1);
+  return {Encode(answer), {}, nullptr};
+}
+
+PushAnswer RowHost::Apply(const PushQuestion& question, std::span<const uint8_t> body) {
+  const int64_t worker = question.push.stamp.worker;
+  group_.RequireCurrent(worker, question.push.incarnation);
+  if (question.push.previous > group_.LastApplied(worker)) return {Outcome::kIsLacking, {}, 0, 0};
+  if (group_.IsDuplicate(question.push)) {
+    kept_.Drop(worker, {question.ticket});
+    return {Outcome::kApplied, {.duplicate = true}, 0, 0};
+  }
+  const PushBody parts = PushBodyOf(question, body);
+  if (question.ticket == kNoTicket)
+    return {Outcome::kApplied, ApplyTo(PlanOfDistinct(parts.ids, has_wide_, buckets_), question, parts), 0, 0};
+  const std::shared_ptr<const Plan> kept = kept_.Take(worker, question.ticket);
+  if (kept == nullptr) return {Outcome::kPlanIsGone, {}, 0, 0};
+  return {Outcome::kApplied, ApplyTo(*kept, question, parts), 0, 0};
+}
+
+Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const PushBody& body) {
+  const Buffer<int64_t> times = TimesOf(plan, body.times);
+  Buffer<float> widened;
+  std::span<const float> gradients(reinterpret_cast<const float*>(body.gradients.data()), question.num_values);
+  if (question.half) {
+    widened = FromHalves(body.gradients);
+    gradients = {widened.data(), widened.size()};
+  }
+  const Update update{.gradients = gradients,
+                      .per_unique = true,
+                      .gradient_rows = {},
+                      .gradient_scales = {},
+                      .learning_rates = body.rates,
+                      .step = question.step,
+                      .times = {times.data(), times.size()},
+                      .scale = question.scale,
+                      .known_finite = question.known_finite,
+                      .latest = body.latest};
+  return group_.Apply(plan, update, &question.push);
+}
+
+rpc::Answer RowHost::Drop(const std::string& head) {
+  const DropQuestion question = DecodeDropQuestion(head);
+  kept_.Drop(question.worker, question.tickets);
+  return {};
+}
+
+rpc::Answer RowHost::Where(const std::string& head) {
+  const WhereQuestion question = DecodeWhereQuestion(head);
+  if (question.incarnation != 0) group_.RequireCurrent(question.worker, question.incarnation);
+  const WhereAnswer answer{group_.LastApplied(question.worker), group_.NewestTime(-1)};
+  return {Encode(answer), {}, nullptr};
+}
+
+}  // namespace monolith::ps

@@ -1,0 +1,66 @@
+// Rows that workers of other processes read and push to: some buckets of one store. Any thread may call it.
+//
+// A call is answered by the thread that brings it. The core's pool helps a call only while it is the only one here:
+// with several under way each has a thread already.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/kept_plans.h"
+#include "ps/push_gate.h"
+#include "ps/row_messages.h"
+#include "rpc/server.h"
+#include "table/distinct_ids.h"
+#include "table/group.h"
+
+namespace monolith::ps {
+
+class RowHost {
+ public:
+  static constexpr uint64_t kKeptBytes = uint64_t{256} << 20;
+
+  // The group outlives it, or Close(). `agreement` is what workers have to say when they greet: how the rows learn.
+  RowHost(Group& group, BucketRange buckets, std::string agreement, std::function<void()> on_open,
+          uint64_t kept_bytes = kKeptBytes);
+
+  BucketRange buckets() const { return buckets_; }
+  const std::string& agreement() const { return agreement_; }
+  PushGate& gate() { return gate_; }
+  size_t num_kept() const { return kept_.size(); }
+  // The answer to a frame. Throws rpc::NotNow for a push while the gate is held.
+  rpc::Answer Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body);
+  // Waits for calls inside and refuses all that come later.
+  void Close();
+
+ private:
+  class Visit;
+
+  rpc::Answer Join(const std::string& head);
+  rpc::Answer Pull(const std::string& head, std::span<const uint8_t> body);
+  rpc::Answer Push(const std::string& head, std::span<const uint8_t> body);
+  rpc::Answer Drop(const std::string& head);
+  rpc::Answer Where(const std::string& head);
+  PushAnswer Apply(const PushQuestion& question, std::span<const uint8_t> body);
+  Applied ApplyTo(const Plan& plan, const PushQuestion& question, const PushBody& body);
+
+  Group& group_;
+  const BucketRange buckets_;
+  const std::string agreement_;
+  std::vector<uint8_t> has_wide_;  // of each table
+  KeptPlans kept_;
+  PushGate gate_;
+
+  std::atomic<int> inside_{0};
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable left_;
+  bool is_closed_ = false;
+};
+
+}  // namespace monolith::ps

@@ -1,0 +1,44 @@
+// What a parameter server answers: calls about the rows of its stores, and others that somebody else answers.
+//
+// The words of a greeting say what a conversation is about: "rows", the store's name, its buckets and the agreement on
+// how its rows learn, a line each; any other first line is for the others. Any thread may call it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "ps/row_host.h"
+#include "rpc/server.h"
+
+namespace monolith::ps {
+
+std::string RowWords(const std::string& store, BucketRange buckets, const std::string& agreement);
+
+class Service : public rpc::Service {
+ public:
+  // `others` opens conversations that are not about rows; `wake` is called when calls that had to wait may be tried
+  // again.
+  Service(rpc::Service& others, std::function<void()> wake) : others_(others), wake_(std::move(wake)) {}
+
+  // Throws kFailedPrecondition for a store that is hosted already.
+  std::shared_ptr<RowHost> HostRows(const std::string& store, Group& group, BucketRange buckets, std::string agreement);
+  // Waits for calls inside.
+  void DropRows(const std::string& store);
+  std::unique_ptr<rpc::Conversation> Open(const std::string& peer, const std::string& words,
+                                          std::string* reply) override;
+
+ private:
+  std::unique_ptr<rpc::Conversation> OpenRows(const std::string& words);
+
+  rpc::Service& others_;
+  const std::function<void()> wake_;
+  std::mutex mutex_;  // guards what follows
+  std::map<std::string, std::shared_ptr<RowHost>> hosts_;
+};
+
+}  // namespace monolith::ps
