@@ -6,19 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array, time_array
-from monolith.tables._merged_update import (
-    merge_updates,
-    num_latest,
-    require_finite,
-    require_latest_of_all,
-    spread_latest,
-)
+from monolith.tables._arrays import time_array
+from monolith.tables._merged_update import require_finite
+from monolith.tables._prepared_update import prepare_update, require_not_discarded
 from monolith.tables.batch import Applied, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.local_plan import LocalRows, PreparedUpdate
+from monolith.tables.local_plan import LocalRows
 from monolith.tables.rows import applied_from_core
 
 if TYPE_CHECKING:
@@ -28,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith import _core
+    from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local_cut import LocalCut
     from monolith.tables.local_plan import LocalPlan
@@ -85,21 +81,10 @@ class LocalJoined:
 
         What does not fit is refused here.
         """
-        native = self._store.native
         plans = [self._own(plan) for plan, _ in updates]
-        if not plans or len({id(plan) for plan in plans}) != len(plans):
-            raise InvalidArgumentError(f"{_SUBJECT}: apply takes one or more plans, each once; got {len(plans)}")
-        gradients = [
-            float_array(gradient, (plan.num_values,), _SUBJECT, "gradient")
-            for plan, (_, gradient) in zip(plans, updates, strict=True)
-        ]
-        return PreparedUpdate(
-            plans=plans,
-            push=self._push(plans, rule),
-            merged=merge_updates(native, plans, gradients, times, self._latest(plans, rule)),
-            rates=float_array(rule.learning_rates, (native.rate_splits[-1],), _SUBJECT, "learning_rates"),
-            scale=finite_scale(rule.scale, _SUBJECT),
-            rule=rule,
+        gradients = [gradient for _, gradient in updates]
+        return prepare_update(
+            self._store.native, plans, gradients, rule, times, incarnation=self._incarnation, subject=_SUBJECT
         )
 
     def require_applicable(self, update: PreparedUpdate) -> None:
@@ -109,9 +94,7 @@ class LocalJoined:
 
     def commit(self, update: PreparedUpdate) -> Applied:
         """The update itself, unless its batches were applied before."""
-        for plan in update.plans:
-            if plan.status == "discarded":
-                raise FailedPreconditionError(f"{_SUBJECT}: plan of {plan.stamp} was discarded; make a new one")
+        require_not_discarded(update.plans, _SUBJECT)
         merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
         applied = self._core.apply(
             merged.plan,
@@ -154,30 +137,6 @@ class LocalJoined:
                 f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
             )
         return own
-
-    def _push(self, plans: Sequence[LocalPlan], rule: Update) -> _core.Push:
-        last = plans[0].stamp if len(plans) == 1 else max((plan.stamp for plan in plans), key=lambda each: each.seq)
-        return _core.Push(
-            worker=self.worker,
-            incarnation=self._incarnation,
-            first_seq=min(plan.stamp.seq for plan in plans),
-            seq=last.seq,
-            previous=rule.previous,
-            position=last.position,
-            event_time_ms=last.event_time_ms,
-        )
-
-    def _latest(self, plans: Sequence[LocalPlan], rule: Update) -> list[NDArray[np.float32]] | None:
-        native = self._store.native
-        if rule.latest is None:
-            return None
-        require_latest_of_all(rule.latest, len(plans), _SUBJECT)
-        if not any(native.uses_latest):
-            return None
-        return [
-            spread_latest(native, plan.core, float_array(latest, (num_latest(native, plan.core),), _SUBJECT, "latest"))
-            for plan, latest in zip(plans, rule.latest, strict=True)
-        ]
 
 
 def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:

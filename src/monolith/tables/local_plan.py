@@ -1,9 +1,9 @@
-"""What a batch is to rows in this process: its plan, the rows that were read for it, and the update made of it."""
+"""What a batch is to an engine of the core: its plan, and the rows that were read for it."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith import _core
-    from monolith.tables._merged_update import MergedUpdate
     from monolith.tables._native_tables import NativeTables
-    from monolith.tables.batch import Update
 
 NO_BATCH = BatchStamp(worker=0, seq=0)
 """The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""
@@ -127,25 +125,15 @@ class OpenPlans:
                 raise FailedPreconditionError(f"{self._subject}: plan of {plan.stamp} was {plan.status} already")
             self._close(plan, "discarded")
 
+    def reject(self, plan: LocalPlan) -> None:
+        """The read that opened it has failed: it is as it was."""
+        with self._lock:
+            self.count -= plan.status == "open"
+            plan.status = "new"
+
     def _close(self, plan: LocalPlan, status: str) -> None:
         self.count -= plan.status == "open"
         plan.status = status
-
-
-class PreparedUpdate(NamedTuple):
-    """An update that was checked and made into one call of the core."""
-
-    plans: Sequence[LocalPlan]
-    push: _core.Push
-    merged: MergedUpdate
-    rates: NDArray[np.float32]
-    scale: float
-    rule: Update
-
-    @property
-    def is_known_finite(self) -> bool:
-        """Whether nobody needs to look; sums of finite gradients may be infinite."""
-        return self.rule.known_finite and len(self.plans) == 1
 
 
 class LocalRows:
