@@ -1,0 +1,208 @@
+"""One incarnation of a worker at rows that servers keep: its reads and updates are on their way until asked for."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import InvalidArgumentError
+from monolith.ps._row_calls import PendingPush, PendingRows
+from monolith.tables._arrays import time_array
+from monolith.tables._merged_update import require_finite
+from monolith.tables._prepared_update import prepare_update, require_not_discarded
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.local_joined import stamp_from_core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.ps.plan import PsPlan
+    from monolith.ps.store import PsStore
+    from monolith.tables._prepared_update import PreparedUpdate
+    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables.history import Cut
+
+_SUBJECT = "parameter servers"
+_NO_TICKET = 0
+_ANY_INCARNATION = 0
+
+
+class PsJoined:
+    """`monolith.tables.store.Joined` over servers. Any thread may call it.
+
+    Calls go to all servers at once and return; servers take those of one worker in their order. Updates that a server
+    could not take, because it has lost what it kept for them, are sent again in order by whoever asks for a result.
+    """
+
+    def __init__(self, store: PsStore, worker: int) -> None:
+        self._store = store
+        self.worker = worker
+        found = store.rows.join(worker, store.timeout_seconds)
+        self._incarnations = [incarnation for incarnation, _, _ in found]
+        stamps = [stamp for _, stamp, _ in found]
+        known = [stamp for stamp in stamps if stamp is not None]
+        # A worker resumes behind the server that has least; the others ignore what they have.
+        least = min(known, key=lambda stamp: stamp.seq) if len(known) == len(stamps) else None
+        self.applied = None if least is None else stamp_from_core(least)
+        self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
+        store.newest_time.raise_to(max(newest for _, _, newest in found))
+        self._tickets = itertools.count(_NO_TICKET + 1)
+        self._order = threading.Lock()  # of what is handed over
+        self._settling = threading.RLock()
+        self._pushes: deque[PendingPush] = deque()  # not seen to be in the rows, in their order
+        self._failed: list[PendingPush] = []  # and nobody was told yet, perhaps
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PsPlan:
+        """Groups the ids of one batch of this worker."""
+        if stamp.worker != self.worker:
+            raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
+        return self._store.plan(ids, table_splits, stamp=stamp, buckets=buckets)
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Rows of the plan; servers keep it, with the places of its rows, for the update."""
+        own = self._own(plan)
+        if train:
+            self._store.plans.open(own)
+            own.ticket = next(self._tickets)
+        values = new_rows((own.num_values,))
+        pull = self._store.rows.new_pull(
+            own.core,
+            values,
+            worker=self.worker,
+            incarnations=self._incarnations if train else [],
+            after=after,
+            step=step,
+            ticket=own.ticket if train else _NO_TICKET,
+        )
+        with self._order:
+            pull.begin(self._store.timeout_seconds)
+        return PendingRows(self._store, pull, values, after=after, joined=self, plan=own if train else None)
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """Sends one optimizer step per id to the servers; those without an id of it learn that there was one."""
+        plans = [self._own(plan) for plan, _ in updates]
+        given = time_array(rule.times, (sum(plan.core.num_ids for plan in plans),), _SUBJECT)
+        clock = self._store.event_clock
+        with self._order:
+            bounded = clock.bounded(given)
+            gradients = [gradient for _, gradient in updates]
+            update = prepare_update(
+                self._store.native,
+                plans,
+                gradients,
+                rule,
+                bounded.times,
+                incarnation=_ANY_INCARNATION,
+                subject=_SUBJECT,
+            )
+            require_not_discarded(plans, _SUBJECT)
+            push = self._new_push(update, plans)
+            push.begin(self._store.timeout_seconds)
+            if update.merged.plan.num_ids:
+                self._store.newest_time.raise_to(int(bounded.times.max()))
+            pending = PendingPush(self, push, update, on_applied=partial(clock.count, bounded))
+            self._pushes.append(pending)
+        self._collect()
+        return pending
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        own = self._own(plan)
+        self._store.plans.discard(own)
+        if own.ticket != _NO_TICKET:
+            self._store.rows.drop(self.worker, [own.ticket])
+
+    def flush(self, *, timeout_seconds: float) -> int:
+        """Waits for every update handed over; the last batch that all servers have."""
+        self.settle(timeout_seconds=timeout_seconds)
+        with self._settling:
+            failed, self._failed = self._failed, []
+        for push in failed:
+            push.raise_error()
+        found = self._store.rows.where(self.worker, self._incarnations, self._store.timeout_seconds)
+        return min(last for last, _ in found)
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
+        """Freezes what the servers keep, with every update handed over."""
+        self.flush(timeout_seconds=timeout_seconds)
+        return self._store.cut(timeout_seconds=timeout_seconds)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows at all servers."""
+        self.flush(timeout_seconds=self._store.timeout_seconds)
+        return self._store.evict(now=now)
+
+    # For what is on its way
+
+    def settle(self, last: PendingPush | None = None, *, timeout_seconds: float | None = None) -> None:
+        """Waits until these updates are in the rows or have failed: all up to one, or all that were handed over.
+
+        Raises:
+            DeadlineExceededError: the answers did not come in time; they are still awaited.
+        """
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with self._settling:
+            while self._pushes and (last is None or not last.is_settled):
+                self._pushes[0].wait(None if end is None else max(0.0, end - time.monotonic()))
+                self._settle_first()
+
+    def forget_failure(self, push: PendingPush) -> None:
+        """Somebody was told of it."""
+        with self._settling:
+            self._failed = [each for each in self._failed if each is not push]
+
+    def _collect(self) -> None:
+        """Ends what has its answers already, so that nothing is kept for it; waits for nobody."""
+        if not self._settling.acquire(blocking=False):
+            return
+        try:
+            while self._pushes and self._pushes[0].has_answers:
+                self._settle_first()
+        finally:
+            self._settling.release()
+
+    def _settle_first(self) -> None:
+        push = self._pushes[0]
+        push.settle(self._store)
+        self._pushes.popleft()
+        if push.has_failed:
+            self._failed.append(push)
+
+    # Inside
+
+    def _own(self, plan: Plan) -> PsPlan:
+        own = self._store.own(plan)
+        if own.stamp.worker != self.worker:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan of {own.stamp} is of another worker than the one joined, {self.worker}"
+            )
+        return own
+
+    def _new_push(self, update: PreparedUpdate, plans: Sequence[PsPlan]) -> _core.RowPush:
+        merged = update.merged
+        is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
+        if not is_finite:
+            require_finite(self._store.native, merged, update.scale)  # before any server has seen some of it
+        tickets = [plan.ticket for plan in plans if plan.ticket != _NO_TICKET]
+        is_kept = len(plans) == 1 and bool(tickets)
+        return self._store.rows.new_push(
+            merged.plan,
+            update.push,
+            incarnations=self._incarnations,
+            gradients=merged.gradient,
+            rates=update.rates,
+            times=merged.times,
+            latest=merged.latest,
+            step=update.rule.step,
+            scale=update.scale,
+            known_finite=is_finite,
+            ticket=tickets[0] if is_kept else _NO_TICKET,
+            dropped=[] if is_kept else tickets,
+        )
