@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith import errors
 from monolith.cluster import text_files
-from monolith.hooks.server.credentials import ClientCredentials, load_grpc
+from monolith.cluster.credentials import ClientCredentials, load_grpc
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.hooks.server.server_hook import address_file
 from monolith.hooks.server.service import SERVICE

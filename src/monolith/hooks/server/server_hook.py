@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from monolith import files
 from monolith.cluster import text_files
 from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
+from monolith.cluster.credentials import ServerCredentials, load_grpc
 from monolith.errors import UnavailableError
 from monolith.hook import Hook
-from monolith.hooks.server.credentials import ServerCredentials, load_grpc
 from monolith.hooks.server.owner_socket import OwnerSocket
 from monolith.hooks.server.service import ControllerService, make_handler
 from monolith.hooks.server.step_gate import StepGate

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.cluster.credentials import load_grpc
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.hooks.server.credentials import load_grpc
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.cluster.barrier import Barrier
+    from monolith.cluster.credentials import ServerCredentials
     from monolith.hook import HookedSession
-    from monolith.hooks.server.credentials import ServerCredentials
     from monolith.hooks.server.step_gate import StepGate
 
 __all__ = ["SERVICE", "ControllerService", "TriggersSave", "make_handler"]

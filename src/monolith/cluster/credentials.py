@@ -1,4 +1,4 @@
-"""Who may call the controller service: an optional token, and optional TLS.
+"""Who may call a service of ours, the controller's or a parameter server's: an optional token, and optional TLS.
 
 A token travels as metadata, ``authorization: Bearer <token>``.
 """
@@ -19,12 +19,12 @@ __all__ = ["ClientCredentials", "ServerCredentials", "load_grpc"]
 _HEADER = "authorization"
 
 
-def load_grpc() -> Any:
-    """The gRPC package, imported on first use."""
+def load_grpc(*, who: str = "the controller service", extra: str = "control") -> Any:
+    """The gRPC package, imported on first use; `who` needs it, and `extra` of ours brings it."""
     try:
         return importlib.import_module("grpc")
     except ModuleNotFoundError as err:
-        message = "the controller service needs grpcio; run: pip install 'monolith-torch[control]'"
+        message = f"{who} needs grpcio; run: pip install 'monolith-torch[{extra}]'"
         raise ModuleNotFoundError(message, name=err.name) from err
 
 
@@ -45,7 +45,7 @@ class ServerCredentials:
         _require_token(self.token)
         _require_pair(self.tls_certificate, self.tls_key)
         if self.tls_client_ca is not None and self.tls_certificate is None:
-            raise ValueError("controller: tls_client_ca is for TLS; give tls_certificate and tls_key too")
+            raise ValueError("credentials: tls_client_ca is for TLS; give tls_certificate and tls_key too")
 
     @property
     def knows_callers(self) -> bool:
@@ -86,7 +86,7 @@ class ClientCredentials:
         _require_token(self.token)
         _require_pair(self.tls_certificate, self.tls_key)
         if self.tls_certificate is not None and self.tls_ca is None:
-            raise ValueError("controller: tls_certificate of a caller needs tls_ca, which turns TLS on")
+            raise ValueError("credentials: tls_certificate of a caller needs tls_ca, which turns TLS on")
 
     def metadata(self) -> list[tuple[str, str]]:
         """What goes with every call."""
@@ -110,9 +110,9 @@ def _read(path: str | Path) -> bytes:
 
 def _require_token(token: str | None) -> None:
     if token is not None and not (token.isascii() and token.isprintable() and token.strip() == token != ""):
-        raise ValueError("controller: a token is printable ASCII without blanks around it, and not empty")
+        raise ValueError("credentials: a token is printable ASCII without blanks around it, and not empty")
 
 
 def _require_pair(certificate: object, key: object) -> None:
     if (certificate is None) != (key is None):
-        raise ValueError("controller: tls_certificate and tls_key are given together")
+        raise ValueError("credentials: tls_certificate and tls_key are given together")

@@ -1,0 +1,10 @@
+"""Parameter servers: rows and dense weights that live in other processes.
+
+Imports `monolith.checkpoint` and what is below it. Read `server` first, then `cluster` (the servers as a client sees
+them) and `store` (the rows on them as a `monolith.tables.store.Store`). Needs grpcio, which is imported when a server
+or a client is made.
+"""
+
+from __future__ import annotations
+
+__all__: list[str] = []

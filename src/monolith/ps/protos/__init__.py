@@ -1,0 +1,5 @@
+"""Messages of a parameter server's control, made from protos/ps by scripts/update-protos."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
