@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from monolith import _core
 
+_MOST_MARKS = 1 << 24
+"""At once: some seconds of work; an owner that begins anew beside old ones needs as many as they have."""
+
 
 def row_blocks(source: _core.BlockIterator) -> Iterator[RowBlock]:
     """The blocks of a native iterator."""
@@ -58,9 +61,14 @@ class LocalHistory:
     def begin_life(self, generation: int) -> None:
         """After a rollback: what readers and marks speak of has not happened."""
         with self._lock:
+            self.take_life(max(self._generation, generation) + 1, secrets.randbits(63))
+
+    def take_life(self, generation: int, life: int) -> None:
+        """Begins the life that somebody else has drawn, for all owners of a store."""
+        with self._lock:
             self.close()
-            self._generation = max(self._generation, generation) + 1
-            self._life = secrets.randbits(63)
+            self._generation = generation
+            self._life = life
 
     def mark(self) -> Mark:
         """Closes the present epoch of all groups."""
@@ -71,6 +79,23 @@ class LocalHistory:
                 for _ in range(epoch, max(epochs)):
                     group.mark()
             return self.at(max(epochs))
+
+    def mark_at(self, epoch: int) -> None:
+        """Closes epochs up to this one, where that is still to come: owners elsewhere have it as their last one.
+
+        Raises:
+            InvalidArgumentError: it is so far ahead that it cannot be meant.
+        """
+        with self._lock:
+            for group in self._groups:
+                missing = epoch - group.last_mark()
+                if missing > _MOST_MARKS:
+                    raise InvalidArgumentError(
+                        f"{self._subject}: mark {epoch} was asked for, {missing} ahead of the last one; at most"
+                        f" {_MOST_MARKS} are made at once"
+                    )
+                for _ in range(missing):
+                    group.mark()
 
     def epoch_of(self, mark: Mark) -> int:
         """The epoch of a mark of this life.

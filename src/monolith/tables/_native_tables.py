@@ -12,7 +12,7 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._core_group import build_core_group
-from monolith.tables.event_times import EventClock
+from monolith.tables.event_times import EventClock, newest_time_of
 from monolith.tables.schema import Schema, TableSchema
 from monolith.tables.table_config import sorted_by_name
 
@@ -36,7 +36,7 @@ class NativeTables:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
-        self.event_clock = EventClock([self.core])
+        self.event_clock = EventClock(newest_time_of([self.core]))
         """For calls that take a whole batch; parts of one were bounded before."""
         self.identity = object()
         """What plans of these tables are known by."""

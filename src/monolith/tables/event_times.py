@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["BoundedTimes", "EventClock", "bound_times"]
+__all__ = ["BoundedTimes", "EventClock", "bound_times", "newest_time_of"]
 
 _LOG = logging.getLogger(__name__)
 _ALL_TABLES = -1
@@ -52,8 +53,9 @@ class EventClock:
     among owners of rows; they take the times as they come. What was set back counts once the rows have it.
     """
 
-    def __init__(self, cores: Sequence[_core.Group]) -> None:
-        self._cores = tuple(cores)
+    def __init__(self, newest: Callable[[], int]) -> None:
+        self._newest = newest
+        """The newest time of all tables and owners."""
         self._lock = threading.Lock()
         self.num_ahead = 0
         """Times that were set back so far."""
@@ -80,7 +82,9 @@ class EventClock:
                 int(bounded.times.max()),
             )
 
-    def _newest(self) -> int:
-        if len(self._cores) == 1:
-            return self._cores[0].newest_time(_ALL_TABLES)
-        return max(core.newest_time(_ALL_TABLES) for core in self._cores)
+
+def newest_time_of(cores: Sequence[_core.Group]) -> Callable[[], int]:
+    """Tells the newest time of all tables of some groups."""
+    if len(cores) == 1:
+        return partial(cores[0].newest_time, _ALL_TABLES)
+    return lambda: max(core.newest_time(_ALL_TABLES) for core in cores)

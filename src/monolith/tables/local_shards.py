@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import fields, replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.forks import at_rest_in_forks
 from monolith.tables._arrays import bucket_array, id_array
 from monolith.tables._local_history import LocalHistory, overlap
 from monolith.tables.batch import NOTHING_APPLIED, Finished
-from monolith.tables.event_times import EventClock
+from monolith.tables.bucket_owners import (
+    emptied_by,
+    owned_ranges,
+    require_assignable,
+    require_owners,
+    share_of,
+    stats_of_all,
+    sum_of_reports,
+)
+from monolith.tables.event_times import EventClock, newest_time_of
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local_cut import LocalCut, ShardsCut
 from monolith.tables.local_plan import LocalRows
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import LocalStore, agreed_stamps
-from monolith.tables.row_block import BlockKind
 from monolith.tables.shard_plan import ShardPlan, split_batch
 from monolith.tables.shards_joined import ShardsJoined
 from monolith.tables.shards_restore import ShardsRestore
-from monolith.tables.slot_keys import tells_bucket
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
 if TYPE_CHECKING:
@@ -44,8 +48,6 @@ if TYPE_CHECKING:
     from monolith.tables.table_config import TableConfig
 
 _SUBJECT = "local shards"
-_RATIOS = ("index_load", "overhead_per_id")
-"""Numbers of a table that are averaged over its rows; all others are added up."""
 
 
 class LocalShards:
@@ -66,17 +68,15 @@ class LocalShards:
     """
 
     def __init__(self, configs: Mapping[str, TableConfig], *, num_shards: int) -> None:
-        if not 1 <= num_shards <= NUM_BUCKETS:
-            raise InvalidArgumentError(f"{_SUBJECT}: num_shards must be from 1 to {NUM_BUCKETS}, got {num_shards}")
-        share = {name: _share(config, num_shards) for name, config in configs.items()}
+        require_owners(num_shards, subject=_SUBJECT, name="num_shards")
+        share = {name: share_of(config, num_shards) for name, config in configs.items()}
         self.shards = tuple(LocalStore(share) for _ in range(num_shards))
         """In the order of their buckets."""
-        starts = [-(-NUM_BUCKETS * number // num_shards) for number in range(num_shards + 1)]
-        self.owned = tuple(range(begin, end) for begin, end in pairwise(starts))
+        self.owned = owned_ranges(num_shards)
         """The buckets of each shard."""
         self.lock = at_rest_in_forks(threading.Lock())
         """Orders whatever touches several shards, so that all of them see the same."""
-        self.event_clock = EventClock([shard.native.core for shard in self.shards])
+        self.event_clock = EventClock(newest_time_of([shard.native.core for shard in self.shards]))
         """Of the whole: shards take times as they come."""
         self._history = LocalHistory([shard.native.core for shard in self.shards], self.owned, _SUBJECT)
 
@@ -173,10 +173,10 @@ class LocalShards:
             for shard, wanted, own in work:
                 shard.require_loadable(own, buckets=wanted)
             reports = [
-                shard.load_emptied(own, buckets=wanted, emptied=_emptied(wanted, buckets) if replace else None)
+                shard.load_emptied(own, buckets=wanted, emptied=emptied_by(wanted, buckets) if replace else None)
                 for shard, wanted, own in work
             ]
-        return _sum([*reports, LoadReport(ignored=sum(max(1, block.count) for block in outside))])
+        return sum_of_reports([*reports, LoadReport(ignored=sum(max(1, block.count) for block in outside))])
 
     def prepare_restore(
         self,
@@ -195,7 +195,7 @@ class LocalShards:
                     folder,
                     manifest,
                     overlap(owned, buckets),
-                    emptied=_emptied(overlap(owned, buckets), buckets),
+                    emptied=emptied_by(overlap(owned, buckets), buckets),
                     ignore_unknown_tables=ignore_unknown_tables,
                 )
                 for shard, owned in zip(self.shards, self.owned, strict=True)
@@ -214,14 +214,7 @@ class LocalShards:
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
-        wide_slots = self.schema.tables[block.table].wide_slots if block.table < len(self.schema.tables) else ()
-        told = block.keys[tells_bucket(block.keys, wide_slots)]
-        if not (_core.bucket_of(told) == block.bucket).all():
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: assign takes ids of the block's own bucket, got others in {block!r}"
-            )
-        if block.kind is not BlockKind.FULL:
-            raise InvalidArgumentError(f"{_SUBJECT}: assign takes a block of full rows, got {block!r}")
+        require_assignable(block, self.schema, subject=_SUBJECT)
         with self.lock:
             bounded = self.event_clock.bounded(block.times.astype(np.int64))
             owner = self.shards[block.bucket * len(self.shards) // NUM_BUCKETS]
@@ -238,15 +231,7 @@ class LocalShards:
         """Numbers of all tables."""
         with self.lock:
             parts = [shard.stats() for shard in self.shards]
-        workers = set.intersection(*(set(part.applied) for part in parts))
-        return StoreStats(
-            rows=sum(part.rows for part in parts),
-            memory_bytes=sum(part.memory_bytes for part in parts),
-            applied={worker: min(part.applied[worker] for part in parts) for worker in sorted(workers)},
-            open_plans=parts[0].open_plans,
-            tables={name: _table_stats([part.tables[name] for part in parts]) for name in self.schema.names},
-            times_ahead=self.event_clock.num_ahead,
-        )
+        return stats_of_all(parts, open_plans=parts[0].open_plans, times_ahead=self.event_clock.num_ahead)
 
     def close(self) -> None:
         """Ends the readers, and the eviction threads that the configs asked for. The rows stay readable."""
@@ -265,21 +250,6 @@ class LocalShards:
                 core.raise_newest_time(table, newest)
 
 
-def _sum(parts: Sequence[LoadReport]) -> LoadReport:
-    return LoadReport(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LoadReport)})
-
-
-def _emptied(own: range, buckets: range) -> range:
-    """What a shard empties: its own buckets, or simply all, which lets newest times begin anew as in one store."""
-    return ALL_BUCKETS if buckets == ALL_BUCKETS else own
-
-
-def _share(config: TableConfig, num_shards: int) -> TableConfig:
-    """The config of one shard's part of a table."""
-    caps = {name: getattr(config, name) for name in ("max_rows", "max_bytes")}
-    return replace(config, **{name: max(1, cap // num_shards) for name, cap in caps.items() if cap is not None})
-
-
 def _require_splits(splits: np.ndarray[tuple[int, ...], np.dtype[np.int64]], *, num_tables: int, num_ids: int) -> None:
     if splits.shape != (num_tables + 1,):
         raise InvalidArgumentError(f"{_SUBJECT}: table_splits must have shape ({num_tables + 1},), got {splits.shape}")
@@ -287,10 +257,3 @@ def _require_splits(splits: np.ndarray[tuple[int, ...], np.dtype[np.int64]], *, 
         raise InvalidArgumentError(
             f"{_SUBJECT}: table_splits must rise from 0 to the number of ids ({num_ids}), got {splits.tolist()}"
         )
-
-
-def _table_stats(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    rows = sum(part["rows"] for part in parts)
-    summed = {name: sum(part[name] for part in parts) for name in parts[0] if name not in _RATIOS}
-    ratios = {name: sum(part[name] * part["rows"] for part in parts) / rows if rows else 0.0 for name in _RATIOS}
-    return {**summed, **ratios}

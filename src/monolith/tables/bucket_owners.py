@@ -1,0 +1,94 @@
+"""Several owners that divide the buckets among them: who has which, and what their numbers are together."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import InvalidArgumentError
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
+from monolith.tables.row_block import BlockKind
+from monolith.tables.slot_keys import tells_bucket
+from monolith.tables.store import LoadReport, StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.schema import Schema
+    from monolith.tables.table_config import TableConfig
+
+_RATIOS = ("index_load", "overhead_per_id")
+"""Numbers of a table that are averaged over its rows; all others are added up."""
+
+
+def owned_ranges(num_owners: int) -> tuple[range, ...]:
+    """The buckets of each owner: owner k has the buckets b with b * num_owners // 1024 == k.
+
+    >>> owned_ranges(3)
+    (range(0, 342), range(342, 683), range(683, 1024))
+    """
+    starts = [-(-NUM_BUCKETS * number // num_owners) for number in range(num_owners + 1)]
+    return tuple(range(begin, end) for begin, end in pairwise(starts))
+
+
+def require_owners(num_owners: int, *, subject: str, name: str) -> None:
+    """Refuses a number of owners that cannot divide the buckets.
+
+    Raises:
+        InvalidArgumentError: as said.
+    """
+    if not 1 <= num_owners <= NUM_BUCKETS:
+        raise InvalidArgumentError(f"{subject}: {name} must be from 1 to {NUM_BUCKETS}, got {num_owners}")
+
+
+def share_of(config: TableConfig, num_owners: int) -> TableConfig:
+    """The config of one owner's part of a table: caps are divided."""
+    caps = {name: getattr(config, name) for name in ("max_rows", "max_bytes")}
+    return replace(config, **{name: max(1, cap // num_owners) for name, cap in caps.items() if cap is not None})
+
+
+def emptied_by(own: range, buckets: range) -> range:
+    """What an owner empties: its own buckets, or simply all, which lets newest times begin anew as in one store."""
+    return ALL_BUCKETS if buckets == ALL_BUCKETS else own
+
+
+def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None:
+    """Refuses what `Store.assign` does not take: whose rows belong to several owners, or are not whole.
+
+    Raises:
+        InvalidArgumentError: as said.
+    """
+    wide_slots = schema.tables[block.table].wide_slots if block.table < len(schema.tables) else ()
+    told = block.keys[tells_bucket(block.keys, wide_slots)]
+    if not (_core.bucket_of(told) == block.bucket).all():
+        raise InvalidArgumentError(f"{subject}: assign takes ids of the block's own bucket, got others in {block!r}")
+    if block.kind is not BlockKind.FULL:
+        raise InvalidArgumentError(f"{subject}: assign takes a block of full rows, got {block!r}")
+
+
+def sum_of_reports(parts: Sequence[LoadReport]) -> LoadReport:
+    """What all owners loaded."""
+    return LoadReport(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LoadReport)})
+
+
+def stats_of_all(parts: Sequence[StoreStats], *, open_plans: int, times_ahead: int) -> StoreStats:
+    """The numbers of a whole; of each worker the last batch that every owner has."""
+    workers = set.intersection(*(set(part.applied) for part in parts))
+    return StoreStats(
+        rows=sum(part.rows for part in parts),
+        memory_bytes=sum(part.memory_bytes for part in parts),
+        applied={worker: min(part.applied[worker] for part in parts) for worker in sorted(workers)},
+        open_plans=open_plans,
+        tables={name: _table_stats([part.tables[name] for part in parts]) for name in parts[0].tables},
+        times_ahead=times_ahead,
+    )
+
+
+def _table_stats(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    rows = sum(part["rows"] for part in parts)
+    summed = {name: sum(part[name] for part in parts) for name in parts[0] if name not in _RATIOS}
+    ratios = {name: sum(part[name] * part["rows"] for part in parts) / rows if rows else 0.0 for name in _RATIOS}
+    return {**summed, **ratios}
