@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 
 from contracts.pipe_store import PipeHost, PipeStore
+from monolith.ps import PsCluster, PsStore
 from monolith.tables import LocalShards, LocalStore, TableConfig
 from monolith.tables.store import Store
+from monolith.testing import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
 
 StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
@@ -20,12 +23,33 @@ STORES: dict[str, StoreFactory] = {
     "three shards": partial(LocalShards, num_shards=3),
     "five shards": partial(LocalShards, num_shards=5),
     "pipe": PipeStore,
+    "one server": PsStore,
+    "three servers": PsStore,
+    "five servers": PsStore,
 }
+_SERVERS = {"one server": 1, "three servers": 3, "five servers": 5}
+
+
+class ServedStore(PsStore):
+    """A store of its own on servers that are there already, which forget it when it is closed."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, configs: Mapping[str, TableConfig], *, cluster: PsCluster) -> None:
+        super().__init__(configs, servers=cluster, name=f"store {next(self._numbers)}")
+
+    def close(self) -> None:
+        super().close()
+        self.cluster.drop_store(self.name)
 
 
 @contextmanager
 def engine(name: str) -> Iterator[StoreFactory]:
     """Builds stores of one engine; those that are in another process share one, which takes seconds to start."""
+    if name in _SERVERS:
+        with create_test_ps_cluster(_SERVERS[name]) as (_, config), config.connect() as cluster:
+            yield partial(ServedStore, cluster=cluster)
+        return
     if name != "pipe":
         yield STORES[name]
         return

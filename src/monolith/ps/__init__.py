@@ -7,4 +7,8 @@ or a client is made.
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from monolith.ps.cluster import PsCluster
+from monolith.ps.server import PsServer
+from monolith.ps.store import PsStore
+
+__all__ = ["PsCluster", "PsServer", "PsStore"]

@@ -147,6 +147,26 @@ class LocalHistory:
                 self._readers[name] = self.mark().epoch
             return LocalChangeReader(self, name, self.at(self._readers[name]))
 
+    def reader_epoch(self, name: str) -> int | None:
+        """The epoch up to which a reader has read; None: there is none of this name."""
+        with self._lock:
+            return self._readers.get(name)
+
+    def begin_reader(self, name: str, epoch: int) -> None:
+        """A new reader, from a mark on that is made at this epoch; owners elsewhere make theirs at the same.
+
+        Where that epoch is behind already, it begins at one more mark.
+        """
+        if not name:
+            raise InvalidArgumentError(f"{self._subject}: a reader of changes needs a name, got {name!r}")
+        with self._lock:
+            self._follow()  # before the mark: what comes after it is kept
+            try:
+                self.mark_at(epoch - 1)
+                self._readers[name] = self.mark().epoch
+            finally:
+                self._stop_following()
+
     def position_of(self, reader: LocalChangeReader) -> int:
         """The epoch up to which it has read.
 
@@ -172,9 +192,12 @@ class LocalHistory:
                 return
             if self._readers:
                 self.forget()
-            else:
-                for group in self._groups:
-                    group.follow_history(False)
+            self._stop_following()
+
+    def _stop_following(self) -> None:
+        if not self._readers:
+            for group in self._groups:
+                group.follow_history(False)
 
     def _follow(self) -> None:
         if not self._readers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from monolith.testing.example_task import ExampleTask, NumberedBatches
 from monolith.testing.fake_clock import FakeClock
 from monolith.testing.profiling import profile_it
+from monolith.testing.ps_cluster import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
@@ -20,6 +21,7 @@ __all__ = [
     "NumberedBatches",
     "ReferenceStore",
     "StepLoop",
+    "create_test_ps_cluster",
     "generate_test_hash_table_config",
     "get_test_tmp_dir",
     "profile_it",

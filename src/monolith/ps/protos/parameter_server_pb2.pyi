@@ -531,17 +531,23 @@ class ResumeRequest(_message.Message):
     life: Life
     def __init__(self, store: _Optional[str] = ..., stamps: _Optional[_Iterable[_Union[Stamp, _Mapping]]] = ..., life: _Optional[_Union[Life, _Mapping]] = ...) -> None: ...
 
-class AssignRequest(_message.Message):
-    __slots__ = ("store", "block", "times", "add")
+class AssignOrder(_message.Message):
+    __slots__ = ("store", "times", "add")
     STORE_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     store: str
-    block: Blocks
     times: bytes
     add: bool
-    def __init__(self, store: _Optional[str] = ..., block: _Optional[_Union[Blocks, _Mapping]] = ..., times: _Optional[bytes] = ..., add: _Optional[bool] = ...) -> None: ...
+    def __init__(self, store: _Optional[str] = ..., times: _Optional[bytes] = ..., add: _Optional[bool] = ...) -> None: ...
+
+class AssignRequest(_message.Message):
+    __slots__ = ("order", "blocks")
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    order: AssignOrder
+    blocks: Blocks
+    def __init__(self, order: _Optional[_Union[AssignOrder, _Mapping]] = ..., blocks: _Optional[_Union[Blocks, _Mapping]] = ...) -> None: ...
 
 class EvictRequest(_message.Message):
     __slots__ = ("store", "now", "newest_times")

@@ -1,0 +1,41 @@
+"""The arguments of ``monolith ps``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+MEANT = {
+    "--server_index": "the number of this server is --index",
+    "--ps_num": "the number of all servers is --num_ps",
+    "--token": "others on this machine could see it; give --token_file",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith ps``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "ps",
+        description="Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
+        " address, and serves until it gets SIGTERM or SIGINT, or a client asks it to stop.",
+        epilog="example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt",
+    )
+    parser.add_argument("--index", type=int, required=True, metavar="I", help="number of this server, from 0")
+    parser.add_argument("--num_ps", type=int, required=True, metavar="N", help="number of all servers")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="interface to listen on; 0.0.0.0 for all (default: this machine only)"
+    )
+    parser.add_argument("--port", type=int, default=0, metavar="P", help="port to listen on (default: a free one)")
+    parser.add_argument("--frame_port", type=int, default=0, metavar="P", help="port for batches (default: a free one)")
+    parser.add_argument("--token_file", metavar="PATH", help="file with a secret that clients must know")
+    parser.add_argument("--tls_certificate", metavar="PEM", help="certificate of this server; turns TLS on")
+    parser.add_argument("--tls_key", metavar="PEM", help="private key of that certificate")
+    parser.add_argument("--tls_client_ca", metavar="PEM", help="authorities whose certificates clients must show")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads that answer batches (default: all cores)")
+    parser.add_argument(
+        "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls under way at the end (default: 5)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")
+    return parser

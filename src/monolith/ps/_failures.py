@@ -1,0 +1,32 @@
+"""Errors that cross between a parameter server and its clients: by the name of their class, and with their text."""
+
+from __future__ import annotations
+
+from monolith import errors
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+__all__ = ["error_of", "failure_of"]
+
+_KINDS = {
+    name: found
+    for name, found in vars(errors).items()
+    if isinstance(found, type) and issubclass(found, errors.OpError) and found is not errors.OpError
+}
+
+
+def failure_of(error: Exception) -> messages.Failure:
+    """An error as it travels."""
+    if isinstance(error, errors.OpError):
+        return messages.Failure(kind=type(error).__name__, message=error.message)
+    if isinstance(error, TypeError | ValueError):
+        return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
+    if isinstance(error, MemoryError):
+        return messages.Failure(kind=errors.ResourceExhaustedError.__name__, message=f"out of memory: {error}")
+    if isinstance(error, OSError):
+        return messages.Failure(kind=errors.FileUnavailableError.__name__, message=str(error))
+    return messages.Failure(kind=errors.InternalError.__name__, message=f"{type(error).__name__}: {error}")
+
+
+def error_of(failure: messages.Failure, *, server: str) -> errors.OpError:
+    """What to raise where it arrives; `server` says which one it was."""
+    return _KINDS.get(failure.kind, errors.UnknownError)(f"{server}: {failure.message}")

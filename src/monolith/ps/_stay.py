@@ -1,0 +1,71 @@
+"""The stream by which a server knows that a client is there."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import CancelledError, FailedPreconditionError, UnavailableError
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.ps._control_channel import ControlChannel
+
+__all__ = ["Stay"]
+
+
+class Stay:
+    """One client at one server. It is begun anew where the connection was lost; one thread at a time.
+
+    Args:
+        channel: The connection.
+        client: What servers know the client by.
+        life: Of the server's process.
+    """
+
+    def __init__(self, channel: ControlChannel, client: int, life: int) -> None:
+        self._channel = channel
+        self._request = messages.StayRequest(client=client)
+        self._life = life
+        self._stream: Any = None
+        self._is_known = False
+
+    def begin(self) -> None:
+        """Begins the stream, unless it lasts."""
+        if self._stream is None or not self._stream.is_active():
+            self._stream = self._channel.open_stream("Stay", self._request)
+            self._is_known = False
+
+    def require(self, timeout_seconds: float) -> None:
+        """Waits until the server knows.
+
+        Raises:
+            FailedPreconditionError: it is another process than before.
+            UnavailableError: it does not answer.
+        """
+        if self._is_known:
+            return
+        limit = threading.Timer(timeout_seconds, self._stream.cancel)
+        limit.start()
+        try:
+            answer = next(self._channel.answers(self._stream, "Stay"))
+        except (CancelledError, StopIteration) as error:
+            raise UnavailableError(
+                f"{self._channel.title}: it did not take this client in within {timeout_seconds} s, or is about to end"
+            ) from error
+        finally:
+            limit.cancel()
+        if answer.life != self._life:
+            self.end()
+            raise FailedPreconditionError(
+                f"{self._channel.title} was started anew since this client found it, and has none of the rows that it"
+                " had; connect to the servers again and restore a checkpoint"
+            )
+        self._is_known = True
+
+    def end(self) -> None:
+        """The client has gone. Calling it again does nothing."""
+        if self._stream is not None:
+            self._stream.cancel()
+            self._stream = None
+            self._is_known = False

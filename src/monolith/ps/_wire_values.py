@@ -1,0 +1,151 @@
+"""Values of the store's interface as messages, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.tables.batch import BatchStamp
+from monolith.tables.history import Mark, WriteRules, bucket_bounds
+from monolith.tables.snapshot.manifest import FileEntry
+from monolith.tables.store import StoreStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "buckets_in",
+    "buckets_message",
+    "file_in",
+    "file_message",
+    "mark_in",
+    "mark_message",
+    "rules_in",
+    "stamp_in",
+    "stamp_message",
+    "stats_in",
+    "stats_message",
+    "write_message",
+]
+
+
+def buckets_message(buckets: range) -> messages.Buckets:
+    """A range of buckets."""
+    return messages.Buckets(begin=buckets.start, end=buckets.stop)
+
+
+def buckets_in(message: messages.Buckets) -> range:
+    """A range of buckets.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    buckets = range(message.begin, message.end)
+    bucket_bounds(buckets)
+    return buckets
+
+
+def mark_message(mark: Mark) -> messages.Mark:
+    """A moment of a store."""
+    return messages.Mark(generation=mark.generation, life=mark.life, epoch=mark.epoch)
+
+
+def mark_in(message: messages.Mark) -> Mark:
+    """A moment of a store."""
+    return Mark(message.generation, message.life, message.epoch)
+
+
+def stamp_message(stamp: BatchStamp) -> messages.Stamp:
+    """The stamp of a batch."""
+    return messages.Stamp(
+        worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms
+    )
+
+
+def stamp_in(message: messages.Stamp) -> BatchStamp:
+    """The stamp of a batch.
+
+    Raises:
+        InvalidArgumentError: its numbers are none of a stamp.
+    """
+    return BatchStamp(
+        worker=message.worker, seq=message.seq, position=message.position, event_time_ms=message.event_time_ms
+    )
+
+
+def write_message(store: str, number: int, folder: str, rules: WriteRules) -> messages.WriteCutRequest:
+    """How a cut is to be written."""
+    return messages.WriteCutRequest(
+        store=store,
+        number=number,
+        folder=folder,
+        snapshot_id=rules.snapshot_id,
+        state=rules.state,
+        drop_expired=rules.drop_expired,
+        num_files=rules.num_files,
+        rate_bytes_per_second=rules.rate_bytes_per_second,
+        threads=rules.threads,
+    )
+
+
+def rules_in(message: messages.WriteCutRequest) -> WriteRules:
+    """How a cut is to be written."""
+    return WriteRules(
+        snapshot_id=message.snapshot_id,
+        state=message.state,
+        drop_expired=message.drop_expired,
+        num_files=message.num_files if message.HasField("num_files") else None,
+        rate_bytes_per_second=message.rate_bytes_per_second if message.HasField("rate_bytes_per_second") else None,
+        threads=message.threads if message.HasField("threads") else None,
+    )
+
+
+def file_message(entry: FileEntry) -> messages.File:
+    """A file that was written."""
+    return messages.File(
+        name=entry.name,
+        begin=entry.begin,
+        end=entry.end,
+        bytes=entry.bytes,
+        index_crc32c=entry.index_crc32c,
+        rows=entry.rows,
+    )
+
+
+def file_in(message: messages.File) -> FileEntry:
+    """A file that was written."""
+    return FileEntry(
+        name=message.name,
+        begin=message.begin,
+        end=message.end,
+        bytes=message.bytes,
+        index_crc32c=message.index_crc32c,
+        rows=message.rows,
+    )
+
+
+def stats_message(
+    stats: StoreStats, *, epoch: int, life: messages.Life, newest_times: Iterable[int]
+) -> messages.SituationResponse:
+    """The numbers of one owner's rows."""
+    return messages.SituationResponse(
+        epoch=epoch,
+        life=life,
+        newest_times=newest_times,
+        rows=stats.rows,
+        memory_bytes=stats.memory_bytes,
+        applied=stats.applied,
+        tables={name: messages.TableNumbers(numbers=numbers) for name, numbers in stats.tables.items()},
+    )
+
+
+def stats_in(message: messages.SituationResponse) -> StoreStats:
+    """The numbers of one owner's rows; it knows nothing of plans and of times that were set back."""
+    return StoreStats(
+        rows=message.rows,
+        memory_bytes=message.memory_bytes,
+        applied=dict(message.applied),
+        open_plans=0,
+        tables={name: dict(each.numbers) for name, each in message.tables.items()},
+        times_ahead=0,
+    )

@@ -1,0 +1,80 @@
+"""What all clients of a store agree on: its tables, and how their rows learn, as bytes that can be compared."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.tables.table_config import TableConfig, sorted_by_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "require_agreement"]
+
+WIRE_VERSION = 1
+"""Of the control calls and of the frames. To change either: raise it; a client and a server of two versions part with a
+clear error, so that servers and workers are replaced together."""
+_MOST_SHOWN = 8
+_ABSENT = object()
+
+
+def agreement_of(configs: Mapping[str, TableConfig]) -> bytes:
+    """Canonical bytes of some tables."""
+    tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
+    return json.dumps({"tables": tables, "wire": WIRE_VERSION}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def configs_of(agreement: bytes) -> dict[str, TableConfig]:
+    """The tables of an agreement.
+
+    Raises:
+        InvalidArgumentError: it is none, or of another version.
+    """
+    try:
+        found = json.loads(agreement)
+        wire = found["wire"]
+        configs = {str(name): TableConfig.from_dict(each) for name, each in found["tables"].items()}
+        sorted_by_name(configs)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"agreement: not the configs of some tables: {error!r}") from error
+    if wire != WIRE_VERSION:
+        raise InvalidArgumentError(f"agreement: wire version {WIRE_VERSION} expected, got {wire!r}")
+    return configs
+
+
+def require_agreement(given: bytes, here: bytes, *, store: str) -> None:
+    """Refuses a client whose tables differ from those that a server has.
+
+    Raises:
+        FailedPreconditionError: they do; shows the fields.
+    """
+    if given == here:
+        return
+    found = list(_differences(json.loads(given), json.loads(here), ""))
+    rest = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
+    shown = "; ".join([*found[:_MOST_SHOWN], *rest])
+    raise FailedPreconditionError(
+        f"store {store!r}: its tables were configured differently by whoever opened it first: {shown}. Give all clients"
+        " the same tables, give this one another store name, or start the servers anew"
+    )
+
+
+def _differences(given: Any, here: Any, path: str) -> Iterator[str]:
+    if isinstance(given, dict) and isinstance(here, dict):
+        for key in sorted(given.keys() | here.keys()):
+            inside = f"{path}.{key}" if path else str(key)
+            yield from _differences(given.get(key, _ABSENT), here.get(key, _ABSENT), inside)
+    elif isinstance(given, list) and isinstance(here, list) and len(given) == len(here):
+        for number, (ours, theirs) in enumerate(zip(given, here, strict=True)):
+            yield from _differences(ours, theirs, f"{path}[{number}]")
+    elif given is _ABSENT or here is _ABSENT:
+        yield f"{path} is only {'on the servers' if given is _ABSENT else 'here'}"
+    elif given != here:
+        yield f"{path} is {_text(given)} here, {_text(here)} on the servers"
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,375 @@
+"""The parameter servers of a job as one of its processes sees them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import weakref
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith._version import __version__
+from monolith.cluster.addresses import split_address
+from monolith.cluster.credentials import ClientCredentials
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
+from monolith.ps._control_channel import ControlChannel
+from monolith.ps._stay import Stay
+from monolith.ps.agreement import WIRE_VERSION
+from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.tables.bucket_owners import owned_ranges, require_owners
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from monolith.ps._control_channel import ControlCall
+
+__all__ = ["PsCluster"]
+
+_log = logging.getLogger(__name__)
+_SUBJECT = "parameter servers"
+_LEVEL_SECONDS = 1.0
+"""How long pushes are awaited that some servers have and others lack."""
+_GOODBYE_SECONDS = 5.0
+
+
+class PsCluster:
+    """Some parameter servers, by the addresses of their control, in the order of their index. A context manager.
+
+    Any thread may call it. Calls go to all servers at once.
+
+    Args:
+        servers: ``host:port`` of each. Servers that are not up yet are waited for.
+        token: Their secret.
+        tls_ca: File with the authorities of their certificates, PEM; turns TLS on.
+        tls_certificate: File with a certificate of our own, for servers that ask for one.
+        tls_key: File with its private key.
+        timeout_seconds: How long servers are waited for, at the start and with each call.
+
+    Raises:
+        InvalidArgumentError: an address twice, or none.
+        UnavailableError: some servers are not up; says which.
+        FailedPreconditionError: a server is another one than its place says, or of another version.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        token: str | None = None,
+        tls_ca: str | Path | None = None,
+        tls_certificate: str | Path | None = None,
+        tls_key: str | Path | None = None,
+        timeout_seconds: float = 60.0,
+    ) -> None:
+        _require_addresses(servers)
+        if not timeout_seconds > 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: timeout_seconds must be > 0, got {timeout_seconds}")
+        self._credentials = ClientCredentials(
+            token=token, tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key
+        )
+        self.token = token
+        self.timeout_seconds = timeout_seconds
+        self.num_ps = len(servers)
+        self.owned = owned_ranges(self.num_ps)
+        """The buckets of each server."""
+        self.client = secrets.randbits(63)
+        """What servers know this client by."""
+        self._moved: list[weakref.WeakMethod[Callable[[int], None]]] = []
+        self._staying = threading.Lock()
+        self._holding = threading.RLock()  # one hold at a time; guards what follows
+        self._depth = 0
+        self._has_warned = False
+        self._channels = [ControlChannel(index, address, self._credentials) for index, address in enumerate(servers)]
+        try:
+            self._described = self._describe()
+            self._stays = [
+                Stay(channel, self.client, described.life)
+                for channel, described in zip(self._channels, self._described, strict=True)
+            ]
+            self.require_stay()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Of the control of each server."""
+        return tuple(channel.address for channel in self._channels)
+
+    @property
+    def frame_addresses(self) -> list[tuple[str, int]]:
+        """Where the batches for each server go."""
+        return [self.frame_address(index) for index in range(self.num_ps)]
+
+    def frame_address(self, index: int) -> tuple[str, int]:
+        """Where the batches for a server go."""
+        return split_address(self._channels[index].address)[0], self._described[index].frame_port
+
+    # Calls
+
+    def ask(self, method: str, request: Any, *, timeout_seconds: float | None = -1.0) -> list[Any]:
+        """The answers of all servers to one request, or to one each.
+
+        Args:
+            method: Name of the call on the wire.
+            request: A message, or a list with one for each server.
+            timeout_seconds: None: as long as it takes. Default: the limit of this client.
+
+        Raises:
+            OpError: of the first server that refuses.
+        """
+        return results_of(self.begin(method, request, timeout_seconds=timeout_seconds))
+
+    def begin(self, method: str, request: Any, *, timeout_seconds: float | None = -1.0) -> list[ControlCall]:
+        """As `ask`, without waiting."""
+        requests = request if isinstance(request, list) else [request] * self.num_ps
+        limit = self.timeout_seconds if timeout_seconds == -1.0 else timeout_seconds
+        return [channel.begin(method, each, limit) for channel, each in zip(self._channels, requests, strict=True)]
+
+    def ask_one(self, index: int, method: str, request: Any) -> Any:
+        """The answer of one server."""
+        return self._channels[index].begin(method, request, self.timeout_seconds).result()
+
+    def channel(self, index: int) -> ControlChannel:
+        """The connection to one server."""
+        return self._channels[index]
+
+    def tell(self, method: str, requests: Sequence[Any]) -> None:
+        """Calls that give something up: servers that cannot be reached have lost it already."""
+        calls = [
+            channel.begin(method, each, _GOODBYE_SECONDS, wait_for_ready=False)
+            for channel, each in zip(self._channels, requests, strict=True)
+            if each is not None
+        ]
+        for call in calls:
+            with suppress(OpError):
+                call.result()
+
+    def require_stay(self) -> None:
+        """Makes sure that servers know that this client is there, before it opens something.
+
+        Raises:
+            FailedPreconditionError: a server was started anew, and has nothing of what it had.
+        """
+        with self._staying:
+            for stay in self._stays:
+                stay.begin()
+            for stay in self._stays:
+                stay.require(self.timeout_seconds)
+
+    # Holding
+
+    @contextmanager
+    def held(self, seconds: float = 5.0) -> Iterator[None]:
+        """Keeps pushes to all servers back and brings them to the same batches; may be entered again inside.
+
+        A worker that died between two servers of one push never completes it: then they stay apart, which is logged
+        once, and what is saved restores into the same number of servers only.
+
+        Args:
+            seconds: The longest; servers let pushes pass after it, whatever happens.
+        """
+        with self._holding:
+            if self._depth == 0:
+                self._hold(seconds)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.tell("Release", [messages.ReleaseRequest(client=self.client)] * self.num_ps)
+
+    def _hold(self, seconds: float) -> None:
+        self.require_stay()
+        request = messages.HoldRequest(client=self.client, seconds=seconds)
+        try:
+            # The first server decides who holds: two clients that began elsewhere would wait for each other.
+            first = self.ask_one(0, "Hold", request)
+            calls = [channel.begin("Hold", request, self.timeout_seconds) for channel in self._channels[1:]]
+            answers = [first, *results_of(calls)]
+            self._level([_clocks_in(answer) for answer in answers])
+        except BaseException:
+            self.tell("Release", [messages.ReleaseRequest(client=self.client)] * self.num_ps)
+            raise
+
+    def _level(self, clocks: list[dict[str, dict[int, int]]]) -> None:
+        """Lets those pushes in that some servers have and others lack."""
+        newest = _newest(clocks)
+        calls = []
+        for channel, clock in zip(self._channels, clocks, strict=True):
+            lacking = _lacking(clock, newest)
+            if lacking:
+                request = messages.LevelRequest(
+                    client=self.client,
+                    clocks={name: messages.Clock(seqs=newest[name]) for name in lacking},
+                    wait_seconds=_LEVEL_SECONDS,
+                )
+                calls.append(channel.begin("Level", request, self.timeout_seconds))
+        apart = [name for answer in results_of(calls) for name in _lacking(_clocks_in(answer), newest)]
+        if apart and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: a push to %s has not reached all servers; its worker may have died between them. What is saved now"
+                " restores into the same number of servers only, until that worker goes on",
+                _SUBJECT,
+                ", ".join(sorted(set(apart))),
+            )
+
+    # Moving
+
+    def on_move(self, callback: Callable[[int], None]) -> None:
+        """Calls a method with the index of each server that has another address from then on; keeps it not alive."""
+        self._moved.append(weakref.WeakMethod(callback))
+
+    def move(self, index: int, address: str) -> None:
+        """A server is at another address from now on.
+
+        Raises:
+            FailedPreconditionError: the one there is another server.
+        """
+        if not 0 <= index < self.num_ps:
+            raise InvalidArgumentError(f"{_SUBJECT}: index must be from 0 to {self.num_ps - 1}, got {index}")
+        split_address(address)
+        channel = ControlChannel(index, address, self._credentials)
+        try:
+            described = channel.begin("Describe", messages.DescribeRequest(), self.timeout_seconds).result()
+            self._require_place(index, described, channel)
+        except BaseException:
+            channel.close()
+            raise
+        if described.life != self._described[index].life:
+            _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
+        before, self._channels[index] = self._channels[index], channel
+        self._described[index] = described
+        stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life)
+        stay.end()
+        before.close()
+        self._moved = [each for each in self._moved if each() is not None]
+        for each in self._moved:
+            callback = each()
+            if callback is not None:
+                callback(index)
+
+    def stop_servers(self, *, drain_seconds: float = 5.0) -> None:
+        """Asks all servers to end their processes."""
+        self.ask("Stop", messages.StopRequest(drain_seconds=drain_seconds))
+
+    def drop_store(self, name: str) -> None:
+        """Servers forget a store and its rows."""
+        self.ask("DropStore", messages.StoreRequest(store=name))
+
+    def close(self) -> None:
+        """Ends the connections; servers give up what was open, and go on. Calling it again does nothing."""
+        for stay in getattr(self, "_stays", ()):
+            stay.end()
+        for channel in self._channels:
+            channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _describe(self) -> list[Any]:
+        calls = self.begin("Describe", messages.DescribeRequest())
+        found, missing = [], []
+        for call, channel in zip(calls, self._channels, strict=True):
+            try:
+                found.append(call.result())
+            except OpError as error:
+                if len(missing) == 0 and not _is_absence(error):
+                    raise
+                missing.append(channel.title)
+        if missing:
+            raise UnavailableError(
+                f"{', '.join(missing)}: not up after {self.timeout_seconds} s ({len(found)} of {self.num_ps} are);"
+                " start them, or look whether they can be reached from here"
+            )
+        by_index: dict[int, str] = {}
+        for described, channel in zip(found, self._channels, strict=True):
+            if described.index in by_index and described.num_ps == self.num_ps:
+                raise FailedPreconditionError(
+                    f"{_SUBJECT}: those at {by_index[described.index]} and {channel.address} are both started as index"
+                    f" {described.index} of {described.num_ps}; start each with an index of its own"
+                )
+            by_index[described.index] = channel.address
+        for index, (described, channel) in enumerate(zip(found, self._channels, strict=True)):
+            self._require_place(index, described, channel)
+        return found
+
+    def _require_place(self, index: int, described: Any, channel: ControlChannel) -> None:
+        if (described.version, described.wire_version) != (__version__, WIRE_VERSION):
+            raise FailedPreconditionError(
+                f"{channel.title} is of version {described.version} (wire {described.wire_version}), this client of"
+                f" {__version__} (wire {WIRE_VERSION}); use the same on both"
+            )
+        if (described.index, described.num_ps) != (index, self.num_ps):
+            raise FailedPreconditionError(
+                f"{channel.title} says that it is index {described.index} of {described.num_ps}, expected index"
+                f" {index} of {self.num_ps}; give the addresses of all servers, in the order of their index"
+            )
+
+
+def results_of(calls: Sequence[ControlCall]) -> list[Any]:
+    """The answers, once all are there.
+
+    Raises:
+        OpError: of the first call that failed.
+    """
+    found: list[Any] = []
+    failed: list[OpError] = []
+    for call in calls:
+        try:
+            found.append(call.result())
+        except OpError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return found
+
+
+def _is_absence(error: OpError) -> bool:
+    return error.error_code in {4, 14}  # no answer in time, or no connection
+
+
+def _require_addresses(servers: Sequence[str]) -> None:
+    if isinstance(servers, str):
+        raise TypeError(f"{_SUBJECT}: a list of addresses expected, got the text {servers!r}")
+    require_owners(len(servers), subject=_SUBJECT, name="number of servers")
+    for index, address in enumerate(servers):
+        split_address(address)
+        if address in servers[:index]:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: each address once expected, got {address!r} as server {list(servers).index(address)} and"
+                f" as server {index}"
+            )
+
+
+def _clocks_in(answer: Any) -> dict[str, dict[int, int]]:
+    return {name: dict(clock.seqs) for name, clock in answer.clocks.items()}
+
+
+def _newest(clocks: Sequence[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
+    """Owner -> worker -> the last batch that some server has."""
+    newest: dict[str, dict[int, int]] = {}
+    for clock in clocks:
+        for name, seqs in clock.items():
+            known = newest.setdefault(name, {})
+            for worker, seq in seqs.items():
+                known[worker] = max(seq, known.get(worker, seq))
+    return newest
+
+
+def _lacking(clock: dict[str, dict[int, int]], newest: dict[str, dict[int, int]]) -> list[str]:
+    """Owners of a server that lack something."""
+    return [
+        name
+        for name, seqs in clock.items()
+        if any(seqs.get(worker, -1) < seq for worker, seq in newest.get(name, {}).items())
+    ]

@@ -1,0 +1,137 @@
+"""Keeps the pushes to all owners of a server back for a moment, so that all servers come to the same batches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.errors import DeadlineExceededError, FailedPreconditionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Gate", "HeldGates", "Owner"]
+
+_LOOK_SECONDS = 0.001
+"""How often it is looked whether pushes that may pass have come."""
+
+Clocks = dict[str, dict[int, int]]
+"""Owner -> worker -> number of its last batch."""
+
+
+class Gate(Protocol):
+    """What keeps the pushes to one owner back; `_core.PushGate` is one."""
+
+    def hold(self, seconds: float) -> bool:
+        """Returns when no push is inside; others wait until `release`, or until the seconds are over. False: one is."""
+        ...
+
+    def allow(self, limits: dict[int, int]) -> None:
+        """Worker -> number of the batch up to which its pushes may pass meanwhile."""
+        ...
+
+    def release(self) -> None:
+        """All may pass."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whoever keeps state that workers push to."""
+
+    gate: Gate
+    clock: Callable[[], Mapping[int, int]]
+    """Worker -> number of its last batch."""
+
+
+class HeldGates:
+    """The gates of a server's owners. One client holds them at a time; any thread may call it.
+
+    A hold ends with its time, whatever happens to the client: the gates open by themselves.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()  # guards what follows
+        self._owners: dict[str, Owner] = {}
+        self._holder: int | None = None
+        self._until = 0.0
+
+    def add(self, name: str, owner: Owner) -> None:
+        """From now on it is held with the others."""
+        with self._changed:
+            self._owners[name] = owner
+
+    def remove(self, name: str) -> None:
+        """It is gone."""
+        with self._changed:
+            self._owners.pop(name, None)
+
+    def hold(self, client: int, seconds: float) -> Clocks:
+        """Waits for who holds them now, for at most so many seconds, then holds them as long; says what owners have.
+
+        Raises:
+            DeadlineExceededError: another client did not release them, or a push did not end.
+        """
+        give_up = time.monotonic() + seconds
+        with self._changed:
+            while self._is_held_by_other(client):
+                rest = min(give_up, self._until) - time.monotonic()
+                if time.monotonic() >= give_up:
+                    raise DeadlineExceededError(f"hold: another client held the pushes for {seconds} s; try again")
+                self._changed.wait(max(rest, 0.0))
+            self._holder, self._until = client, time.monotonic() + seconds
+            owners = list(self._owners.values())
+        if not all(owner.gate.hold(seconds) for owner in owners):
+            self.release(client)
+            raise DeadlineExceededError(f"hold: a push did not end within {seconds} s; try again")
+        return self.clocks()
+
+    def level(self, client: int, limits: Mapping[str, Mapping[int, int]], wait_seconds: float) -> Clocks:
+        """Lets pushes up to these pass, and waits for them for a while; says what owners have then.
+
+        Raises:
+            FailedPreconditionError: the client does not hold them any more.
+        """
+        give_up = time.monotonic() + wait_seconds
+        with self._changed:
+            if not self._is_held_by(client):
+                raise FailedPreconditionError("hold: it is over; its seconds have passed, or it was released")
+            owners = {name: self._owners[name] for name in limits if name in self._owners}
+        for name, owner in owners.items():
+            owner.gate.allow(dict(limits[name]))
+        while any(_lacks(owner.clock(), limits[name]) for name, owner in owners.items()):
+            if time.monotonic() >= give_up:
+                break
+            time.sleep(_LOOK_SECONDS)
+        return self.clocks()
+
+    def release(self, client: int) -> bool:
+        """Lets all pushes pass; whether they were held by this client until now. Calling it again does nothing."""
+        with self._changed:
+            if self._holder != client:
+                return False
+            was_held = self._is_held_by(client)
+            self._holder = None
+            owners = list(self._owners.values())
+            self._changed.notify_all()
+        for owner in owners:
+            owner.gate.release()
+        return was_held
+
+    def clocks(self) -> Clocks:
+        """What each owner has."""
+        with self._changed:
+            owners = dict(self._owners)
+        return {name: dict(owner.clock()) for name, owner in owners.items()}
+
+    def _is_held_by(self, client: int) -> bool:
+        return self._holder == client and time.monotonic() < self._until
+
+    def _is_held_by_other(self, client: int) -> bool:
+        return self._holder not in {None, client} and time.monotonic() < self._until
+
+
+def _lacks(clock: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
+    return any(clock.get(worker, -1) < seq for worker, seq in wanted.items())

@@ -1,0 +1,108 @@
+"""What a client can have open on a server's rows: a cut, blocks to be loaded, a restore that was prepared."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, ClassVar
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError
+from monolith.tables.snapshot.location import remove_written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.tables.history import WriteRules, WrittenRows
+    from monolith.tables.local_cut import LocalCut
+    from monolith.tables.local_restore import LocalRestore
+    from monolith.tables.local_store import LocalStore
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.snapshot.manifest import FileEntry
+    from monolith.tables.snapshot.restore import RestoreReport
+    from monolith.tables.store import LoadReport
+
+__all__ = ["OpenCut", "PreparedLoad", "PreparedRows"]
+
+
+class OpenCut:
+    """A cut of a server's rows, and the files that were written of it. Any thread may call it."""
+
+    TITLE: ClassVar[str] = "cut"
+
+    def __init__(self, cut: LocalCut) -> None:
+        self.cut = cut
+        self._transfer = _core.Transfer()
+        self._lock = threading.Lock()  # one write at a time, and none while it is closed; guards what follows
+        self._written: tuple[str, Sequence[FileEntry]] | None = None
+
+    def write(self, folder: str, rules: WriteRules) -> WrittenRows:
+        """As `Cut.write`."""
+        with self._lock:
+            written = self.cut.write(folder, rules, transfer=self._transfer)
+            self._written = folder, written.files
+            return written
+
+    def give_up_write(self) -> None:
+        """No files of it are left: a write under way ends, and one that comes later ends at once."""
+        self._transfer.cancel()
+        with self._lock:
+            if self._written is not None:
+                remove_written(*self._written)
+                self._written = None
+
+    def close(self) -> None:
+        """Releases it; a write under way is cancelled, and its files removed."""
+        self._transfer.cancel()
+        with self._lock:
+            self.cut.release()
+
+
+class PreparedLoad:
+    """Blocks that were checked and can be loaded, once. Any thread may call it."""
+
+    TITLE: ClassVar[str] = "load"
+
+    def __init__(self, store: LocalStore, blocks: Sequence[RowBlock], *, buckets: range, emptied: range | None) -> None:
+        if emptied is not None and store.native.core.open_cut_epoch() is not None:
+            raise FailedPreconditionError("rows cannot be replaced while a cut is open; release it first")
+        store.require_loadable(blocks, buckets=buckets)
+        self._store = store
+        self._blocks = blocks
+        self._buckets = buckets
+        self._emptied = emptied
+
+    def load(self) -> LoadReport:
+        """Writes them."""
+        return self._store.load_emptied(self._blocks, buckets=self._buckets, emptied=self._emptied)
+
+    def close(self) -> None:
+        """Forgets them."""
+        self._blocks = ()
+
+
+class PreparedRows:
+    """Files that were checked and can be loaded, once. Any thread may call it."""
+
+    TITLE: ClassVar[str] = "restore"
+
+    def __init__(self, restore: LocalRestore) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._restore: LocalRestore | None = restore
+
+    def load(self) -> RestoreReport:
+        """Replaces the rows.
+
+        Raises:
+            FailedPreconditionError: it was given up meanwhile.
+        """
+        with self._lock:
+            if self._restore is None:
+                raise FailedPreconditionError("the restore was given up")
+            return self._restore.load()
+
+    def close(self) -> None:
+        """Gives it up, or ends it after `load`."""
+        with self._lock:
+            restore, self._restore = self._restore, None
+            if restore is not None:
+                restore.__exit__(None, None, None)

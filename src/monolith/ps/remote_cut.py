@@ -1,0 +1,190 @@
+"""One moment of the rows on all servers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from monolith.errors import CancelledError, FailedPreconditionError, OpError
+from monolith.ps._block_stream import blocks_in
+from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
+from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.tables._local_history import overlap
+from monolith.tables.history import ALL_BUCKETS, Cut, Mark, OwnerClock, WrittenRows, bucket_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from monolith import _core
+    from monolith.ps.cluster import PsCluster
+    from monolith.tables.history import WriteRules
+    from monolith.tables.row_block import RowBlock
+
+__all__ = ["RemoteCut", "open_blocks"]
+
+_LOOK_SECONDS = 0.05
+"""How often it is looked whether a write was cancelled."""
+
+
+class RemoteCut(Cut):
+    """`monolith.tables.store.Cut` of all servers. Any thread may call it.
+
+    Servers give it up when the connection of this process ends.
+
+    Args:
+        cluster: The servers.
+        store: Name of the store.
+        names: Of its tables, in their order.
+        mark: Its place in the history.
+        answers: Of the servers that made the cut.
+    """
+
+    def __init__(
+        self, cluster: PsCluster, store: str, *, names: Sequence[str], mark: Mark, answers: Sequence[Any]
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._names = names
+        self._mark = mark
+        self._numbers = [answer.number for answer in answers]
+        self._applied = tuple(
+            OwnerClock(owned, {stamp.worker: stamp_in(stamp) for stamp in answer.stamps})
+            for owned, answer in zip(cluster.owned, answers, strict=True)
+        )
+        self._rows = self._by_table([sum(rows) for rows in zip(*(answer.rows for answer in answers), strict=True)])
+        requests = [messages.CutRequest(store=store, number=number) for number in self._numbers]
+        self._release = weakref.finalize(self, cluster.tell, "ReleaseCut", requests)
+        self._release.atexit = False  # the end of the process releases it anyway
+
+    @property
+    def mark(self) -> Mark:
+        """Its place in the history."""
+        return self._mark
+
+    @property
+    def applied(self) -> Sequence[OwnerClock]:
+        """What each server holds of every worker."""
+        return self._applied
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Table -> its rows."""
+        return self._rows
+
+    def blocks(
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+    ) -> Iterator[RowBlock]:
+        """Each bucket once per cut."""
+        bucket_bounds(buckets)
+        self._require_open()
+        if since is not None and (since.generation, since.life) == self._mark[:2] and since.epoch > self._mark.epoch:
+            raise FailedPreconditionError(
+                f"cut: mark {since.epoch} comes after this cut, which is of mark {self._mark.epoch}; ask a reader"
+                " instead"
+            )
+        requests = [
+            messages.CutBlocksRequest(
+                store=self._store,
+                number=number,
+                buckets=buckets_message(overlap(owned, buckets)),
+                state=state,
+                since=None if since is None else mark_message(since),
+            )
+            for owned, number in zip(self._cluster.owned, self._numbers, strict=True)
+        ]
+        return open_blocks(self._cluster, "CutBlocks", requests, keeps=self)
+
+    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+        """The bucket files of all servers, which write at once."""
+        self._require_open()
+        requests = [write_message(self._store, number, folder, rules) for number in self._numbers]
+        calls = self._cluster.begin("WriteCut", requests, timeout_seconds=None)
+        looked = threading.Event()
+        for call in calls:
+            call.on_done(looked.set)
+        has_given_up = False
+        while not all(call.done() for call in calls):
+            looked.wait(_LOOK_SECONDS)
+            looked.clear()
+            if not has_given_up and (_is_cancelled(transfer) or any(call.done() and _failed(call) for call in calls)):
+                has_given_up = True
+                self._give_up_write()
+        errors = [error for error in map(_failed, calls) if error is not None]
+        if errors or _is_cancelled(transfer):
+            self._give_up_write()
+        if _is_cancelled(transfer):
+            raise CancelledError(f"cut: writing it to '{folder}' was cancelled")
+        if errors:
+            raise next((error for error in errors if not isinstance(error, CancelledError)), errors[0])
+        return self._written([call.result() for call in calls])
+
+    def release(self) -> None:
+        """Lets the servers forget the old images. Calling it again does nothing."""
+        self._release()
+
+    def _require_open(self) -> None:
+        if not self._release.alive:
+            raise FailedPreconditionError("cut: it was released; take another one")
+
+    def _give_up_write(self) -> None:
+        """Each server removes the files it wrote, and those that still write stop."""
+        self._cluster.tell(
+            "GiveUpWrite", [messages.CutRequest(store=self._store, number=number) for number in self._numbers]
+        )
+
+    def _written(self, answers: Sequence[Any]) -> WrittenRows:
+        return WrittenRows(
+            files=[file_in(file) for answer in answers for file in answer.files],
+            rows=self._by_table([sum(rows) for rows in zip(*(answer.rows for answer in answers), strict=True)]),
+            newest_times=self._by_table(
+                [max(times) for times in zip(*(answer.newest_times for answer in answers), strict=True)]
+            ),
+        )
+
+    def _by_table(self, numbers: Sequence[int]) -> dict[str, int]:
+        return dict(zip(self._names, numbers, strict=True))
+
+
+def open_blocks(cluster: PsCluster, method: str, requests: Sequence[Any], *, keeps: object) -> Iterator[RowBlock]:
+    """The blocks of all servers, one after the other; what a server refuses is raised by this call.
+
+    Args:
+        cluster: The servers.
+        method: Whose answers are blocks.
+        requests: One for each server.
+        keeps: What must live as long as the blocks are read.
+    """
+    streams = [cluster.channel(index).open_stream(method, request) for index, request in enumerate(requests)]
+    parts = [cluster.channel(index).answers(stream, method) for index, stream in enumerate(streams)]
+    try:
+        for part in parts:
+            next(part)  # the first answer says that what was asked for is there
+    except BaseException:
+        for stream in streams:
+            stream.cancel()
+        raise
+    return _blocks(streams, parts, keeps)
+
+
+def _blocks(streams: Sequence[Any], parts: Sequence[Iterator[Any]], keeps: object) -> Iterator[RowBlock]:
+    try:
+        yield from chain.from_iterable(blocks_in(part) for part in parts)
+    finally:
+        for stream in streams:
+            stream.cancel()  # nothing where it has ended
+        del keeps
+
+
+def _is_cancelled(transfer: _core.Transfer | None) -> bool:
+    return transfer is not None and transfer.cancelled
+
+
+def _failed(call: Any) -> OpError | None:
+    try:
+        call.result()
+    except OpError as error:
+        return error
+    return None

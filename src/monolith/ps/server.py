@@ -1,0 +1,251 @@
+"""A parameter server: keeps the rows of some buckets of any number of stores for workers of other processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+from monolith import _core
+from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
+from monolith.cluster.credentials import ServerCredentials
+from monolith.config import Config, config, keywords_of
+from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.ps._control_handler import MESSAGE_BYTES, import_grpc, make_handler
+from monolith.ps._control_service import ControlService
+from monolith.tables.bucket_owners import require_owners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.ps.held_gates import Owner
+
+__all__ = ["FrameHandler", "FrameServer", "PsServer", "PsServerConfig"]
+
+_log = logging.getLogger(__name__)
+
+FrameServer = _core.FrameServer
+_SUBJECT = "parameter server"
+_LOOPBACK = "127.0.0.1"
+_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+_CONTROL_THREADS = 64
+"""At most: they are made when they are needed."""
+_KEEP_ALIVE_MS = 10_000
+_DRAIN_SECONDS = 5.0
+
+Answer: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
+"""Head and parts of an answer."""
+
+
+class FrameHandler(Protocol):
+    """Answers conversations of one purpose, the first line of their greeting. Called by threads of the server."""
+
+    def greet(self, words: bytes, peer: str) -> bytes:
+        """The reply; an error refuses the conversation."""
+        ...
+
+    def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:
+        """Head and parts of the answer; None: not now, try again after the server was woken."""
+        ...
+
+
+@config
+class PsServerConfig(Config):
+    """What a parameter server is started with."""
+
+    num_ps: int = field(kw_only=False)
+    """Number of all servers: each has an equal part of the buckets."""
+    host: str = _LOOPBACK
+    """Interface to listen on; ``0.0.0.0`` or ``::`` for all. Default: this machine only."""
+    port: int = 0
+    """Of the control; 0 takes a free one."""
+    frame_port: int = 0
+    """Of the batches; 0 takes a free one. With TLS it is reached through the control port alone."""
+    token: str | None = field(default=None, repr=False)
+    """A secret that clients must know."""
+    tls_certificate: str | None = None
+    """File with the server's certificate chain, PEM; given together with its key. Turns TLS on."""
+    tls_key: str | None = field(default=None, repr=False)
+    """File with the private key of the certificate, PEM."""
+    tls_client_ca: str | None = None
+    """File with the authorities whose certificates clients must show, PEM."""
+    num_threads: int | None = None
+    """Threads that answer batches. None: as the machine has cores."""
+
+    def __post_init__(self) -> None:
+        require_owners(self.num_ps, subject=_SUBJECT, name="num_ps")
+        for name in ("port", "frame_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise InvalidArgumentError(f"{_SUBJECT}: {name} must be from 0 to 65535, got {getattr(self, name)}")
+        if self.num_threads is not None and self.num_threads < 1:
+            raise InvalidArgumentError(f"{_SUBJECT}: num_threads must be >= 1 or None, got {self.num_threads}")
+        self.credentials()
+
+    def credentials(self) -> ServerCredentials:
+        """What clients must show."""
+        return ServerCredentials(
+            token=self.token,
+            tls_certificate=self.tls_certificate,
+            tls_key=self.tls_key,
+            tls_client_ca=self.tls_client_ca,
+        )
+
+
+class PsServer:
+    """One parameter server; it serves as soon as it is made, and until `close`. A context manager.
+
+    >>> with PsServer(0, num_ps=1) as server:
+    ...     server.address.partition(":")[0]
+    '127.0.0.1'
+
+    Args:
+        index: Number of this server, from 0. It owns the buckets b with b * num_ps // 1024 == index.
+        options: The fields of `PsServerConfig`, by name.
+
+    Raises:
+        InvalidArgumentError: the index is not one of num_ps.
+        UnavailableError: a port is taken.
+    """
+
+    @keywords_of(PsServerConfig)
+    def __init__(self, index: int, options: PsServerConfig) -> None:
+        if not 0 <= index < options.num_ps:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: index must be from 0 to num_ps - 1 = {options.num_ps - 1}, got {index}"
+            )
+        import_grpc()
+        self.index = index
+        self.options = options
+        self.handlers: dict[bytes, FrameHandler] = {}
+        """Purpose, such as ``b"dense"``, to who answers conversations about it. Rows are answered by the core."""
+        self._stop_asked = threading.Event()
+        self._drain_seconds = _DRAIN_SECONDS
+        self._credentials = options.credentials()
+        self._frames = self._start_frames()
+        self._service = ControlService(
+            place=(index, options.num_ps),
+            life=secrets.randbits(63),
+            frames=self._frames,
+            on_stop=self.stop,
+        )
+        self._service.frames_inside = self._has_tls
+        self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
+        self._control = self._make_control()
+        self._closed = False
+        try:
+            self.address = self._bind()
+        except BaseException:
+            self.close(0.0)
+            raise
+        self._control.start()
+        if options.host != _LOOPBACK and not self._credentials.knows_callers:
+            _log.warning("%s %d on %s asks for no token: whoever reaches it can train", _SUBJECT, index, self.address)
+
+    address: str
+    """Of the control, ``host:port``: the address of the server."""
+
+    @property
+    def frame_address(self) -> str:
+        """Where batches go, ``host:port``; with TLS it is reached on this machine alone."""
+        return concat_ip_and_port(_LOOPBACK if self._has_tls else self.address.rpartition(":")[0], self._frames.port)
+
+    @property
+    def frames(self) -> FrameServer:
+        """What answers batches."""
+        return self._frames
+
+    def add_owner(self, name: str, owner: Owner) -> None:
+        """From now on its pushes are held with those to the rows."""
+        self._service.gates.add(name, owner)
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until somebody has asked the server to stop; False: nobody has within this time."""
+        return self._stop_asked.wait(timeout_seconds)
+
+    def stop(self, drain_seconds: float = _DRAIN_SECONDS) -> None:
+        """Lets `wait` return; `close` will give calls under way so many seconds."""
+        self._drain_seconds = max(0.0, drain_seconds)
+        self._stop_asked.set()
+
+    def close(self, drain_seconds: float | None = None) -> None:
+        """Ends it: no new calls, those under way have some seconds. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        seconds = self._drain_seconds if drain_seconds is None else drain_seconds
+        stopped = self._control.stop(seconds)
+        self._service.visitors.close()  # or the streams by which clients stay would be waited for
+        self._frames.stop(seconds)
+        stopped.wait()
+        self._threads.shutdown()
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What the frames ask
+
+    def greet(self, words: bytes, peer: str) -> bytes:
+        """Hands a greeting to who answers its purpose."""
+        return self._handler(words).greet(words, peer)
+
+    def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:
+        """Hands a call to who answers its purpose."""
+        return self._handler(words).call(words, kind, head, body)
+
+    # Inside
+
+    @property
+    def _has_tls(self) -> bool:
+        return self._credentials.tls_certificate is not None
+
+    def _handler(self, words: bytes) -> FrameHandler:
+        purpose = words.partition(b"\n")[0]
+        found = self.handlers.get(purpose)
+        if found is None:
+            known = ", ".join(sorted(each.decode(errors="replace") for each in (b"rows", *self.handlers)))
+            raise NotFoundError(f"{_SUBJECT} {self.index}: nobody answers {purpose[:40]!r} here; it knows {known}")
+        return found
+
+    def _start_frames(self) -> FrameServer:
+        return FrameServer(
+            host=_LOOPBACK if self._has_tls else self.options.host,
+            port=self.options.frame_port,
+            token=self.options.token or "",
+            num_threads=self.options.num_threads or os.cpu_count() or 1,
+            handler=self,
+        )
+
+    def _make_control(self) -> Any:
+        options = [
+            ("grpc.so_reuseport", 0),  # or two servers could share one port, and calls reach either
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+            # A client that is cut off without a word is noticed, and what it has open given up.
+            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
+            ("grpc.http2.min_ping_interval_without_data_ms", _KEEP_ALIVE_MS // 2),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+        handler = make_handler(self._service, self._credentials)
+        return import_grpc().server(self._threads, handlers=[handler], options=options)
+
+    def _bind(self) -> str:
+        host = self.options.host
+        wanted = concat_ip_and_port(host, self.options.port)
+        secure = self._credentials.grpc_credentials()
+        try:
+            if secure is None:
+                port = self._control.add_insecure_port(wanted)
+            else:
+                port = self._control.add_secure_port(wanted, secure)
+        except RuntimeError as error:
+            raise UnavailableError(f"{_SUBJECT}: cannot listen on {wanted}; is the port taken? ({error})") from error
+        return concat_ip_and_port(get_local_ip() if host in _EVERY_INTERFACE else host, port)

@@ -1,0 +1,417 @@
+"""Rows on parameter servers as a `monolith.tables.store.Store`."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.ps._block_stream import messages_of
+from monolith.ps._row_calls import PendingRows
+from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
+from monolith.ps.agreement import agreement_of
+from monolith.ps.cluster import PsCluster
+from monolith.ps.joined import PsJoined
+from monolith.ps.newest_time import NewestTime
+from monolith.ps.plan import PsPlan
+from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.remote_cut import RemoteCut
+from monolith.ps.remote_reader import RemoteReader, open_reader
+from monolith.ps.remote_restore import RemoteRestore
+from monolith.tables._arrays import bucket_array, id_array, time_array
+from monolith.tables._local_history import overlap
+from monolith.tables._native_tables import NativeTables
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
+from monolith.tables.event_times import EventClock
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds
+from monolith.tables.local_plan import OpenPlans
+from monolith.tables.local_store import agreed_stamps
+from monolith.tables.shard_plan import split_batch
+from monolith.tables.snapshot.matching import match_tables
+from monolith.tables.store import LoadReport, StoreStats, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["PsStore"]
+
+_log = logging.getLogger(__name__)
+_SUBJECT = "parameter servers"
+_NOBODY, _NOTHING, _NO_TICKET = -1, -1, 0
+_IDS_PER_MESSAGE = 1 << 20
+
+
+class PsStore:
+    """`monolith.tables.store.Store` whose rows are on parameter servers; see the page on parameter servers.
+
+    The first process that opens a store of this name makes it; others must have the same tables.
+
+    Args:
+        configs: The tables by name.
+        servers: The servers, or the addresses of all of them in the order of their index.
+        name: Of the store: a model with several `Embeddings` needs as many.
+        wire: How rows and gradients travel. ``fp16`` takes half the bytes, and rounds each to 11 bits.
+
+    Raises:
+        FailedPreconditionError: the tables differ from those of the process that opened the store first; says how.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, TableConfig],
+        *,
+        servers: PsCluster | Sequence[str],
+        name: str = "rows",
+        wire: Literal["fp32", "fp16"] = "fp32",
+    ) -> None:
+        if wire not in {"fp32", "fp16"}:
+            raise InvalidArgumentError(f"{_SUBJECT}: wire must be 'fp32' or 'fp16', got {wire!r}")
+        shell = {table: replace(config, evict_every_seconds=None) for table, config in configs.items()}
+        self.native = NativeTables(shell)
+        """The tables without a row: for plans and sizes."""
+        self.name = name
+        self._wire = wire
+        self._agreement = agreement_of(configs)
+        self.plans = OpenPlans(_SUBJECT)
+        """Which training plans of this process have not ended."""
+        self.newest_time = NewestTime()
+        self.event_clock = EventClock(self.newest_time)
+        self._owns_cluster = not isinstance(servers, PsCluster)
+        self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
+        """The servers."""
+        try:
+            self._configure()
+            self.refresh_newest_time()
+            self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
+            """Calls of workers to the rows."""
+        except BaseException:
+            if self._owns_cluster:
+                self.cluster.close()
+            raise
+        self.cluster.on_move(self._follow)
+
+    @property
+    def schema(self) -> Schema:
+        """What the rows hold."""
+        return self.native.schema
+
+    @property
+    def traits(self) -> Traits:
+        """In other processes; exact unless rows are rounded on their way."""
+        return Traits(remote=True, exact=self._wire == "fp32")
+
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """The buckets of each server."""
+        return self.cluster.owned
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long an answer is awaited."""
+        return self.cluster.timeout_seconds
+
+    @property
+    def frames_words(self) -> list[bytes]:
+        """With which a worker greets each server."""
+        return [
+            b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, self._agreement)
+            for owned in self.owned
+        ]
+
+    # Batches
+
+    def join(self, worker: int) -> PsJoined:
+        """Begins an incarnation of a worker, at every server."""
+        if worker < 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
+        return PsJoined(self, worker)
+
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PsPlan:
+        """Groups the ids of one batch; asks no server."""
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        splits = id_array(table_splits, _SUBJECT, "table_splits")
+        if splits.shape != (len(self.native) + 1,):
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: table_splits must have shape ({len(self.native) + 1},), got {splits.shape}"
+            )
+        core = self.native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), _SUBJECT))
+        return PsPlan.of(self.native, core, splits.copy(), stamp)
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Rows as they are now."""
+        own = self.own(plan)
+        values = new_rows((own.num_values,))
+        pull = self.rows.new_pull(
+            own.core, values, worker=_NOBODY, incarnations=[], after=_NOTHING, step=step, ticket=_NO_TICKET
+        )
+        pull.begin(self.timeout_seconds)
+        return PendingRows(self, pull, values)
+
+    def own(self, plan: Plan) -> PsPlan:
+        """The plan, if this store made it.
+
+        Raises:
+            InvalidArgumentError: another one did.
+        """
+        if not isinstance(plan, PsPlan) or plan.owner is not self.native.identity:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
+            )
+        return plan
+
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> RemoteCut:
+        """Freezes the rows and stamps of all servers, after the same batches."""
+        with self.cluster.held():
+            moments = self.moments()
+            epoch = max(moment.epoch for moment in moments) + 1
+            request = messages.CutAtRequest(
+                store=self.name, client=self.cluster.client, epoch=epoch, newest_times=_newest_times(moments)
+            )
+            answers = self._open("CutAt", request, "ReleaseCut", timeout_seconds=timeout_seconds)
+        life = moments[0].life
+        mark = Mark(life.generation, life.life, epoch)
+        return RemoteCut(self.cluster, self.name, names=self.native.names, mark=mark, answers=answers)
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> RemoteReader:
+        """A follower of the changes of all servers."""
+        return open_reader(self, name, at)
+
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        """Rows count as changed, absent ids as removed."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        given = bucket_array(buckets, len(flat), _SUBJECT)
+        for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
+            part = slice(begin, begin + _IDS_PER_MESSAGE)
+            some = flat[part]
+            batches = split_batch(
+                some, np.array([0, len(some)]), len(self.owned), None if given is None else given[part]
+            )
+            requests = [
+                messages.TouchRequest(
+                    store=self.name,
+                    table=table,
+                    ids=np.ascontiguousarray(batch.ids, "<i8").tobytes(),
+                    buckets=b"" if batch.buckets is None else np.ascontiguousarray(batch.buckets, "<u2").tobytes(),
+                )
+                for batch in batches
+            ]
+            self.cluster.ask("Touch", requests)
+
+    # Saving and restoring
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Takes over rows, tombstones and filters of some buckets; first every server checks those of its own."""
+        bucket_bounds(buckets)
+        given = list(blocks)
+        orders = [self._load_order(overlap(owned, buckets), buckets, replace=replace) for owned in self.owned]
+        parts = [[block for block in given if block.bucket in overlap(owned, buckets)] for owned in self.owned]
+        streams: list[Any] = [
+            _ordered(messages.CheckBlocksRequest, order, part) for order, part in zip(orders, parts, strict=True)
+        ]
+        checked = self._open("CheckBlocks", streams, "DropLoad", timeout_seconds=None)
+        tickets = [messages.TicketRequest(store=self.name, number=answer.number) for answer in checked]
+        answers = self.cluster.ask("Load", tickets, timeout_seconds=None)
+        self.refresh_newest_time()
+        outside = sum(max(1, block.count) for block in given if block.bucket not in buckets)
+        reports = [
+            LoadReport(rows=answer.rows, tombstones=answer.tombstones, filters=answer.filters, ignored=answer.ignored)
+            for answer in answers
+        ]
+        return sum_of_reports([*reports, LoadReport(ignored=outside)])
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> RemoteRestore:
+        """Reads and checks the files of some buckets, each server those of its own."""
+        bucket_bounds(buckets)
+        match = match_tables(
+            manifest, self.schema.tables, ignore_unknown_tables=ignore_unknown_tables, origin=f"folder '{folder}'"
+        )
+        text = manifest.to_bytes()
+        requests: list[Any] = [
+            messages.PrepareRestoreRequest(
+                store=self.name,
+                client=self.cluster.client,
+                folder=folder,
+                manifest=text,
+                buckets=buckets_message(overlap(owned, buckets)),
+                emptied=buckets_message(emptied_by(overlap(owned, buckets), buckets)),
+                ignore_unknown_tables=ignore_unknown_tables,
+            )
+            for owned in self.owned
+        ]
+        answers = self._open("PrepareRestore", requests, "DropRestore", timeout_seconds=None)
+        return RemoteRestore(self, [answer.number for answer in answers], manifest=manifest, match=match)
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        stamps = [agreed_stamps(applied, owned) for owned in self.owned]
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        highest = max([generation, *(moment.life.generation for moment in found)])
+        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
+        self.cluster.ask(
+            "Resume",
+            [
+                messages.ResumeRequest(
+                    store=self.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
+                )
+                for own in stamps
+            ],
+        )
+        self.refresh_newest_time()
+
+    # The whole
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
+        require_assignable(block, self.schema, subject=_SUBJECT)
+        self.refresh_newest_time()
+        bounded = self.event_clock.bounded(block.times.astype(np.int64))
+        order = messages.AssignOrder(
+            store=self.name, times=np.ascontiguousarray(bounded.times, "<i8").tobytes(), add=add
+        )
+        owner = block.bucket * len(self.owned) // NUM_BUCKETS
+        self.cluster.ask_one(owner, "Assign", _ordered(messages.AssignRequest, order, [block]))
+        self.event_clock.count(bounded)
+        self.newest_time.raise_to(int(bounded.times.max(initial=0)))
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; `now` -1 means each table's newest time, over all servers."""
+        checked = now if now == -1 else int(time_array(now, (), _SUBJECT)[0])
+        request = messages.EvictRequest(store=self.name, now=checked, newest_times=_newest_times(self.moments()))
+        return sum(answer.rows for answer in self.cluster.ask("Evict", request, timeout_seconds=None))
+
+    def stats(self) -> StoreStats:
+        """Numbers of all tables."""
+        parts = [stats_in(answer) for answer in self.cluster.ask("Situation", messages.StoreRequest(store=self.name))]
+        return stats_of_all(parts, open_plans=self.plans.count, times_ahead=self.event_clock.num_ahead)
+
+    def close(self) -> None:
+        """Ends the connections of this process; servers keep the rows, and readers by their names."""
+        self.rows.close()
+        self.native.close()
+        if self._owns_cluster:
+            self.cluster.close()
+
+    # For its parts
+
+    def moments(self) -> list[Any]:
+        """Epoch, newest times and life of each server.
+
+        Raises:
+            FailedPreconditionError: they are not of one life: one of them was started anew.
+        """
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        for index, moment in enumerate(found):
+            if moment.life != found[0].life:
+                raise FailedPreconditionError(
+                    f"{_SUBJECT}: server {index} has store {self.name!r} of another life than server 0: one of them was"
+                    " started anew, or resumed without the other; restore a checkpoint"
+                )
+        return found
+
+    def refresh_newest_time(self) -> None:
+        """Asks the servers: rows were replaced, or others may have pushed."""
+        found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        self.newest_time.set(max(time for moment in found for time in moment.newest_times))
+
+    # Inside
+
+    def _configure(self) -> None:
+        """The first server decides which life it is, and between two that open a store at the same time."""
+        request = messages.ConfigureRequest(
+            store=self.name,
+            agreement=self._agreement,
+            life=messages.Life(generation=0, life=secrets.randbits(63)),
+        )
+        first = self.cluster.ask_one(0, "Configure", request)
+        request.life.CopyFrom(first.life)
+        for index, answer in enumerate(self.cluster.ask("Configure", request)):
+            if answer.life != first.life:
+                _log.warning(
+                    "%s: server %d has store %r of another life than server 0: one of them was started anew; restore a"
+                    " checkpoint",
+                    _SUBJECT,
+                    index,
+                    self.name,
+                )
+                request.adopt = True
+                self.cluster.ask_one(index, "Configure", request)
+
+    def _row_client(self, with_counts: bool) -> _core.RowClient:
+        return _core.RowClient(
+            self.cluster.frame_addresses,
+            self.frames_words,
+            [(owned.start, owned.stop) for owned in self.owned],
+            self.native.core,
+            token=self.cluster.token or "",
+            half=self._wire == "fp16",
+            with_counts=with_counts,
+        )
+
+    def _follow(self, index: int) -> None:
+        """A server has moved."""
+        self.rows.move(index, self.cluster.frame_address(index), self.frames_words[index])
+
+    def _open(self, method: str, request: Any, undo: str, *, timeout_seconds: float | None) -> list[Any]:
+        """The answers of all servers to a call that opens something; where one refuses, the others give it up."""
+        self.cluster.require_stay()
+        answers: list[Any] = []
+        errors: list[OpError] = []
+        for call in self.cluster.begin(method, request, timeout_seconds=timeout_seconds):
+            try:
+                answers.append(call.result())
+            except OpError as error:
+                errors.append(error)
+                answers.append(None)
+        if errors:
+            kind = messages.CutRequest if undo == "ReleaseCut" else messages.TicketRequest
+            with suppress(OpError):
+                self.cluster.tell(
+                    undo,
+                    [None if each is None else kind(store=self.name, number=each.number) for each in answers],
+                )
+            raise errors[0]
+        return answers
+
+    def _load_order(self, own: range, buckets: range, *, replace: bool) -> messages.LoadOrder:
+        return messages.LoadOrder(
+            store=self.name,
+            client=self.cluster.client,
+            buckets=buckets_message(own),
+            emptied=buckets_message(emptied_by(own, buckets)) if replace else None,
+        )
+
+
+def _ordered(kind: Any, order: Any, blocks: Sequence[RowBlock]) -> Iterator[Any]:
+    """What is to be done, then the blocks to do it with."""
+    return chain([kind(order=order)], (kind(blocks=each) for each in messages_of(blocks)))
+
+
+def _newest_times(moments: Sequence[Any]) -> list[int]:
+    """Of each table, over all servers."""
+    return [max(times) for times in zip(*(moment.newest_times for moment in moments), strict=True)]

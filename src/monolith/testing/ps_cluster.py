@@ -1,0 +1,148 @@
+"""Parameter servers as processes of this machine, for tests."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.errors import UnavailableError
+from monolith.ps.cluster import PsCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["PsClusterConfig", "PsProcess", "PsProcesses", "create_test_ps_cluster"]
+
+_END_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsClusterConfig:
+    """How clients reach the servers."""
+
+    addresses: Sequence[str]
+    """In the order of their index."""
+    token: str | None = field(default=None, repr=False)
+
+    def connect(self, *, timeout_seconds: float = 60.0) -> PsCluster:
+        """The servers as a client sees them."""
+        return PsCluster(self.addresses, token=self.token, timeout_seconds=timeout_seconds)
+
+
+class PsProcess:
+    """One server. It ends with this process, however this one ends.
+
+    Args:
+        index: Its number.
+        num_ps: Number of all.
+        options: More options of ``monolith ps``.
+    """
+
+    def __init__(self, index: int, num_ps: int, options: Sequence[str] = ()) -> None:
+        self.index = index
+        command = [sys.executable, "-m", "monolith.testing.ps_process", "--json"]
+        command += ["--index", str(index), "--num_ps", str(num_ps), *options]
+        self._process: subprocess.Popen[str] = subprocess.Popen(  # noqa: S603 - this program
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._told: dict[str, Any] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of its control; waits until it serves.
+
+        Raises:
+            UnavailableError: it ended instead.
+        """
+        if self._told is None:
+            assert self._process.stdout is not None  # noqa: S101 - asked for above
+            line = self._process.stdout.readline()
+            if not line:
+                raise UnavailableError(f"parameter server {self.index}: it ended with status {self._process.wait()}")
+            self._told = json.loads(line)
+        return str(self._told["address"])
+
+    def pause(self) -> None:
+        """It does nothing until `resume`; its connections stay."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends it without a word."""
+        self._process.kill()
+        self.wait()
+
+    def terminate(self) -> int:
+        """Ends it as a scheduler does; its exit status."""
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for its end; its exit status."""
+        status = self._process.wait(_END_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return status
+
+    def close(self) -> None:
+        """Ends it, if it has not ended. Calling it again does nothing."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait()
+
+
+class PsProcesses:
+    """Servers and how clients reach them: a pair to unpack, and a context manager that ends them."""
+
+    def __init__(self, num_ps: int, options: Sequence[str] = (), token: str | None = None) -> None:
+        self.servers = [PsProcess(index, num_ps, options) for index in range(num_ps)]
+        try:
+            self.config = PsClusterConfig(addresses=[server.address for server in self.servers], token=token)
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.servers, self.config))
+
+    def close(self) -> None:
+        """Ends the servers. Calling it again does nothing."""
+        for server in self.servers:
+            server.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def create_test_ps_cluster(num_ps: int, *, token_file: str | Path | None = None) -> PsProcesses:
+    """Starts parameter servers as processes; a pair to unpack, and a context manager that ends them.
+
+    >>> with create_test_ps_cluster(1) as (servers, config), config.connect() as cluster:
+    ...     cluster.num_ps
+    1
+
+    Args:
+        num_ps: How many.
+        token_file: File with a secret that clients must know.
+    """
+    if token_file is None:
+        return PsProcesses(num_ps)
+    token = Path(token_file).read_text(encoding="utf-8").strip()
+    return PsProcesses(num_ps, ["--token_file", str(token_file)], token)

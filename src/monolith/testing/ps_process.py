@@ -1,0 +1,21 @@
+"""``python -m monolith.testing.ps_process``: ``monolith ps``, but it ends with the process that started it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from monolith import cli
+
+__all__: list[str] = []
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()  # until the other end is closed, by whatever way its process has ended
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    sys.exit(cli.main(["ps", *sys.argv[1:]]))
