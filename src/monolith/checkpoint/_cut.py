@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
-from monolith.checkpoint._value_tree import TreeEncoder
+from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.checkpoint.model_state import model_state
 from monolith.errors import InvalidArgumentError
 from monolith.files import is_name
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.checkpoint._staging import Staging
+    from monolith.checkpoint.staging import Staging
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import Cut

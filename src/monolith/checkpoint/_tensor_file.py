@@ -19,7 +19,7 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.checkpoint._folder import PIECE_BYTES
-from monolith.checkpoint._staging import large_buffer
+from monolith.checkpoint.staging import large_buffer
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -115,6 +115,11 @@ class DenseOptimizer(Optimizer, ABC):
 
     _bounds: ClassVar[Mapping[str, Bounds]]
     """What each option of the rule may be."""
+    is_elementwise: ClassVar[bool] = False
+    """Whether every element moves by its own gradient and state alone, so that a piece of a parameter learns as it
+    would in the whole; servers divide large parameters only then."""
+    group_state: ClassVar[frozenset[str]] = frozenset()
+    """What the rule itself keeps in its groups, beside the options it was given."""
 
     def __init__(self, params: ParamsT, learning_rate: LearningRate, options: Mapping[str, float | bool]) -> None:
         self._rate_functions: list[Callable[[], float] | None] = []
@@ -157,7 +162,7 @@ class DenseOptimizer(Optimizer, ABC):
             with torch.enable_grad():
                 loss = closure()
         work = [self._batches(group) for group in self.param_groups]
-        self._ask_learning_rates()
+        self.ask_learning_rates()
         for group, batches in zip(self.param_groups, work, strict=True):
             self._update_group(group, batches)
             for batch in batches:
@@ -227,7 +232,12 @@ class DenseOptimizer(Optimizer, ABC):
             if not param.is_floating_point():
                 raise TypeError(f"{name}: parameters must be real floating-point tensors, got {param.dtype}")
 
-    def _ask_learning_rates(self) -> None:
+    def ask_learning_rates(self) -> None:
+        """Sets ``lr`` of every group whose rate is a function; a step does it by itself.
+
+        Raises:
+            ValueError: a function returned no finite number >= 0.
+        """
         name = f"{type(self).__name__}: what the learning_rate function returned"
         asked = [None if rate is None else float(rate()) for rate in self._rate_functions]
         for rate in asked:

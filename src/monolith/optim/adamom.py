@@ -37,6 +37,7 @@ class Adamom(DenseOptimizer):
         weight_decay: Added to the gradient, times the parameter.
     """
 
+    is_elementwise = True
     _bounds: ClassVar[Mapping[str, Bounds]] = {
         "ada_decay": Bounds(high=1.0),
         "mom_decay": Bounds(high=1.0),

@@ -36,6 +36,7 @@ class Rmsprop(DenseOptimizer):
         use_v2: Sum the squared gradients instead of averaging them.
     """
 
+    is_elementwise = True
     _bounds: ClassVar[Mapping[str, Bounds]] = {
         "beta1": Bounds(high=1.0),
         "beta2": Bounds(high=1.0),

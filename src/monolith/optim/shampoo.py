@@ -102,6 +102,7 @@ class Shampoo(DenseOptimizer):
         options: See `ShampooOptions`; each may also stand in a group.
     """
 
+    group_state = frozenset({"step"})
     _bounds: ClassVar[Mapping[str, Bounds]] = {
         "beta_1": Bounds(high=1.0),
         "beta_2": Bounds(high=1.0),

@@ -1,0 +1,129 @@
+"""Which server keeps which piece of the dense weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["LARGEST_PIECE_BYTES", "Piece", "Weight", "place"]
+
+LARGEST_PIECE_BYTES = 128 << 10
+"""Weights above this are divided, if they may be."""
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}
+"""Those that a server can keep and move, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """One parameter, as far as placing it needs to know.
+
+    Raises:
+        InvalidArgumentError: no server can keep it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    is_divisible: bool = True
+    """Whether its pieces learn as the whole would."""
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InvalidArgumentError(
+                f"parameter {self.name!r}: servers keep what an optimizer moves, which is {', '.join(DTYPES)}, got"
+                f" {self.dtype}; keep it as a buffer of the model"
+            )
+
+    @property
+    def bytes(self) -> int:
+        """Of its values."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A weight, or some of its rows, on one server."""
+
+    name: str
+    server: int
+    shape: tuple[int, ...]
+    """Of the piece."""
+    dtype: str
+    begin: int | None = None
+    """Its first row in the weight; None: it is the whole weight."""
+
+    @property
+    def rows(self) -> slice:
+        """Where a piece, not a whole, lies along the first axis of its weight."""
+        begin = self.begin or 0
+        return slice(begin, begin + self.shape[0])
+
+    @property
+    def bytes(self) -> int:
+        """Of its values."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Its type of numbers."""
+        return DTYPES[self.dtype]
+
+
+def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> tuple[tuple[Piece, ...], ...]:
+    """The pieces of each server: largest weight first, onto the servers that have least; the same for the same input.
+
+    A weight above `LARGEST_PIECE_BYTES` becomes at most `num_ps` pieces along its first axis, each on another server.
+    The pieces of a server are in the order of their bytes on the wire: wide numbers first, so that all are aligned;
+    among these, wholes first.
+
+    Args:
+        weights: In any order; names differ.
+        num_ps: How many servers there are.
+        partition: Whether weights may be divided at all.
+    """
+    if num_ps < 1:
+        raise InvalidArgumentError(f"placement: num_ps must be >= 1, got {num_ps}")
+    loads = [0] * num_ps
+    servers: list[list[Piece]] = [[] for _ in range(num_ps)]
+    for weight in sorted(weights, key=lambda each: (-each.bytes, each.name)):
+        count = _num_pieces(weight, num_ps) if partition else 1
+        chosen = sorted(sorted(range(num_ps), key=lambda server: (loads[server], server))[:count])
+        for piece in _divided(weight, chosen):
+            servers[piece.server].append(piece)
+            loads[piece.server] += piece.bytes
+    return tuple(tuple(sorted(each, key=_place_in_body)) for each in servers)
+
+
+def _num_pieces(weight: Weight, num_ps: int) -> int:
+    if not weight.is_divisible or not weight.shape or weight.bytes <= LARGEST_PIECE_BYTES:
+        return 1
+    return min(num_ps, weight.shape[0], -(-weight.bytes // LARGEST_PIECE_BYTES))
+
+
+def _divided(weight: Weight, servers: list[int]) -> list[Piece]:
+    if len(servers) == 1:
+        return [Piece(name=weight.name, server=servers[0], shape=weight.shape, dtype=weight.dtype)]
+    bounds = [weight.shape[0] * number // len(servers) for number in range(len(servers) + 1)]
+    return [
+        Piece(
+            name=weight.name,
+            server=server,
+            shape=(bounds[number + 1] - bounds[number], *weight.shape[1:]),
+            dtype=weight.dtype,
+            begin=bounds[number],
+        )
+        for number, server in enumerate(servers)
+    ]
+
+
+def _place_in_body(piece: Piece) -> tuple[int, bool, str]:
+    return (-DTYPES[piece.dtype].itemsize, piece.begin is not None, piece.name)
