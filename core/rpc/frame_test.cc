@@ -4,9 +4,12 @@
 
 #include <cstring>
 #include <random>
+#include <span>
+#include <string>
 
 #include "base/error.h"
 #include "format/crc32c.h"
+#include "rpc/protocol.h"
 
 namespace monolith::rpc {
 namespace {
@@ -34,11 +37,31 @@ TEST(FrameTest, AHeaderComesBack) {
   EXPECT_EQ(DecodeHeader(EncodeHeader({}), {}), FrameHeader{});
 }
 
+std::string Hex(std::span<const uint8_t> bytes) {
+  std::string hex;
+  for (const uint8_t byte : bytes) {
+    hex += "0123456789abcdef"[byte >> 4];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  return hex;
+}
+
+std::string FrameHex(uint16_t kind, const std::string& head) {
+  const HeaderBytes header = EncodeHeader({kind, 0, static_cast<uint32_t>(head.size()), 0});
+  return Hex(header) + Hex({reinterpret_cast<const uint8_t*>(head.data()), head.size()});
+}
+
+// docs/formats/frames.md has the same; tests/format/test_frames_page.py compares.
 TEST(FrameTest, BytesAreThoseOfTheFormat) {
-  const HeaderBytes bytes = EncodeHeader({0x0102, 3, 4, 5});
-  const uint8_t expected[32] = {'M', 'M', 'L', 'F', 1, 0, 2, 1, 3, 0, 0, 0, 0, 0, 0, 0,
-                                5,   0,   0,   0,   0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0};
-  EXPECT_EQ(std::memcmp(bytes.data(), expected, 32), 0);
+  EXPECT_EQ(Hex(EncodeHeader({0x0102, 3, 4, 5})),
+            "4d4d4c4601000201030000000000000005000000000000000400000000000000f2da827b00000000");
+  EXPECT_EQ(FrameHex(kGreeting, EncodeGreeting({"secret", "hello"})),
+            "4d4d4c46010001000000000000000000000000000000000013000000000000"
+            "00b8015ea200000000060000007365637265740500000068656c6c6f");
+  EXPECT_EQ(FrameHex(kGreeting, ""),
+            "4d4d4c4601000100000000000000000000000000000000000000000000000000658f6cfd00000000");
+  EXPECT_EQ(FrameHex(kError, EncodeError(Code::kPermissionDenied, "no")),
+            "4d4d4c4601000000000000000000000000000000000000000a00000000000000fef581000000000008000000020000006e6f");
 }
 
 TEST(FrameTest, EveryFlippedBitIsRefused) {
@@ -68,6 +91,32 @@ TEST(FrameTest, SizesAboveTheLimitsAreRefusedAndThoseAtThemTaken) {
   EXPECT_EQ(CodeOf(EncodeHeader({1, 1, 11, 20}), limits), Code::kResourceExhausted);
   EXPECT_EQ(CodeOf(EncodeHeader({1, 1, 10, 21}), limits), Code::kResourceExhausted);
   EXPECT_EQ(CodeOf(EncodeHeader({1, 1, 10, ~uint64_t{0}}), limits), Code::kResourceExhausted);
+}
+
+TEST(ProtocolTest, GreetingsAndErrorsComeBackAndAnyOtherSizeIsRefused) {
+  const std::string greeting = EncodeGreeting({"secret", std::string("\0\xff words", 8)});
+  EXPECT_EQ(DecodeGreeting(greeting).token, "secret");
+  EXPECT_EQ(DecodeGreeting(greeting).words, std::string("\0\xff words", 8));
+  const std::string error = EncodeError(Code::kDataLoss, "lost");
+  EXPECT_EQ(DecodeError(error).code(), Code::kDataLoss);
+  EXPECT_STREQ(DecodeError(error).what(), "lost");
+  const auto is_refused = [](const auto& decode) {
+    try {
+      decode();
+    } catch (const Error& refusal) {
+      return refusal.code() == Code::kDataLoss;
+    }
+    return false;
+  };
+  for (size_t size = 0; size < greeting.size(); ++size) {
+    EXPECT_TRUE(is_refused([&] { DecodeGreeting(greeting.substr(0, size)); })) << size;
+  }
+  for (size_t size = 0; size < error.size(); ++size) {
+    EXPECT_TRUE(is_refused([&] { DecodeError(error.substr(0, size)); })) << size;
+  }
+  EXPECT_TRUE(is_refused([&] { DecodeGreeting(greeting + "x"); }));
+  EXPECT_TRUE(is_refused([&] { DecodeError(error + "x"); }));
+  EXPECT_TRUE(is_refused([&] { DecodeError(EncodeError(static_cast<Code>(200), "unknown")); }));
 }
 
 TEST(FrameTest, RandomBytesAreNeverAFrame) {
