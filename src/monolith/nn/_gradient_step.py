@@ -1,4 +1,4 @@
-"""What a step makes of the gradients of passes: one update of the store."""
+"""What a step makes of the gradients of passes: one update of the store, and its way there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.linalg import vector_norm
 
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn._refused_step import refusal_of
 from monolith.tables.slot_keys import buckets_of_plan
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
     from monolith.nn._passes import BatchPass, Ledger
     from monolith.nn._pooling import PooledLayout
-    from monolith.nn._worker import StoreWorker
+    from monolith.nn._worker import Push, StoreWorker
     from monolith.tables.batch import Applied, Plan, Update
     from monolith.tables.schema import Schema
 
 
 class GradientStep:
-    """Gradients that `Embeddings.take_step` took, and how they are to be applied: by exactly one call of `apply`.
+    """Gradients that `Embeddings.take_step` took, on their way to the store.
 
-    Made in one thread, applied in any. Steps of one module are applied in the order in which they were taken, the next
-    one is taken after that.
+    It ends in exactly one `apply`, or `begin` and `result`, or `drop`. Made in one thread, begun in any; after that it
+    is a `Pending`. Steps of one module are begun in the order in which they were taken, and asked for their results in
+    that order.
     """
 
-    __slots__ = ("_layout", "_ledger", "_passes", "_rule", "_worker")
+    __slots__ = ("_applied", "_error", "_layout", "_ledger", "_passes", "_push", "_rule", "_scale", "_worker")
 
     def __init__(
         self,
@@ -47,7 +48,16 @@ class GradientStep:
         self._ledger = ledger
         self._passes = passes
         self._rule = rule
+        self._scale = 1.0
+        self._push: Push | None = None
+        self._applied: Applied | None = None
+        self._error: BaseException | None = None
         ledger.take(passes)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether `begin` returns while the update is still on its way to other processes."""
+        return self._worker.store.traits.remote
 
     def apply(self) -> Applied:
         """One optimizer step for every id; any thread may call it.
@@ -56,22 +66,91 @@ class GradientStep:
             InvalidArgumentError: a gradient is not finite. No row changed; the gradients were dropped, as they would be
                 refused again and the next step with them. After any other error they are back in the module.
         """
+        self.begin()
+        try:
+            return self.result()
+        except BaseException:
+            self.drop()  # what was interrupted while it was waited for; after an error there is nothing left to end
+            raise
+
+    def begin(self) -> None:
+        """Hands the update over to the store. From then on reads of the module come after it. Raises as `apply`."""
         updates = [(each.plan, each.gradient) for each in self._passes if each.gradient is not None]
         try:
             rule = self._rule(self._worker.last_push)
-            applied = self._worker.apply(updates, rule)
-        except InvalidArgumentError as error:
-            self._ledger.drop(self._passes)
-            reason = refusal_of(self._passes, self._layout, rule.scale) if "not finite" in str(error) else None
-            if reason is None:
-                raise
-            raise InvalidArgumentError(reason) from error
-        except BaseException:
-            self._ledger.give_back(self._passes)
+            self._scale = rule.scale
+            self._push = self._worker.hand_over(updates, rule)
+        except BaseException as error:
+            self._error = self._refuse(error)
+            if self._error is not error:
+                raise self._error from error
             raise
-        self._ledger.close_applied(self._passes)
-        _require_new(applied, self._passes)
-        return applied
+        self._ledger.hand_over(self._passes)
+
+    def done(self) -> bool:
+        """True iff `result` returns without waiting."""
+        return self._is_over or (self._push is not None and self._push.pending.done())
+
+    def result(self, timeout_seconds: float | None = None) -> Applied:
+        """What the update did to how many rows, once the store has it; the update must have been begun.
+
+        Raises:
+            DeadlineExceededError: no answer came within `timeout_seconds`; it may be asked for again.
+            OpError: what `apply` raises, with the name of the batch.
+        """
+        push = self._push
+        if not self._is_over and push is not None:
+            try:
+                self._applied = push.pending.result(timeout_seconds)
+            except Exception as error:
+                if timeout_seconds is not None and not push.pending.done():
+                    raise
+                self._worker.take_back(push)
+                self._error = self._refuse(error)
+            else:
+                self._worker.keep(push)
+                self._ledger.close_applied(self._passes)
+                _require_new(self._applied, self._passes)
+        if self._error is not None:
+            named = self._named(self._error)
+            raise named from (named.__cause__ if named is self._error else self._error)
+        if self._applied is None:
+            raise FailedPreconditionError("step: its result was asked for before it was begun; call begin() first")
+        return self._applied
+
+    def drop(self) -> None:
+        """Gives it up: one that was begun is left to the store, whatever becomes of it. Does nothing after its end."""
+        if self._is_over:
+            return
+        if self._push is None:
+            self._ledger.drop(self._passes)
+        else:
+            self._ledger.close_handed_over(self._passes)
+
+    @property
+    def _is_over(self) -> bool:
+        return self._applied is not None or self._error is not None
+
+    def _refuse(self, error: BaseException) -> BaseException:
+        """Ends or gives back the passes of a step that was not applied; returns what is to be raised."""
+        if not isinstance(error, InvalidArgumentError):
+            self._ledger.give_back(self._passes)
+            return error
+        self._ledger.drop(self._passes)
+        reason = refusal_of(self._passes, self._layout, self._scale) if "not finite" in str(error) else None
+        if reason is None:
+            return error
+        told = InvalidArgumentError(reason)
+        told.__cause__ = error
+        return told
+
+    def _named(self, error: BaseException) -> BaseException:
+        """With the batch in it, as it is told in a later step than that of the batch."""
+        if not isinstance(error, OpError):
+            return error
+        first, last = self._passes[0].stamp, self._passes[-1].stamp
+        which = f"batch {last.seq}" if first.seq == last.seq else f"batches {first.seq} to {last.seq}"
+        return type(error)(f"step: the push of {which} of worker {last.worker} failed: {error}")
 
 
 def _require_new(applied: Applied, passes: Sequence[BatchPass]) -> None:

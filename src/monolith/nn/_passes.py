@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._pooling import PooledBatch, RowGradients
     from monolith.nn._worker import StoreWorker
-    from monolith.tables.batch import BatchStamp, Plan
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
 
 FOLDED_PASSES = 64
 """So many passes without a step are folded into one."""
@@ -51,8 +51,8 @@ class PlannedBatch:
     """Unix seconds: one, or one per id; None: when the step is made."""
     is_replayable: bool
     """True iff the caller stamped it, so that the store may have seen it before."""
-    rows: Tensor | None = None
-    """What `Embeddings.read_ahead` has read for the forward pass to come."""
+    rows: Pending[Rows] | None = None
+    """What `Embeddings.read_ahead` has read, or begun to read, for the forward pass to come."""
 
     @property
     def num_examples(self) -> int:
@@ -80,6 +80,8 @@ class BatchPass:
     """Of the gradient; False: not known."""
     is_taken: bool = False
     """Whether a step was made of it that is not applied yet."""
+    is_handed_over: bool = False
+    """Whether the store has got that step, and has not answered yet: then its plan is no longer this side's to end."""
     is_settled: bool = False
     """Whether the anchor has got its gradient of the backward pass, too: if it has none later, it was cleared."""
     is_final: bool = False
@@ -214,11 +216,17 @@ class Ledger:
                 each.is_taken = True
             self._num_waiting = self.num_cleared = 0
 
+    def hand_over(self, passes: Sequence[BatchPass]) -> None:
+        """Their step is on its way to the store."""
+        with self._lock:
+            for each in passes:
+                each.is_handed_over = True
+
     def give_back(self, passes: Sequence[BatchPass]) -> None:
         """The step was not applied: they are for the next one again."""
         with self._lock:
             for each in passes:
-                each.is_taken = False
+                each.is_taken = each.is_handed_over = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
         """Ends these, which the store has taken, and those that they overtook: stores take batches in order."""
@@ -227,7 +235,14 @@ class Ledger:
             ended = [key for key, each in self._passes.items() if each.stamp.seq <= newest.get(each.stamp.worker, -1)]
             overtaken = [each for each in map(self._passes.pop, ended) if each not in applied]
         for each in overtaken:
-            self._worker.discard(each.plan)
+            if not each.is_handed_over:  # or nobody asked what became of it
+                self._worker.discard(each.plan)
+
+    def close_handed_over(self, passes: Sequence[BatchPass]) -> None:
+        """Ends these, whose step is on its way, without waiting for the store to say that it has them."""
+        with self._lock:
+            for key in [key for key, each in self._passes.items() if each in passes]:
+                del self._passes[key]
 
     def discard(self) -> int:
         """Drops all gradients of the next step; returns how many passes they came from."""

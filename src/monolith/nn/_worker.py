@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import FailedPreconditionError
 from monolith.forks import at_rest_in_forks
@@ -14,9 +14,22 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.tables.batch import Applied, Plan, Update
+    from monolith.tables.batch import Applied, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
     from monolith.tables.store import Joined, Store
+
+
+class Push(NamedTuple):
+    """An update that was handed over to a store, and where its worker stood before it."""
+
+    pending: Pending[Applied]
+    joined: Joined
+    """By which incarnation."""
+    newest: int
+    """Number of its last batch."""
+    step: int
+    last_push: int
+    global_step: int
 
 
 class StoreWorker:
@@ -71,29 +84,53 @@ class StoreWorker:
                 self._next_seq += 1
             return BatchStamp(worker=self._number, seq=max(0, self._next_seq - 1))
 
-    def read(self, plan: Plan, *, train: bool) -> Tensor:
-        """The rows of a plan, with every update made so far."""
+    def begin_read(self, plan: Plan, *, train: bool) -> Pending[Rows]:
+        """The rows of a plan, with every update handed over so far."""
         if train:
             joined = self._joined_as(plan.stamp.worker)
         elif self._joined is not None and plan.stamp.worker == self._number:
             joined = self._joined
         else:
-            return self.store.read(plan, step=self.global_step).result().values
-        return joined.read(plan, after=self._last_push, step=self.global_step, train=train).result().values
+            return self.store.read(plan, step=self.global_step)
+        return joined.read(plan, after=self._last_push, step=self.global_step, train=train)
 
-    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Applied:
-        """Pushes an update; `rule` names the push before it, which `last_push` is."""
+    def read(self, plan: Plan, *, train: bool) -> Tensor:
+        """The same, waited for."""
+        return self.begin_read(plan, train=train).result().values
+
+    def hand_over(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Push:
+        """Pushes an update; `rule` names the push before it, which `last_push` is.
+
+        From now on it counts as pushed: the next push names it, and the next read comes after it. If it turns out to
+        have failed, `take_back` is called.
+        """
         newest = max(plan.stamp.seq for plan, _ in updates)
-        applied = self._joined_as(updates[0][0].stamp.worker).apply(updates, rule).result()
+        joined = self._joined_as(updates[0][0].stamp.worker)
+        pending = joined.apply(updates, rule)
         with self._lock:
+            push = Push(pending, joined, newest, rule.step, self._last_push, self.global_step)
             self._last_push = max(self._last_push, newest)
             self._next_seq = max(self._next_seq, newest + 1)
             self.global_step = rule.step + 1
-        return applied
+        return push
+
+    def keep(self, push: Push) -> None:
+        """The store has it: it counts, even if one before it was taken back meanwhile."""
+        with self._lock:
+            if push.joined is self._joined:
+                self._last_push = max(self._last_push, push.newest)
+
+    def take_back(self, push: Push) -> None:
+        """It failed: the next push names the one before it. Its numbers are not given to other batches."""
+        with self._lock:
+            if push.joined is self._joined:
+                self._last_push = min(self._last_push, push.last_push)
+            if self.global_step == push.step + 1:
+                self.global_step = push.global_step
 
     @property
     def last_push(self) -> int:
-        """Number of the last batch that was pushed; -1 before the first."""
+        """Number of the last batch that was handed over and did not fail; -1 before the first."""
         return self._last_push
 
     def discard(self, plan: Plan) -> None:

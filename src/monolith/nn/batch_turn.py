@@ -57,10 +57,20 @@ class BatchTurn:
             planned = embeddings.plan(self.features, time=self.time, stamp=self.stamp)
             self._planned[embeddings] = planned
 
-    def read_ahead(self) -> None:
-        """Reads the rows of everything planned, as they are now; again, if they were read before."""
-        for embeddings, planned in self._planned.items():
-            embeddings.read_ahead(planned)
+    @property
+    def planned(self) -> list[Embeddings]:
+        """The modules that have a plan here, and have not taken it."""
+        return list(self._planned)
+
+    def read_ahead(self, embeddings: Embeddings) -> None:
+        """Reads, or begins to read, the rows planned for a module, as they are now; again, if they were read before."""
+        embeddings.read_ahead(self._planned[embeddings])
+
+    def wait_for_rows(self) -> None:
+        """Returns when no rows that were to be read ahead are on their way any more."""
+        for planned in self._planned.values():
+            if planned.rows is not None:
+                planned.rows.result()
 
     def take(self, embeddings: Embeddings, features: object) -> PlannedBatch | None:
         """The plan for these features, once: a second pass over them needs one of its own."""

@@ -161,13 +161,12 @@ class Embeddings(RowsBySlot):
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         if not (self.training and torch.is_grad_enabled() and self._anchor.requires_grad):
             self.drop(batch)
-            buffer = self._pool(batch, self._read(batch, train=False))
+            buffer = self._pool(batch, self._worker.read(batch.plan, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
         if self._ledger.anchor is not self._anchor:
             self._ledger.watch(self._anchor)
         self._ledger.require_unused(batch)
-        values = self._read(batch, train=True) if batch.rows is None else batch.rows
-        batch.rows = None
+        values = self._rows_to_train(batch)
         latest = self._latest(batch, values)
         end = self._ledger.open(batch, values.device, latest)  # from here on the batch ends, whatever happens
         whole, *outputs = look_up(self._anchor, self._pool(batch, values), self._layout, end)
@@ -199,11 +198,12 @@ class Embeddings(RowsBySlot):
         """Reads the rows of a planned batch as they are now, for the forward pass in training that comes later.
 
         That pass sees no update that was made in between. Every batch read ahead ends in a forward pass or in `drop`.
+        Where rows live in other processes, this only begins to read, and the forward pass waits for what is missing.
         """
-        batch.rows = self._read(batch, train=True)
+        batch.rows = self._worker.begin_read(batch.plan, train=True)
 
     def drop(self, batch: PlannedBatch) -> None:
-        """Gives up rows that were read ahead."""
+        """Gives up rows that were read ahead, or are still on their way."""
         if batch.rows is not None:
             batch.rows = None
             self._worker.discard(batch.plan)
@@ -247,8 +247,8 @@ class Embeddings(RowsBySlot):
     ) -> GradientStep | None:
         """What `step` would apply, to be applied later and by any thread; None if there was no backward pass.
 
-        Meanwhile the module can look up the next batch, which does not see this step. Apply one before you take the
-        next. `rate_factor` is one of all learning rates.
+        Meanwhile the module can look up the next batch, which does not see this step. Apply one, or begin to, before
+        you take the next. `rate_factor` is one of all learning rates.
         """
         passes = self._ledger.ready()
         if not passes:
@@ -310,8 +310,17 @@ class Embeddings(RowsBySlot):
             return self.plan(batch, time=time, stamp=stamp)
         return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)
 
-    def _read(self, batch: PlannedBatch, *, train: bool) -> Tensor:
-        return self._worker.read(batch.plan, train=train)
+    def _rows_to_train(self, batch: PlannedBatch) -> Tensor:
+        """The rows of a batch that is trained now, read ahead or not."""
+        if batch.rows is None:
+            batch.rows = self._worker.begin_read(batch.plan, train=True)
+        try:
+            values = batch.rows.result().values
+        except BaseException:  # an interrupt, too, must not leave the plan open at the store
+            self.drop(batch)
+            raise
+        batch.rows = None
+        return values
 
     def _why_no_gradients(self) -> str:
         if self.num_cleared:

@@ -152,7 +152,8 @@ class Joined(Protocol):
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Rows that contain every update of this worker up to its batch `after` (-1: none needed).
 
-        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`.
+        With `train=True` the plan is open: it must end in exactly one `apply` or `discard`. It may be read again, also
+        while the first rows are on their way.
 
         Args:
             plan: Of this worker.
@@ -175,7 +176,10 @@ class Joined(Protocol):
         ...
 
     def discard(self, plan: Plan) -> None:
-        """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step."""
+        """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step.
+
+        It waits for nobody; the rows of the plan may still be on their way, or its update may have failed.
+        """
         ...
 
     def flush(self, *, timeout_seconds: float) -> int:

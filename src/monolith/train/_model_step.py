@@ -44,7 +44,8 @@ class ModelStep:
     def train(self, turn: BatchTurn) -> StepResult:
         """Learns from one batch."""
         with turn:
-            spec = self._spec(turn, "train")
+            with self._pipeline.explained():
+                spec = self._spec(turn, "train")
             self.is_whole = False
             if spec.train_op is not None:
                 self._pipeline.wait_for_push()

@@ -1,32 +1,38 @@
 """Tables beside the model: rows of coming batches are read, and gradients of the last one applied, while it computes.
 
-One thread does both, in the order in which it was told, so results do not depend on timing. With ``c`` batches read
-ahead, step k tells it::
+With ``c`` batches read ahead, step k begins, in this order::
 
     read the rows of batch k + c       seen: every update up to k - 1; with postponed pushes up to k - 2
     apply the gradients of step k - 1  postponed pushes only; otherwise step k itself waits for its own
 
-so a batch is trained on rows that lack at most ``c`` updates, ``c + 1`` with postponed pushes. `settle` is the fence
-that a checkpoint needs: everything is applied, and rows that were read ahead are read again.
+so a batch is trained on rows that lack at most ``c`` updates, ``c + 1`` with postponed pushes, and results do not
+depend on timing. Where rows are in this process, one thread does what was begun, one after the other. Stores of other
+processes return at once and answer later: the thread that trains calls them itself, several reads and pushes are on
+their way together, rows are waited for by the forward pass that needs them, and pushes only when more are on their way
+than a batch may lack. `settle` is the fence that a checkpoint needs: everything is applied, and rows that were read
+ahead are read again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.config import Config, config, require_at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterator, Sequence
 
     from monolith.nn._gradient_step import GradientStep
     from monolith.nn.batch_turn import BatchTurn
     from monolith.train._feed import BatchFeed
 
 __all__ = ["PipelineConfig", "TablePipeline"]
+
+_log = logging.getLogger(__name__)
 
 
 @config
@@ -45,14 +51,66 @@ class PipelineConfig(Config):
         require_at_least(self, 0, "prefetch")
 
 
-class _Waiting:
-    """A batch before its turn, and its read if one is under way."""
+class _Here(Executor):
+    """Does at once, in the thread that asks, what only begins something; errors come with the result."""
 
-    __slots__ = ("read", "turn")
+    def submit(self, call: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*args, **options))
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is asked for
+            future.set_exception(error)
+        return future
+
+
+class _Waiting:
+    """A batch before its turn, and its reads if they were begun."""
+
+    __slots__ = ("reads", "turn")
 
     def __init__(self, turn: BatchTurn) -> None:
         self.turn = turn
-        self.read: Future[None] | None = None
+        self.reads: list[Future[None]] | None = None
+        """Those that are done, or at stores of other processes begun, when the future is done."""
+
+    def wait(self) -> None:
+        """Returns when all were begun, and those of this process are done."""
+        for read in self.reads or ():
+            read.result()
+
+
+class _Push(NamedTuple):
+    """The updates of one step, one for each module, that were handed over."""
+
+    steps: Sequence[GradientStep]
+    begun: Sequence[Future[None]]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the step after it is to have its outcome: at once for rows of this process, else when it is there."""
+        return not self.is_remote or self.is_answered
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether all rows are in other processes."""
+        return all(each.is_remote for each in self.steps)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all outcomes are there."""
+        return all(each.done() for each in self.begun) and all(each.done() for each in self.steps)
+
+    def finish(self) -> None:
+        """Waits for all outcomes; raises the first error. After an interrupt it can be called again."""
+        failed: Exception | None = None
+        for begun, step in zip(self.begun, self.steps, strict=True):
+            wait([begun])
+            try:
+                step.result()
+            except Exception as error:  # noqa: BLE001 - raised when the others are known
+                failed = error if failed is None else failed
+        if failed is not None:
+            raise failed
 
 
 class TablePipeline:
@@ -64,12 +122,19 @@ class TablePipeline:
 
     def __init__(self, settings: PipelineConfig) -> None:
         self._settings = settings
-        self._executor: ThreadPoolExecutor | None = None
-        if settings.prefetch or settings.postpush:
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="session/tables")
+        self._is_ahead = bool(settings.prefetch or settings.postpush)
+        self._here = _Here()
+        # It has no thread before the first call.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="session/tables") if self._is_ahead else self._here
         self._window: deque[_Waiting] = deque()
         self._postponed: Sequence[GradientStep] = ()
-        self._push: Future[None] | None = None
+        self._pushes: deque[_Push] = deque()
+        """Those whose outcome nobody has asked for yet, oldest first."""
+        self._most_pushes = settings.prefetch + 1
+        """So many updates a batch may lack; so many may be on their way."""
+        self.is_whole = True
+        """False when an update of a step before the present one has failed, so that rows lack what dense weights have
+        learned."""
 
     @property
     def is_empty(self) -> bool:
@@ -77,22 +142,22 @@ class TablePipeline:
         return not self._window
 
     def next_batch(self, feed: BatchFeed) -> BatchTurn:
-        """The batch whose turn it is, its rows read where that was to be done ahead.
+        """The batch whose turn it is, its rows read, or on their way, where that was to be done ahead.
 
         Raises:
             OutOfRangeError: there are no more.
         """
-        if self._executor is None:
+        if not self._is_ahead:
             return feed.take()
-        self._fill(feed, self._executor)
+        self._fill(feed)
         first = self._window.popleft()
         self._start_push()
-        if first.read is not None:
-            try:
-                first.read.result()
-            except BaseException:
-                first.turn.drop()
-                raise
+        try:
+            with self.explained():
+                first.wait()
+        except BaseException:
+            first.turn.drop()
+            raise
         return first.turn
 
     def begin_step(self) -> None:
@@ -101,41 +166,56 @@ class TablePipeline:
 
     def push(self, steps: Sequence[GradientStep]) -> None:
         """Applies the gradients of a step: now, or beside the next one."""
-        if self._executor is None:
-            _apply(steps)
-        elif self._settings.postpush:
+        self.is_whole = True
+        if self._settings.postpush:
             self._postponed = steps
         else:
-            self._executor.submit(_apply, steps).result()
+            self._begin(steps)
+            self._finish(most=0)
 
     def wait_for_push(self) -> None:
-        """Waits for what the step before has postponed; its error is raised here, once."""
-        push, self._push = self._push, None
-        if push is not None:
-            push.result()
+        """Waits for what steps before have postponed, as far as it is due; an error of it is raised here, once."""
+        self._finish(most=self._most_pushes)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around what reads rows: where an update before it has failed, that is the error to raise, not the read's."""
+        try:
+            yield
+        except Exception as error:
+            while self._pushes and self._pushes[0].is_remote and self._pushes[0].is_answered:
+                try:
+                    self._finish(most=len(self._pushes) - 1)
+                except Exception as cause:
+                    raise cause from error
+            raise
 
     def settle(self) -> None:
         """Applies everything, and forgets rows that were read ahead: they will be read again when needed."""
         self._start_push()
-        self.wait_for_push()
+        self._finish(most=0)
         for waiting in self._window:
-            if waiting.read is not None:
-                waiting.read.result()
-                waiting.read = None
+            waiting.wait()
+            waiting.turn.wait_for_rows()
+            waiting.reads = None
 
     def close(self) -> None:
-        """Drops what was read ahead and not trained, and what was postponed. Further calls do nothing."""
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=True)
+        """Drops what was read ahead and not trained, and what was postponed. Further calls do nothing.
+
+        What is on its way to other processes is left to their stores: nobody waits for it here.
+        """
+        self._thread.shutdown(wait=True)
         while self._window:
             self._window.popleft().turn.drop()
-        self._postponed, self._push = (), None
+        for step in self._postponed:
+            step.drop()
+        self._postponed = ()
+        while self._pushes:
+            _leave(self._pushes.popleft())
 
-    def _fill(self, feed: BatchFeed, executor: ThreadPoolExecutor) -> None:
+    def _fill(self, feed: BatchFeed) -> None:
         for waiting in self._window:
-            if waiting.read is None:
-                waiting.read = executor.submit(waiting.turn.read_ahead)
+            self._read(waiting)
         while len(self._window) <= self._settings.prefetch:
             must_wait = not self._window or self._settings.wait_for_batches
             try:
@@ -147,15 +227,61 @@ class TablePipeline:
             if turn is None:
                 return
             waiting = _Waiting(turn)
-            waiting.read = executor.submit(turn.read_ahead)
             self._window.append(waiting)
+            self._read(waiting)
+
+    def _read(self, waiting: _Waiting) -> None:
+        if waiting.reads is None:
+            turn = waiting.turn
+            waiting.reads = [
+                self._runner(is_remote=each.store.traits.remote).submit(turn.read_ahead, each) for each in turn.planned
+            ]
 
     def _start_push(self) -> None:
-        if self._postponed and self._executor is not None:
+        if self._postponed:
             steps, self._postponed = self._postponed, ()
-            self._push = self._executor.submit(_apply, steps)
+            self._begin(steps)
+
+    def _begin(self, steps: Sequence[GradientStep]) -> None:
+        begun = [self._runner(is_remote=each.is_remote).submit(each.begin) for each in steps]
+        self._pushes.append(_Push(steps, begun))
+
+    def _finish(self, *, most: int) -> None:
+        """Waits for pushes until at most so many are left that are not due.
+
+        When one has failed, those behind it cannot have gone better: the error tells of all, and none is left. Rows
+        that were to be read after it are read again.
+        """
+        while self._pushes and (len(self._pushes) > most or self._pushes[0].is_due):
+            try:
+                self._pushes[0].finish()
+            except Exception as error:
+                self.is_whole = False
+                self._pushes.popleft()
+                self._finish_behind(error)
+                for waiting in self._window:
+                    waiting.reads = None
+                raise
+            self._pushes.popleft()
+
+    def _finish_behind(self, error: Exception) -> None:
+        while self._pushes:
+            try:
+                self._pushes[0].finish()
+            except Exception as later:  # noqa: BLE001 - told with the first
+                error.add_note(f"and so, behind it: {later}")
+            self._pushes.popleft()
+
+    def _runner(self, *, is_remote: bool) -> Executor:
+        return self._here if is_remote else self._thread
 
 
-def _apply(steps: Sequence[GradientStep]) -> None:
-    for step in steps:
-        step.apply()
+def _leave(push: _Push) -> None:
+    """Ends it without waiting; what has failed by now is told by the log, as another error is being raised."""
+    if push.is_answered:
+        try:
+            push.finish()
+        except Exception as error:  # noqa: BLE001 - the first error is the one to raise
+            _log.warning("session: closed after %s", error)
+    for step in push.steps:
+        step.drop()

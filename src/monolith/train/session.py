@@ -142,7 +142,7 @@ class Session:
     @property
     def is_whole(self) -> bool:
         """Whether its state is that of a whole number of steps, and so worth saving."""
-        return self._state is not None and self._step.is_whole
+        return self._state is not None and self._step.is_whole and self._pipeline.is_whole
 
     # Steps
 
