@@ -24,12 +24,17 @@ ROW_STEP: Final = 1 << 18
 """Rows written by one call while a table is filled."""
 
 
-def new_table(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> HashTable:
-    """An empty table; Adagrad with the peers' learning rate and accumulator unless told otherwise."""
+def table_config(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> TableConfig:
+    """Adagrad with the peers' learning rate and accumulator unless told otherwise."""
     if optimizer is None:
         optimizer = row_optimizers.Adagrad(learning_rate=LEARNING_RATE, initial_accumulator_value=INITIAL_ACCUMULATOR)
     initializer = initializers.RandomUniform(-0.05, 0.05)
-    return HashTable(TableConfig(segments=[Segment(dim, initializer=initializer, optimizer=optimizer)]))
+    return TableConfig(segments=[Segment(dim, initializer=initializer, optimizer=optimizer)])
+
+
+def new_table(optimizer: row_optimizers.RowOptimizer | None = None, *, dim: int = DIM) -> HashTable:
+    """An empty table of `table_config`."""
+    return HashTable(table_config(optimizer, dim=dim))
 
 
 def id_ranges(num_rows: int, step: int) -> Iterator[torch.Tensor]:

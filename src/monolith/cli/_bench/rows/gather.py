@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from monolith.cli._bench import ours, workload
+from monolith.cli._bench.compiled import compile_program
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread
 from monolith.cli._bench.progress import tell
-from monolith.cli._bench.skip import RowSkippedError
 from monolith.cli._bench.timing import Contestant
 
 if TYPE_CHECKING:
@@ -92,12 +91,4 @@ def _running(array_bytes: int, threads: int) -> Iterator[Gather]:
 
 def compile_gather(folder: Path) -> Path:
     """Compiles gather.cpp for this very machine and returns the program."""
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        raise RowSkippedError("the gather is compiled in the run and no C++ compiler was found; install g++")
-    program = folder / "gather"
-    # A compiler found on the path and a source of this package.
-    subprocess.run(  # noqa: S603
-        [compiler, "-std=c++20", "-O3", "-march=native", "-pthread", SOURCE, "-o", program], check=True
-    )
-    return program
+    return compile_program(SOURCE, folder, "-O3", "-march=native", "-pthread")
