@@ -36,7 +36,7 @@ def pieces_of(placed: tuple[tuple[Piece, ...], ...], name: str) -> list[Piece]:
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3, 5, 16])
-def test_every_row_lies_on_exactly_one_server(num_ps):
+def test_every_row_lies_on_exactly_one_server(num_ps: int) -> None:
     weights = model(np.random.default_rng(3), 60)
     placed = place(weights, num_ps)
     for weight in weights:
@@ -49,52 +49,52 @@ def test_every_row_lies_on_exactly_one_server(num_ps):
         assert {piece.shape[1:] for piece in found} == {weight.shape[1:]}
 
 
-def test_a_piece_knows_which_server_it_is_on():
+def test_a_piece_knows_which_server_it_is_on() -> None:
     placed = place(model(np.random.default_rng(4), 30), 4)
     assert all(piece.server == number for number, server in enumerate(placed) for piece in server)
 
 
-def test_only_what_is_above_the_limit_is_divided():
+def test_only_what_is_above_the_limit_is_divided() -> None:
     placed = place([Weight(name="at", shape=(ROWS,)), Weight(name="above", shape=(ROWS + 1,))], 4)
     assert len(pieces_of(placed, "at")) == 1
     assert [piece.shape for piece in pieces_of(placed, "above")] == [(ROWS // 2,), (ROWS // 2 + 1,)]
 
 
-def test_a_weight_has_at_most_as_many_pieces_as_servers_and_rows():
+def test_a_weight_has_at_most_as_many_pieces_as_servers_and_rows() -> None:
     placed = place([Weight(name="long", shape=(100 * ROWS,)), Weight(name="flat", shape=(2, 8 * ROWS))], 3)
     assert len(pieces_of(placed, "long")) == 3
     assert len(pieces_of(placed, "flat")) == 2
 
 
-def test_what_must_stay_whole_stays_whole():
+def test_what_must_stay_whole_stays_whole() -> None:
     weights = [Weight(name="whole", shape=(10 * ROWS,), is_divisible=False)]
     assert len(pieces_of(place(weights, 3), "whole")) == 1
     assert len(pieces_of(place([Weight(name="w", shape=(10 * ROWS,))], 3, partition=False), "w")) == 1
 
 
-def test_the_order_of_the_weights_does_not_matter():
+def test_the_order_of_the_weights_does_not_matter() -> None:
     weights = model(np.random.default_rng(5), 40)
     shuffled = [weights[place] for place in np.random.default_rng(6).permutation(len(weights))]
     assert place(weights, 3) == place(shuffled, 3)
 
 
-def test_servers_are_loaded_alike():
+def test_servers_are_loaded_alike() -> None:
     weights = [Weight(name=f"w{number}", shape=(100 + number,)) for number in range(200)]
     loads = [sum(piece.bytes for piece in server) for server in place(weights, 4)]
     assert max(loads) - min(loads) <= 4 * 300
 
 
-def test_pieces_are_aligned_one_behind_another_whichever_are_left_out():
+def test_pieces_are_aligned_one_behind_another_whichever_are_left_out() -> None:
     for server in place(model(np.random.default_rng(7), 60), 3):
         sizes = [piece.torch_dtype.itemsize for piece in server]
         assert sizes == sorted(sizes, reverse=True)
 
 
-def test_what_no_optimizer_moves_is_refused():
+def test_what_no_optimizer_moves_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"parameter 'count': servers keep .* float32.*, got int64"):
         Weight(name="count", shape=(3,), dtype="int64")
 
 
-def test_there_must_be_a_server():
+def test_there_must_be_a_server() -> None:
     with pytest.raises(InvalidArgumentError, match="num_ps must be >= 1, got 0"):
         place([], 0)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint._random_state import random_state
-from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError
 from monolith.files import is_name
 

@@ -15,10 +15,10 @@ from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
-from monolith.checkpoint.value_tree import decode
 from monolith.checkpoint.model_state import load_model_state, model_state
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.checkpoint.value_tree import decode
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.nn.row_state import EXTRA_STATE
 from monolith.tables.history import ALL_BUCKETS

@@ -17,11 +17,11 @@ from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
 from monolith.checkpoint._restoring import restore_all, restore_without_dense
 from monolith.checkpoint._row_counts import count_rows, info_name
-from monolith.checkpoint.staging import Staging
 from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.saver_options import SaverOptions
+from monolith.checkpoint.staging import Staging
 from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,

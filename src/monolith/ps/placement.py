@@ -51,7 +51,11 @@ class Weight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A weight, or some of its rows, on one server."""
+    """A weight, or some of its rows, on one server.
+
+    Raises:
+        InvalidArgumentError: there is none like this.
+    """
 
     name: str
     server: int
@@ -60,6 +64,11 @@ class Piece:
     dtype: str
     begin: int | None = None
     """Its first row in the weight; None: it is the whole weight."""
+
+    def __post_init__(self) -> None:
+        is_piece = self.begin is not None
+        if self.dtype not in DTYPES or min((0, *self.shape, self.begin or 0)) < 0 or (is_piece and not self.shape):
+            raise InvalidArgumentError(f"placement: there is no such piece of a weight: {self!r}")
 
     @property
     def rows(self) -> slice:
@@ -72,6 +81,10 @@ class Piece:
         """Of its values."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
+    def order(self) -> tuple[int, bool, str]:
+        """Its place on the wire: wide numbers first, so that all are aligned; among these, wholes first."""
+        return (-self.torch_dtype.itemsize, self.begin is not None, self.name)
+
     @property
     def torch_dtype(self) -> torch.dtype:
         """Its type of numbers."""
@@ -82,8 +95,7 @@ def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> 
     """The pieces of each server: largest weight first, onto the servers that have least; the same for the same input.
 
     A weight above `LARGEST_PIECE_BYTES` becomes at most `num_ps` pieces along its first axis, each on another server.
-    The pieces of a server are in the order of their bytes on the wire: wide numbers first, so that all are aligned;
-    among these, wholes first.
+    The pieces of a server come in their order on the wire.
 
     Args:
         weights: In any order; names differ.
@@ -100,7 +112,7 @@ def place(weights: Iterable[Weight], num_ps: int, *, partition: bool = True) -> 
         for piece in _divided(weight, chosen):
             servers[piece.server].append(piece)
             loads[piece.server] += piece.bytes
-    return tuple(tuple(sorted(each, key=_place_in_body)) for each in servers)
+    return tuple(tuple(sorted(each, key=Piece.order)) for each in servers)
 
 
 def _num_pieces(weight: Weight, num_ps: int) -> int:
@@ -123,7 +135,3 @@ def _divided(weight: Weight, servers: list[int]) -> list[Piece]:
         )
         for number, server in enumerate(servers)
     ]
-
-
-def _place_in_body(piece: Piece) -> tuple[int, bool, str]:
-    return (-DTYPES[piece.dtype].itemsize, piece.begin is not None, piece.name)

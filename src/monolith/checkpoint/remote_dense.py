@@ -1,0 +1,69 @@
+"""Dense weights that live in other processes, as a checkpoint needs them: frozen for a moment, gathered, put back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["DenseState", "FrozenDense", "RemoteDense"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseState:
+    """Dense weights and how far they learned, in the form of one process, however many owners they had."""
+
+    weights: Mapping[str, Tensor]
+    """Whole, by name."""
+    optimizers: Mapping[str, Mapping[str, Any]]
+    """By name: ``state``, by name of the weight, and ``groups``, what the rule keeps in each of its groups."""
+    clocks: Sequence[Mapping[int, BatchStamp]]
+    """Of each owner: worker -> its last batch. They differ only where a worker died between two owners."""
+    apart: Sequence[Mapping[str, Any]] = ()
+    """Of each owner, only where their clocks differ: the parts of `optimizers` that cannot be put together then."""
+
+    @property
+    def applied(self) -> dict[int, BatchStamp]:
+        """Worker -> its last batch that every owner has."""
+        workers = set.intersection(*(set(each) for each in self.clocks)) if self.clocks else set()
+        return {worker: min((each[worker] for each in self.clocks), key=lambda stamp: stamp.seq) for worker in workers}
+
+    @property
+    def is_level(self) -> bool:
+        """Whether all owners have the same batches."""
+        return all(each == self.clocks[0] for each in self.clocks)
+
+
+class FrozenDense(Protocol):
+    """One exact moment of the dense weights."""
+
+    def gather(self) -> DenseState:
+        """Brings them here, beside training, and lets the owners forget their copies. Any thread may call it, once."""
+        ...
+
+    def release(self) -> None:
+        """Lets the owners forget their copies. Calling it again does nothing."""
+        ...
+
+
+class RemoteDense(Protocol):
+    """The dense weights of a run that owners in other processes keep."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, no push changes anything, and all owners have the same batches."""
+        ...
+
+    def freeze(self) -> FrozenDense:
+        """Has every owner copy what it has."""
+        ...
+
+    def scatter(self, state: DenseState) -> None:
+        """Gives every owner its part of a state; workers have to join again."""
+        ...

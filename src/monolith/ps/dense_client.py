@@ -1,0 +1,415 @@
+"""`DenseClient`: dense weights that servers keep and move, and a model that computes with copies of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from monolith.ps import dense_wire as wire
+from monolith.ps.dense_layout import DenseLayout, trained_parameters
+from monolith.ps.dense_memory import DenseMemory
+from monolith.ps.dense_state import join_shards, split_state
+from monolith.ps.dense_wire import WORDS, Kind
+from monolith.ps.optimizer_spec import live_rates
+from monolith.ps.packed_state import pack, room_for, unpack
+from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    from torch import Tensor
+
+    from monolith.checkpoint.remote_dense import DenseState
+    from monolith.ps.dense_wire import DenseFrames, DenseServers, FrameCall
+
+__all__ = ["DenseClient", "DenseJoined"]
+
+_CHUNK_BYTES = 64 << 20
+"""Of a state that is moved, in one call."""
+_FIRST_CLIENT_SECONDS = 5.0
+"""How long the others wait for the client that said first what the weights are: it may have died in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseJoined:
+    """What the servers had of a worker when it joined."""
+
+    applied: BatchStamp | None
+    """Its last batch that every server had."""
+    next_seq: int
+    """No server had a batch of this number or above."""
+
+
+class PendingPush(Pending[int]):
+    """A push on its way to all servers; its result is the number of its batch."""
+
+    def __init__(self, seq: int, calls: Sequence[FrameCall]) -> None:
+        self._seq = seq
+        self._calls = calls
+
+    def done(self) -> bool:
+        """Whether every server has answered."""
+        return all(each.done for each in self._calls)
+
+    def result(self, timeout_seconds: float | None = None) -> int:
+        """Waits for all servers.
+
+        Raises:
+            OpError: of the first server that refused it, or could not be reached in time.
+        """
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while end is not None and not self.done():
+            if time.monotonic() > end:
+                raise DeadlineExceededError(
+                    f"dense weights: push of batch {self._seq}: not done in {timeout_seconds} s"
+                )
+            time.sleep(0.0005)
+        for call in self._calls:
+            call.wait()
+        return self._seq
+
+
+class DenseClient:
+    """The dense weights of a model on servers, for one worker. The thread that trains calls it.
+
+    The first client says what the weights are and gives their first values; later ones must agree and take what is
+    there. Clipping and decay happen here, before a push; learning rates are those of the optimizers' groups, at a push.
+    Parameters that no optimizer has, and buffers, stay here.
+
+    Args:
+        parameters: A model, or parameters by name. They are moved into memory that answers are written to directly.
+        optimizers: One, called ``dense``, or several by name. They say how servers learn; here they never step.
+        servers: Where to; a cluster of parameter servers is one.
+        partition: Whether weights above 128 KiB are divided among servers.
+        timeout_seconds: For one call, reconnects included.
+
+    Raises:
+        FailedPreconditionError: another client has said that the weights are others; shows the difference.
+        InvalidArgumentError: a parameter or an optimizer that servers cannot take; says why.
+    """
+
+    def __init__(
+        self,
+        parameters: nn.Module | Mapping[str, nn.Parameter],
+        optimizers: Optimizer | Mapping[str, Optimizer],
+        servers: DenseServers,
+        *,
+        partition: bool = True,
+        timeout_seconds: float = 120.0,
+    ) -> None:
+        named = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else dict(parameters)
+        self._optimizers = {"dense": optimizers} if isinstance(optimizers, Optimizer) else dict(optimizers)
+        self._parameters = trained_parameters(named, self._optimizers)
+        self.layout = DenseLayout.of(named, self._optimizers, num_ps=servers.num_ps, partition=partition)
+        self._servers, self._timeout = servers, timeout_seconds
+        self._memory = DenseMemory(self.layout)
+        self._fetched: DenseMemory | None = None
+        self._fetching: list[FrameCall] | None = None
+        self._worker: int | None = None
+        self._incarnations: list[int] = []
+        self._previous: list[int] = []
+        self._pushes: list[PendingPush] = []
+        self._frames: DenseFrames = servers.open_frames(WORDS)
+        self._state_frames: DenseFrames | None = None
+        """A second conversation, so that a state which is moved beside training is in nobody's way."""
+        try:
+            self._configure()
+        except BaseException:
+            self._frames.close()
+            raise
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                self._memory.values[name].copy_(parameter)
+        self._memory.show_in(self._parameters)
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Those that servers keep, by name; the copies of this process."""
+        return self._parameters
+
+    # Batches
+
+    def join(self, worker: int) -> DenseJoined:
+        """Begins an incarnation of a worker at every server; pushes of an earlier one are refused from now on."""
+        answers = self._ask_all(Kind.JOIN, lambda _: wire.encode(worker=worker))
+        self._worker = worker
+        self._incarnations = [wire.field(each, "incarnation") for each in answers]
+        stamps = [wire.decode_stamps(each["applied"]) for each in answers]
+        self._previous = [each[0].seq if each else NOTHING_APPLIED for each in stamps]
+        self._pushes = []
+        least = min((each[0] for each in stamps if each), key=lambda stamp: stamp.seq, default=None)
+        return DenseJoined(applied=least if all(stamps) else None, next_seq=max(self._previous) + 1)
+
+    def pull(self) -> int:
+        """Brings the weights as they are now into the parameters; returns this worker's last batch in all of them."""
+        self._drop_fetch()
+        seen = self._received(self._begin_pull(self._memory))
+        self._memory.show_in(self._parameters)
+        return seen
+
+    def fetch(self) -> None:
+        """Begins to bring the weights beside the parameters, which stay as they are until `assign`."""
+        if self._fetching is None:
+            self._fetched = self._fetched or DenseMemory(self.layout)
+            self._fetching = self._begin_pull(self._fetched)
+
+    def assign(self) -> int | None:
+        """Waits for what `fetch` has begun, and puts it into the parameters; None where nothing was fetched.
+
+        Returns:
+            This worker's last batch in all of them.
+        """
+        calls, self._fetching = self._fetching, None
+        if calls is None or self._fetched is None:
+            return None
+        seen = self._received(calls)
+        self._memory.copy_from(self._fetched)
+        self._memory.show_in(self._parameters)
+        return seen
+
+    def push(self, stamp: BatchStamp, *, step: int) -> Pending[int]:
+        """Sends the gradients that the parameters have now, and the rates of the optimizers' groups.
+
+        Args:
+            stamp: Of the batch; its worker has joined, and its number is above those before.
+            step: Global step, for rules that ask for it.
+
+        Raises:
+            FailedPreconditionError: the worker has not joined.
+        """
+        if stamp.worker != self._worker:
+            raise FailedPreconditionError(
+                f"dense weights: a batch of worker {stamp.worker}, but this client has joined as {self._worker};"
+                f" call join({stamp.worker}) first"
+            )
+        rates = {name: live_rates(each, self.layout.optimizers[name]) for name, each in self._optimizers.items()}
+        gradients = {name: _plain_gradient(name, each) for name, each in self._parameters.items()}
+        calls = []
+        for server, pieces in enumerate(self.layout.servers):
+            given = [gradients[each.name] for each in pieces]
+            head = wire.encode(
+                stamp=wire.encode_stamps([stamp])[0],
+                previous=self._previous[server],
+                incarnation=self._incarnations[server],
+                step=step,
+                present="".join("0" if each is None else "1" for each in given),
+                rates=rates,
+            )
+            parts = [
+                _bytes(gradient if piece.begin is None else gradient[piece.rows])
+                for piece, gradient in zip(pieces, given, strict=True)
+                if gradient is not None and piece.bytes
+            ]
+            calls.append(self._frames.begin(server, Kind.PUSH, head, parts, None, self._timeout))
+            self._previous[server] = max(self._previous[server], stamp.seq)
+        pending = PendingPush(stamp.seq, calls)
+        self._pushes = [each for each in self._pushes if not each.done()] + [pending]
+        return pending
+
+    def flush(self, *, timeout_seconds: float | None = None) -> int:
+        """Waits until every push is in the weights; returns the number of the last one, -1 if there was none.
+
+        Raises:
+            OpError: the first error of one that was on its way.
+        """
+        pushes, self._pushes = self._pushes, []
+        for each in pushes:
+            each.result(timeout_seconds)
+        return min(self._previous, default=NOTHING_APPLIED)
+
+    # State
+
+    def held(self) -> AbstractContextManager[None]:
+        """Inside, no push passes, and all servers have the same batches; see the cluster's own."""
+        held: Callable[[], AbstractContextManager[None]] | None = getattr(self._servers, "held", None)
+        return nullcontext() if held is None else held()
+
+    def freeze(self) -> FrozenShards:
+        """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
+        ticket = secrets.randbits(62)
+        answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket), self._for_state())
+        return FrozenShards(self, ticket, answers)
+
+    def scatter(self, state: DenseState) -> None:
+        """Gives every server its part of a state, and the parameters here too; every worker has to join again.
+
+        Raises:
+            FailedPreconditionError: it is the state of other weights, or owners that differed were others.
+        """
+        num_ps = self._servers.num_ps
+        if not state.is_level and len(state.clocks) != num_ps:
+            raise FailedPreconditionError(
+                f"dense weights: a worker died between two of the {len(state.clocks)} servers of this state, and they"
+                f" differ by a batch; restore it into {len(state.clocks)} servers, not {num_ps}, or take another one"
+            )
+        clocks = state.clocks if not state.is_level else [state.applied] * num_ps
+        ticket = secrets.randbits(62)
+        packed = [pack(each) for each in split_state(self.layout, state)]
+        frames, calls = self._for_state(), []
+        for server, each in enumerate(packed):
+            size = each.data.numel()
+            for begin in range(0, size, _CHUNK_BYTES):
+                head = wire.encode(ticket=ticket, bytes=size, begin=begin)
+                part = each.data[begin : begin + _CHUNK_BYTES].numpy()
+                calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
+        for call in calls:
+            call.wait()
+        self._ask_all(
+            Kind.RESUME,
+            lambda server: wire.encode(
+                ticket=ticket,
+                index_bytes=packed[server].index_bytes,
+                stamps=wire.encode_stamps(clocks[server].values()),
+            ),
+            frames,
+        )
+        self._worker = None
+        self.pull()
+
+    def fetch_frozen(self, server: int, ticket: int, size: int) -> Tensor:
+        """The bytes of a frozen state of one server."""
+        data, frames = room_for(size), self._for_state()
+        calls = [
+            frames.begin(
+                server,
+                Kind.FETCH,
+                wire.encode(ticket=ticket, begin=begin, end=min(begin + _CHUNK_BYTES, size)),
+                [],
+                data[begin : begin + _CHUNK_BYTES].numpy(),
+                self._timeout,
+            )
+            for begin in range(0, size, _CHUNK_BYTES)
+        ]
+        for call in calls:
+            call.wait()
+        return data
+
+    def release_frozen(self, ticket: int) -> None:
+        """Lets servers forget a frozen state."""
+        self._ask_all(Kind.RELEASE, lambda _: wire.encode(ticket=ticket), self._for_state())
+
+    # Life
+
+    def close(self) -> None:
+        """Ends the conversation with the servers; the parameters keep what they have."""
+        self._frames.close()
+        if self._state_frames is not None:
+            self._state_frames.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _configure(self) -> None:
+        """Server 0 decides whose first values they are; the others are told by the same client, if it lives."""
+        origin = secrets.randbits(62)
+        layout = self.layout.to_bytes()
+        winner = self._configure_one(0, origin, layout)
+        for server in range(1, self._servers.num_ps):
+            end = time.monotonic() + _FIRST_CLIENT_SECONDS
+            while winner != origin and not self._is_configured(server) and time.monotonic() < end:
+                time.sleep(0.01)
+            self._configure_one(server, origin, layout)
+
+    def _configure_one(self, server: int, origin: int, layout: bytes) -> int:
+        values = []
+        for piece in self.layout.servers[server]:
+            value = self._parameters[piece.name].detach().cpu()
+            values.append(_bytes(value if piece.begin is None else value[piece.rows]))
+        head = wire.encode(origin=origin, layout_bytes=len(layout))
+        parts = [layout, *(each for each in values if each.size)]
+        answer, _ = self._frames.begin(server, Kind.CONFIGURE, head, parts, None, self._timeout).wait()
+        return wire.field(wire.decode(answer), "origin")
+
+    def _is_configured(self, server: int) -> bool:
+        head = wire.encode(origin=0, layout_bytes=0)
+        answer, _ = self._frames.begin(server, Kind.CONFIGURE, head, [], None, self._timeout).wait()
+        return bool(wire.decode(answer)["configured"])
+
+    def _for_state(self) -> DenseFrames:
+        if self._state_frames is None:
+            self._state_frames = self._servers.open_frames(WORDS)
+        return self._state_frames
+
+    def _ask_all(
+        self, kind: Kind, head_of: Callable[[int], bytes], frames: DenseFrames | None = None
+    ) -> list[dict[str, Any]]:
+        through = self._frames if frames is None else frames
+        servers = range(self._servers.num_ps)
+        calls = [through.begin(server, kind, head_of(server), [], None, self._timeout) for server in servers]
+        heads = [call.wait()[0] for call in calls]
+        return [wire.decode(head) if head else {} for head in heads]
+
+    def _begin_pull(self, memory: DenseMemory) -> list[FrameCall]:
+        worker = -1 if self._worker is None else self._worker
+        return [
+            self._frames.begin(server, Kind.PULL, wire.encode_pull(worker, region), [], place, self._timeout)
+            for server, region, place in memory.places()
+        ]
+
+    def _received(self, calls: Sequence[FrameCall]) -> int:
+        return min((wire.decode_seen(call.wait()[0]) for call in calls), default=NOTHING_APPLIED)
+
+    def _drop_fetch(self) -> None:
+        """What was fetched is older than what is pulled now; its memory is free when its answers have come."""
+        calls, self._fetching = self._fetching, None
+        for call in calls or ():
+            call.wait()
+
+
+class FrozenShards:
+    """One exact moment of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
+
+    def __init__(self, client: DenseClient, ticket: int, answers: Sequence[Mapping[str, Any]]) -> None:
+        self._client, self._ticket, self._answers = client, ticket, answers
+        self._is_released = False
+
+    def gather(self) -> DenseState:
+        """Brings it here, in the form of one process, and lets the servers forget it."""
+        sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
+        shards = [
+            unpack(self._client.fetch_frozen(server, self._ticket, size), index_bytes)
+            for server, (size, index_bytes) in enumerate(sizes)
+        ]
+        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(each["stamps"])} for each in self._answers]
+        state = join_shards(self._client.layout, shards, clocks)
+        self.release()
+        return state
+
+    def release(self) -> None:
+        """Lets the servers forget it. Calling it again does nothing."""
+        if not self._is_released:
+            self._is_released = True
+            self._client.release_frozen(self._ticket)
+
+
+def _plain_gradient(name: str, parameter: nn.Parameter) -> Tensor | None:
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    if gradient.layout is not torch.strided:
+        raise InvalidArgumentError(
+            f"dense weights: {name!r} has a sparse gradient ({gradient.layout}), and servers take dense ones; use"
+            " sparse=False in its module, or keep its rows in a table"
+        )
+    return gradient.detach().to(device="cpu", dtype=parameter.dtype).contiguous()
+
+
+def _bytes(value: Tensor) -> np.ndarray[Any, Any]:
+    """Its memory; of a value with gaps, a copy's."""
+    found: np.ndarray[Any, Any] = value.contiguous().view(-1).view(torch.uint8).numpy()
+    return found

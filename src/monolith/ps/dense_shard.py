@@ -1,0 +1,263 @@
+"""`DenseShard`: the dense weights of one server, as clients reach them. `dense_wire.py` says what they say."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.ps import dense_wire as wire
+from monolith.ps.dense_layout import DenseLayout
+from monolith.ps.dense_wire import Kind
+from monolith.ps.differences import differences
+from monolith.ps.hosted_weights import HostedWeights
+from monolith.ps.optimizer_spec import import_modules
+from monolith.ps.packed_state import PackedState, pack, room_for, unpack
+from monolith.ps.push_clock import PushClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+__all__ = ["DenseShard", "Gate"]
+
+Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"
+
+
+class Gate(Protocol):
+    """Where pushes pass, unless somebody holds them for a cut; `_core.PushGate` is one."""
+
+    def enter(self, worker: int, seq: int, applied: int) -> bool:
+        """Whether a push may pass now; then `leave` follows."""
+        ...
+
+    def leave(self) -> None:
+        """The push is done."""
+        ...
+
+
+class DenseShard:
+    """The dense weights of one server: the first client says what they are, all of them pull and push. A frame handler.
+
+    Any thread may call it; one call at a time works on the weights. A push is applied once, however often it comes.
+
+    Args:
+        index: Which server this is.
+        num_ps: How many there are.
+        gate: Through which pushes pass.
+        modules: Where optimizers may come from, beside ``torch.optim`` and ``monolith.optim``; they are imported now.
+    """
+
+    def __init__(self, index: int, num_ps: int, *, gate: Gate, modules: Sequence[str] = ()) -> None:
+        import_modules(modules)
+        self.gate = gate
+        self._index, self._num_ps, self._modules = index, num_ps, tuple(modules)
+        self._lock = threading.Lock()
+        # What follows is changed under the lock alone.
+        self._weights: HostedWeights | None = None
+        self._layout: dict[str, Any] = {}
+        self._origin = 0
+        self._clock = PushClock()
+        self._failure: str | None = None
+        self._frozen: tuple[int, PackedState, list[list[Any]]] | None = None
+        self._spare: Tensor | None = None
+        self._arriving: tuple[int, Tensor] | None = None
+        self._resumed_by: int | None = None
+        self._calls: Mapping[int, Callable[[bytes, memoryview], Answer | None]] = {
+            Kind.CONFIGURE: self._configure,
+            Kind.JOIN: self._join,
+            Kind.PULL: self._pull,
+            Kind.PUSH: self._push,
+            Kind.FREEZE: self._freeze,
+            Kind.FETCH: self._fetch,
+            Kind.RELEASE: self._release,
+            Kind.LOAD: self._load,
+            Kind.RESUME: self._resume,
+        }
+
+    # What the server asks
+
+    def applied(self) -> dict[int, int]:
+        """Worker -> its last batch in these weights."""
+        with self._lock:
+            return {worker: stamp.seq for worker, stamp in self._clock.stamps.items()}
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a client has said what the weights are."""
+        return self._weights is not None
+
+    # What clients ask
+
+    def greet(self, words: bytes, peer: str) -> bytes:
+        """Begins a conversation.
+
+        Raises:
+            InvalidArgumentError: it is about something else.
+        """
+        if words != wire.WORDS:
+            raise InvalidArgumentError(f"dense weights: {peer} must greet with {wire.WORDS!r}, got {words[:80]!r}")
+        return b""
+
+    def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:  # noqa: ARG002 - a handler's
+        """Answers a call; None: not now, it is to be tried again when the gate has opened.
+
+        Raises:
+            OpError: what is wrong with it.
+        """
+        answer = self._calls.get(kind)
+        if answer is None:
+            raise InvalidArgumentError(f"dense weights: there is no call of kind {kind}; expected {list(self._calls)}")
+        try:
+            with self._lock:
+                return answer(head, body)
+        except OpError:
+            raise
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"dense weights: a call of kind {Kind(kind).name} that cannot be: {error!r}"
+            ) from error
+
+    def _configure(self, head: bytes, body: memoryview) -> Answer:
+        values = wire.decode(head)
+        size = wire.field(values, "layout_bytes")
+        if size:
+            given = json.loads(bytes(body[:size]))
+            if self._weights is None:
+                self._begin(given, body[size:])
+                self._origin = wire.field(values, "origin")
+            elif given != self._layout:
+                raise FailedPreconditionError(
+                    "dense weights: another client has said before what they are, and this one differs:"
+                    f" {differences(self._layout, given)}; build the same model and optimizers everywhere, or start"
+                    " new servers"
+                )
+        return wire.encode(configured=self._weights is not None, origin=self._origin), ()
+
+    def _begin(self, given: dict[str, Any], values: memoryview) -> None:
+        layout = DenseLayout.from_dict(given)
+        if len(layout.servers) != self._num_ps:
+            raise FailedPreconditionError(
+                f"dense weights: this is one of {self._num_ps} servers, got a layout for {len(layout.servers)}; give"
+                " clients the addresses of all servers"
+            )
+        self._weights = HostedWeights(layout, self._index, values, modules=self._modules)
+        self._layout = given
+
+    def _join(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        self._require_weights()
+        incarnation, last = self._clock.join(wire.field(wire.decode(head), "worker"))
+        return wire.encode(incarnation=incarnation, applied=wire.encode_stamps([] if last is None else [last])), ()
+
+    def _pull(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        worker, region = wire.decode_pull(head)
+        weights = self._require_weights()
+        if not 0 <= region < weights.num_regions:
+            raise InvalidArgumentError(
+                f"dense weights: this server has {weights.num_regions} regions, got number {region}"
+            )
+        return wire.encode_seen(self._clock.last_applied(worker)), (weights.copy_of(region),)
+
+    def _push(self, head: bytes, body: memoryview) -> Answer | None:
+        values = wire.decode(head)
+        (stamp,) = wire.decode_stamps([values["stamp"]])
+        weights = self._require_weights()
+        last = self._clock.last_applied(stamp.worker)
+        is_new = self._clock.is_new(
+            stamp, previous=wire.field(values, "previous"), incarnation=wire.field(values, "incarnation")
+        )
+        if not is_new:
+            return wire.encode(is_new=False, applied=last), ()
+        present, step = [each == "1" for each in values["present"]], wire.field(values, "step")
+        weights.check(present, values["rates"], body)
+        if not self.gate.enter(stamp.worker, stamp.seq, last):
+            return None
+        try:
+            weights.apply(present, values["rates"], body, step=step)
+            self._clock.record(stamp)
+        except BaseException as error:
+            # Some weights may have moved: going on, or pushing it again, would count it twice.
+            self._failure = f"batch {stamp.seq} of worker {stamp.worker}: {error!r}"
+            raise
+        finally:
+            self.gate.leave()
+        return wire.encode(is_new=True, applied=stamp.seq), ()
+
+    def _freeze(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        ticket = wire.field(wire.decode(head), "ticket")
+        weights = self._require_weights()
+        if self._frozen is None or self._frozen[0] != ticket:
+            # Bytes of a state that nobody has released may still be on their way: it keeps its memory.
+            spare, self._spare = self._spare, None
+            stamps = wire.encode_stamps(self._clock.stamps.values())
+            self._frozen = (ticket, pack(weights.state(), spare), stamps)
+        _, packed, stamps = self._frozen
+        return wire.encode(bytes=packed.data.numel(), index_bytes=packed.index_bytes, stamps=stamps), ()
+
+    def _fetch(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        values = wire.decode(head)
+        if self._frozen is None or self._frozen[0] != wire.field(values, "ticket"):
+            raise FailedPreconditionError(
+                "dense weights: the frozen state was released, or a later one took its place; freeze again"
+            )
+        data, begin, end = self._frozen[1].data, wire.field(values, "begin"), wire.field(values, "end")
+        if not 0 <= begin <= end <= data.numel():
+            raise InvalidArgumentError(
+                f"dense weights: a frozen state of {data.numel()} bytes, asked for {begin} to {end}"
+            )
+        return b"", (data[begin:end].numpy(),)
+
+    def _release(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        if self._frozen is not None and self._frozen[0] == wire.field(wire.decode(head), "ticket"):
+            self._spare, self._frozen = self._frozen[1].data, None
+        return b"", ()
+
+    def _load(self, head: bytes, body: memoryview) -> Answer:
+        values = wire.decode(head)
+        ticket, size, begin = (wire.field(values, name) for name in ("ticket", "bytes", "begin"))
+        self._require_layout()
+        if not 0 <= begin <= begin + body.nbytes <= size:
+            raise InvalidArgumentError(
+                f"dense weights: a state of {size} bytes, got {body.nbytes} bytes from {begin} on"
+            )
+        if self._arriving is None or self._arriving[0] != ticket:
+            self._arriving = (ticket, room_for(size))
+        arriving = self._arriving[1].numpy()
+        if len(arriving) != size:
+            raise InvalidArgumentError(f"dense weights: a state of {len(arriving)} bytes became one of {size}")
+        arriving[begin : begin + body.nbytes] = np.frombuffer(body, dtype=np.uint8)
+        return b"", ()
+
+    def _resume(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
+        values = wire.decode(head)
+        ticket = wire.field(values, "ticket")
+        weights = self._require_layout()
+        if self._resumed_by == ticket:
+            return b"", ()
+        if self._arriving is None or self._arriving[0] != ticket:
+            raise FailedPreconditionError("dense weights: there is no state to go on with; load it first")
+        stamps = wire.decode_stamps(values["stamps"])
+        weights.load(unpack(self._arriving[1], wire.field(values, "index_bytes")))
+        self._clock.resume(stamps)
+        self._arriving, self._resumed_by, self._failure = None, ticket, None
+        return b"", ()
+
+    def _require_layout(self) -> HostedWeights:
+        if self._weights is None:
+            raise FailedPreconditionError(
+                "dense weights: no client has said yet what they are, or the server was started anew; begin with a"
+                " DenseClient, and restore the last checkpoint"
+            )
+        return self._weights
+
+    def _require_weights(self) -> HostedWeights:
+        if self._failure is not None:
+            raise FailedPreconditionError(
+                f"dense weights: an update failed half way ({self._failure}), so they are of no moment; restore the"
+                " last checkpoint"
+            )
+        return self._require_layout()
