@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from typing import Any
@@ -65,17 +64,21 @@ def head(**changes: Any) -> bytes:
 GRADIENTS = np.ones(3, dtype=np.float32).tobytes()
 
 
+def said_to_push(servers: TrainedServers) -> dict[str, Any]:
+    answer = servers.carry(0, Kind.PUSH, head(), GRADIENTS, None)
+    assert answer is not None
+    return wire.decode(answer[0])
+
+
 def weights(servers: TrainedServers) -> list[float]:
     servers.client.pull()
     return [value for parameter in servers.model.parameters() for value in parameter.flatten().tolist()]
 
 
 def test_a_push_written_by_hand_moves_the_weights(servers: TrainedServers) -> None:
-    answer, _ = servers.carry(0, Kind.PUSH, head(), GRADIENTS, None)
-    assert json.loads(answer) == {"is_new": True, "applied": 0}
+    assert said_to_push(servers) == {"is_new": True, "applied": 0}
     assert weights(servers) == [0.5, 0.5, 0.5]
-    answer, _ = servers.carry(0, Kind.PUSH, head(), GRADIENTS, None)
-    assert json.loads(answer) == {"is_new": False, "applied": 0}
+    assert said_to_push(servers) == {"is_new": False, "applied": 0}
     assert weights(servers) == [0.5, 0.5, 0.5]
 
 
@@ -217,7 +220,9 @@ def test_a_push_that_the_gate_turns_away_is_not_applied_and_asked_again(servers:
 
 def test_pulls_of_one_moment_share_a_copy_and_memory_is_used_again(servers: TrainedServers) -> None:
     def pull() -> Any:
-        return servers.shards[0].call(WORDS, Kind.PULL, wire.encode_pull(0, 0), memoryview(b""))[1][0]
+        answer = servers.shards[0].call(WORDS, Kind.PULL, wire.encode_pull(0, 0), memoryview(b""))
+        assert answer is not None
+        return answer[1][0]
 
     first = pull()
     assert pull() is first
