@@ -54,6 +54,34 @@ def _record_files() -> Iterator[bytes]:
     yield b"\x03" + packed
 
 
+def _wire() -> Iterator[bytes]:
+    stamp = struct.pack("<qqI3sq", 3, 7, 3, b"pos", 0)
+    body = struct.pack("<2q2I", 5, 9, 904 * 2, 2)
+    sizes = struct.pack("<IQB", 1, 2, 0)
+    pull = struct.pack("<qqqqQB", 3, 1, -1, 0, 1, 0) + sizes
+    push = struct.pack("<qqq", 1, 7, -1) + stamp + struct.pack("<qf3BIQQQ", 0, 1.0, 0, 0, 0, 2, 1, 4, 0) + sizes
+    push += struct.pack("<IQ", 1, 1)
+    greeting = struct.pack("<I6sI5s", 6, b"secret", 5, b"rows\n")
+    calls = [
+        _frame(1, greeting),
+        _frame(0, struct.pack("<II2s", 8, 2, b"no")),
+        _frame(16, struct.pack("<qq", 3, 0)),
+        _frame(17, pull, body),
+        _frame(18, push, body + struct.pack("<2fI4f", 0.1, 0.1, 1_700_000_000, 1.0, 2.0, 3.0, 4.0)),
+        _frame(19, struct.pack("<qIQ", 3, 1, 1)),
+        _frame(20, struct.pack("<qq", 3, 1)),
+    ]
+    for call in calls:
+        yield b"\x00\x64" + call
+    yield b"\x01\x64" + b"".join(calls)
+
+
+def _frame(kind: int, head: bytes, body: bytes = b"") -> bytes:
+    """docs/formats/frames.md has the grammar."""
+    front = struct.pack("<4sHHQQII", b"MMLF", 1, kind, 1, len(body), len(head), 0)
+    return front + struct.pack("<II", _core.crc32c(front), 0) + head + body
+
+
 def _blocks_of(file: bytes) -> Iterator[tuple[int, bytes]]:
     """Kind and bytes of each block of a bucket file; docs/formats/snapshot.md says where they are."""
     index, entries = struct.unpack_from("<QQ", file, len(file) - 48)
@@ -68,5 +96,6 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "record_files": _record_files,
     "row_blocks": _row_blocks,
     "samples": _samples,
+    "wire": _wire,
 }
 """By the name of the target."""

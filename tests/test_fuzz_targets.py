@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from data.framed_files import samples
@@ -28,5 +29,9 @@ def test_the_seeds_are_whole() -> None:
     for seed in SEEDS["row_blocks"]():
         if seed[0] == 2:
             RowBlock(seed[1:])
+    for seed in SEEDS["wire"]():
+        body_bytes, head_bytes, _, crc = struct.unpack_from("<QIII", seed, 2 + 16)
+        assert crc == _core.crc32c(seed[2 : 2 + 32])
+        assert seed[0] == 1 or len(seed) == 2 + 40 + head_bytes + body_bytes
     *_, packed = SEEDS["record_files"]()
     assert len(_core.snappy_uncompress(packed[1:])) > 20

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "rpc/client.h"
-#include "rpc/conversation_testing.h"
+#include "rpc/conversation_for_test.h"
 #include "rpc/protocol.h"
 #include "rpc/server.h"
 

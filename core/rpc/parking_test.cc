@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "rpc/conversation_testing.h"
+#include "rpc/conversation_for_test.h"
 
 namespace monolith::rpc {
 namespace {
