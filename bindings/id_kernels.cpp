@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "bindings.h"
-#include "table/buffer.h"
+#include "memory/buffer.h"
 #include "table/shard_reorder.h"
 #include "table/slot_ids.h"
 #include "table/slot_keys.h"

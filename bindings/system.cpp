@@ -12,7 +12,7 @@
 #include "base/thread_pool.h"
 #include "bindings.h"
 #include "format/crc32c.h"
-#include "table/buffer.h"
+#include "memory/buffer.h"
 
 namespace nb = nanobind;
 

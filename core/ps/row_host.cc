@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "memory/buffer.h"
 #include "rpc/message.h"
-#include "table/buffer.h"
 
 namespace monolith::ps {
 namespace {

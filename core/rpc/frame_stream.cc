@@ -52,7 +52,7 @@ bool FrameReceiver::Advance(const FrameLimits& limits, const Placer& place) {
     place_ = place ? place(frame_.header, frame_.head) : std::span<uint8_t>();
     if (place_.empty() && bytes > 0) {
       frame_.own_body = Bytes(bytes);
-      place_ = frame_.own_body.span();
+      place_ = {frame_.own_body.data(), frame_.own_body.size()};
     }
     MONOLITH_CHECK(place_.size() == bytes);
     frame_.body = place_;

@@ -11,24 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "memory/buffer.h"
 #include "rpc/frame.h"
 #include "rpc/socket.h"
 
 namespace monolith::rpc {
 
-// Uninitialised bytes: what is never written is never backed by memory, so that a size that lies costs nothing.
-class Bytes {
- public:
-  Bytes() = default;
-  explicit Bytes(size_t size) : data_(std::make_unique_for_overwrite<uint8_t[]>(size)), size_(size) {}
-  uint8_t* data() const { return data_.get(); }
-  size_t size() const { return size_; }
-  std::span<uint8_t> span() const { return {data_.get(), size_}; }
-
- private:
-  std::unique_ptr<uint8_t[]> data_;
-  size_t size_ = 0;
-};
+// Uninitialised bytes, used again by later frames: what is never written is never backed by memory, so that a size that
+// lies costs nothing.
+using Bytes = Buffer<uint8_t>;
 
 // A frame that came in.
 struct Frame {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "table/buffer.h"
+#include "memory/buffer.h"
 #include "table/plan.h"
 
 namespace monolith {

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "table/buffer.h"
+#include "memory/buffer.h"
 
 namespace monolith {
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "table/buffer.h"
+#include "memory/buffer.h"
 #include "table/gradient_sums.h"
 
 namespace monolith {
