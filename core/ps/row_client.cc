@@ -227,11 +227,7 @@ RowPush::Result RowPush::Finish(double timeout_seconds) {
       answer = AnswerOf(server);
     }
     if (answer.outcome == Outcome::kIsLacking) {
-      throw Error(Code::kFailedPrecondition,
-                  "server " + std::to_string(server) + ": the last batch of worker " +
-                      std::to_string(order_.push.stamp.worker) + " is " + std::to_string(answer.last) +
-                      ", the push of batch " + std::to_string(order_.push.stamp.seq) + " names " +
-                      std::to_string(order_.push.previous) + " as the one before it: that one is missing");
+      RefuseGap(order_.push, answer.last);
     }
     result.applied.updated += answer.applied.updated;
     result.applied.inserted += answer.applied.inserted;

@@ -24,7 +24,9 @@ void RequirePossible(const Push& push) {
              " was not; repeat whole updates");
 }
 
-[[noreturn]] void RefuseGap(const Push& push, int64_t last) {
+}  // namespace
+
+void RefuseGap(const Push& push, int64_t last) {
   const std::string named = push.previous == kNothingApplied
                                 ? "no push before it"
                                 : "batch " + std::to_string(push.previous) + " as the push before it";
@@ -34,8 +36,6 @@ void RequirePossible(const Push& push) {
   Refuse(Code::kFailedPrecondition, push.stamp.worker,
          "batch " + std::to_string(push.stamp.seq) + " names " + named + ", but " + there);
 }
-
-}  // namespace
 
 WorkerClocks::Worker* WorkerClocks::Find(int64_t worker) const {
   std::shared_lock lock(mutex_);

@@ -43,6 +43,9 @@ struct Push {
   int64_t previous = kNothingApplied;  // number of this worker's push before it
 };
 
+// Refuses a push whose previous one is not `last`, the last one of its worker that was applied.
+[[noreturn]] void RefuseGap(const Push& push, int64_t last);
+
 class WorkerClocks {
  public:
   struct Joined {

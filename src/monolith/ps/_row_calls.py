@@ -94,9 +94,10 @@ class PendingRows:
             self._pull.begin(self._store.timeout_seconds)
             is_lacking, seen, newest = self._pull.finish()
         if is_lacking:
+            worker = "of its worker" if self._joined is None else f"of worker {self._joined.worker}"
             raise FailedPreconditionError(
-                f"{_SUBJECT}: asked to read after batch {self._after}, but the last one applied is {seen}; apply it"
-                " first"
+                f"{_SUBJECT}: asked to read after batch {self._after} {worker}, but its last one applied is {seen};"
+                " apply it first"
             )
         self._store.newest_time.raise_to(newest)
         return seen

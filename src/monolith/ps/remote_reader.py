@@ -68,10 +68,14 @@ class RemoteReader:
         self._cluster.ask("Advance", messages.AdvanceRequest(reader=self._message(), to=mark_message(to)))
 
     def close(self) -> None:
-        """The servers forget this reader."""
+        """The servers forget this reader; with its store, only this end of it was closed."""
+        if self._store.is_closed:
+            return
         self._cluster.ask("CloseReader", self._message())
 
     def _message(self) -> messages.ReaderRequest:
+        if self._store.is_closed:
+            raise FailedPreconditionError(f"reader {self.name!r}: its store was closed; open both again")
         return messages.ReaderRequest(store=self._store.name, name=self.name, opened_at=mark_message(self._opened_at))
 
 

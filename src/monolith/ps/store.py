@@ -92,6 +92,7 @@ class PsStore:
         """Which training plans of this process have not ended."""
         self.newest_time = NewestTime()
         self.event_clock = EventClock(self.newest_time)
+        self.is_closed = False
         self._owns_cluster = not isinstance(servers, PsCluster)
         self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
         """The servers."""
@@ -312,6 +313,7 @@ class PsStore:
 
     def close(self) -> None:
         """Ends the connections of this process; servers keep the rows, and readers by their names."""
+        self.is_closed = True
         self.rows.close()
         self.native.close()
         if self._owns_cluster:
