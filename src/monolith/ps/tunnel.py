@@ -1,0 +1,362 @@
+"""Frames through the control port: for TLS, which the sockets of the core do not speak.
+
+The bytes of a connection travel as messages of one stream of gRPC in each direction; the core at either end sees a
+plain connection to its own machine. `Tunnel` is the client's end, `FrameRelay` the server's:
+
+    FrameClient -> loopback -> Tunnel == stream of the control port, TLS ==> FrameRelay -> loopback -> FrameServer
+
+Nothing piles up between them: a piece is taken from a socket when the piece before it has gone out, so that whoever
+does not read makes the other end wait. It costs more than plain sockets: every byte passes Python and gRPC twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith import _core
+from monolith.cluster.credentials import load_grpc
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from monolith.cluster.credentials import ServerCredentials
+
+__all__ = ["FRAMES_METHOD", "FrameRelay", "Tunnel"]
+
+_log = logging.getLogger(__name__)
+
+FRAMES_METHOD = "/monolith.ps.ParameterServer/Frames"
+"""A stream of pieces of bytes in each direction; no message around them."""
+
+_LOOPBACK = "127.0.0.1"
+_PIECE_BYTES = 1 << 18
+"""Taken from a socket at most at once. Larger pieces are not faster, and several streams share the memory."""
+_CONNECT_SECONDS = 10.0
+_GOODBYE_SECONDS = 1.0
+"""How long a client has to take the reason why its connection ends."""
+
+_DENIED, _MISMATCH = 8, 1
+"""Codes of errors in frames; docs/formats/frames.md."""
+
+
+class Tunnel:
+    """The client's end: connections to `address` come out at the frame port of the server. A context manager.
+
+    A stream that breaks ends its connection, and whoever connected connects again. A server that refuses (the token, or
+    no such method) is quoted to the frame client as its error; what may mend is logged, once for each reason. Every
+    process of this machine can connect to `address`: what protects the server is the token in the greeting of its
+    frames.
+
+    Args:
+        channel: To the control port of the server; stays the caller's.
+        metadata: What callers show there.
+        max_connections: Those beyond it are closed at once.
+    """
+
+    def __init__(self, channel: Any, *, metadata: Sequence[tuple[str, str]] = (), max_connections: int = 256) -> None:
+        if max_connections < 1:
+            raise InvalidArgumentError(f"tunnel: max_connections must be >= 1, got {max_connections}")
+        self._grpc = load_grpc(who="a tunnel for frames", extra="ps")
+        self._open = channel.stream_stream(FRAMES_METHOD)
+        self._metadata = tuple(metadata)
+        self._max_connections = max_connections
+        self._lock = threading.Lock()  # guards what follows
+        self._links: dict[_ClientLink, threading.Thread] = {}
+        self._closed = False
+        self._trouble = ""
+        self._listener = socket.create_server((_LOOPBACK, 0), backlog=max_connections)
+        self.address: tuple[str, int] = (_LOOPBACK, self._listener.getsockname()[1])
+        """Where a frame client connects to."""
+        self._acceptor = threading.Thread(target=self._accept, name="ps-tunnel", daemon=True)
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Ends all connections and waits for its threads. Calling it again does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            links = dict(self._links)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        self._listener.close()
+        for link in links:
+            link.end()
+        for thread in links.values():
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection = self._listener.accept()[0]
+            except OSError as error:
+                if self._closed:
+                    return
+                _log.warning("tunnel: a connection could not be taken: %s", error)
+                continue
+            link = _ClientLink(connection, self._grpc.RpcError)
+            thread = threading.Thread(target=self._carry, args=(link,), name="ps-tunnel-link", daemon=True)
+            with self._lock:
+                is_welcome = not self._closed and len(self._links) < self._max_connections
+                if is_welcome:
+                    self._links[link] = thread
+                    thread.start()
+            if not is_welcome:
+                link.close()
+
+    def _carry(self, link: _ClientLink) -> None:
+        try:
+            trouble = link.carry(lambda pieces: self._open(pieces, metadata=self._metadata))
+            with self._lock:
+                is_news = trouble not in ("", self._trouble) and not self._closed
+                self._trouble = trouble or self._trouble
+            if is_news:
+                _log.warning("tunnel: a connection to a parameter server ended: %s", trouble)
+        finally:
+            with self._lock:
+                del self._links[link]
+
+
+class _ClientLink:
+    """One connection and its stream. `carry` belongs to one thread; gRPC takes the pieces by another."""
+
+    def __init__(self, connection: socket.socket, rpc_error: type[Exception]) -> None:
+        self._socket = connection
+        self._rpc_error = rpc_error
+        self._reading = threading.Lock()  # so that the socket is not closed under who reads
+        self._call: Any = None
+        self._is_ended = False
+        _make_prompt(connection)
+
+    def carry(self, open_stream: Callable[[Iterator[bytes]], Any]) -> str:
+        """Moves bytes until either side ends; returns why, where that is worth saying."""
+        has_answered = False
+        try:
+            self._call = open_stream(iter(self))
+            if self._is_ended:
+                self._call.cancel()  # whoever ended it saw no call
+            for piece in self._call:
+                has_answered = True
+                self._socket.sendall(piece)
+        except self._rpc_error as error:
+            if not has_answered:
+                self._quote(error)
+            return _trouble_of(error)
+        except OSError:  # who connected is gone
+            return ""
+        else:
+            return ""
+        finally:
+            self.close()
+
+    def end(self) -> None:
+        """Makes `carry` return."""
+        self._is_ended = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        if self._call is not None:
+            self._call.cancel()
+
+    def close(self) -> None:
+        """Ends both sides."""
+        self.end()
+        with self._reading:
+            self._socket.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> bytes:
+        with self._reading:
+            try:
+                piece = self._socket.recv(_PIECE_BYTES)
+            except OSError:
+                piece = b""
+        if not piece:
+            raise StopIteration  # the server hears that nothing more comes, and what it still says is passed on
+        return piece
+
+    def _quote(self, error: Any) -> None:
+        # Only what no further attempt mends; a frame client gives up when its greeting is answered with an error.
+        code = {"UNAUTHENTICATED": _DENIED, "PERMISSION_DENIED": _DENIED, "UNIMPLEMENTED": _MISMATCH}.get(
+            error.code().name
+        )
+        if code is None:
+            return
+        with suppress(OSError):
+            self._socket.sendall(_error_frame(code, error.details() or error.code().name))
+            self._socket.shutdown(socket.SHUT_WR)
+            self._hear_out()
+
+    def _hear_out(self) -> None:
+        """Closing a socket with bytes that nobody read would take the reason away before it is read."""
+        self._socket.settimeout(_GOODBYE_SECONDS)
+        end = time.monotonic() + _GOODBYE_SECONDS
+        while self._reading.acquire(timeout=max(0.0, end - time.monotonic())):
+            try:
+                if not self._socket.recv(_PIECE_BYTES):
+                    return
+            finally:
+                self._reading.release()
+
+
+class FrameRelay:
+    """The server's end: streams of the control port come out at its frame port.
+
+    Each stream has two threads of its own and none of gRPC's, which stay for control calls.
+
+    Args:
+        frame_address: Host and port of the frame server, on this machine.
+        credentials: What callers must show.
+        max_streams: Those beyond it are refused; their clients try again.
+    """
+
+    def __init__(
+        self, frame_address: tuple[str, int], credentials: ServerCredentials, *, max_streams: int = 256
+    ) -> None:
+        if max_streams < 1:
+            raise InvalidArgumentError(f"frame relay: max_streams must be >= 1, got {max_streams}")
+        self._frame_address = frame_address
+        self._credentials = credentials
+        self._max_streams = max_streams
+        self._lock = threading.Lock()  # guards what follows
+        self._links: dict[_ServerLink, tuple[threading.Thread, threading.Thread]] = {}
+        self._closed = False
+
+    def handler(self) -> Any:
+        """For `grpc.server(handlers=[...])` or `add_generic_rpc_handlers`."""
+        grpc = load_grpc(who="a parameter server", extra="ps")
+
+        def relay(pieces: Iterator[bytes], context: Any, send: Callable[[bytes | None], None]) -> None:
+            if not self._credentials.accepts(context.invocation_metadata()):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
+            try:
+                link = self._open(pieces, send)
+            except OSError as error:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"the frame port does not answer: {error}")
+            if link is None:
+                context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"{self._max_streams} streams of frames are open, no more are taken",
+                )
+            elif not context.add_callback(link.end):
+                link.end()  # the caller is gone already
+
+        relay.experimental_non_blocking = True  # type: ignore[attr-defined]  # as gRPC's own health service does it
+        service, _, method = FRAMES_METHOD.lstrip("/").rpartition("/")
+        return grpc.method_handlers_generic_handler(service, {method: grpc.stream_stream_rpc_method_handler(relay)})
+
+    @property
+    def num_streams(self) -> int:
+        """Open at the moment."""
+        with self._lock:
+            return len(self._links)
+
+    def close(self) -> None:
+        """Ends all streams, takes no more, and waits for its threads. Calling it again does nothing."""
+        with self._lock:
+            self._closed = True
+            links = dict(self._links)
+        for link in links:
+            link.end()
+        for threads in links.values():
+            for thread in threads:
+                thread.join()
+
+    def _open(self, pieces: Iterator[bytes], send: Callable[[bytes | None], None]) -> _ServerLink | None:
+        connection = socket.create_connection(self._frame_address, timeout=_CONNECT_SECONDS)
+        connection.settimeout(None)
+        link = _ServerLink(connection, self._forget)
+        threads = (
+            threading.Thread(target=link.carry_in, args=(pieces,), name="ps-relay-in", daemon=True),
+            threading.Thread(target=link.carry_out, args=(send,), name="ps-relay-out", daemon=True),
+        )
+        with self._lock:
+            if self._closed or len(self._links) >= self._max_streams:
+                connection.close()
+                return None
+            self._links[link] = threads
+            for thread in threads:
+                thread.start()
+        return link
+
+    def _forget(self, link: _ServerLink) -> None:
+        with self._lock:
+            del self._links[link]
+
+
+class _ServerLink:
+    """One stream and its connection. Each direction belongs to one thread."""
+
+    def __init__(self, connection: socket.socket, on_end: Callable[[_ServerLink], None]) -> None:
+        self._socket = connection
+        self._on_end = on_end
+        self._lock = threading.Lock()  # guards what follows
+        self._num_ended = 0
+        _make_prompt(connection)
+
+    def carry_in(self, pieces: Iterator[bytes]) -> None:
+        """From the caller to the frame server."""
+        try:
+            for piece in pieces:
+                self._socket.sendall(piece)
+            self._socket.shutdown(socket.SHUT_WR)  # it has said all; answers may still come
+        except Exception:  # noqa: BLE001 - gRPC raises a bare one when the call was cancelled
+            self.end()
+        finally:
+            self._end_direction()
+
+    def carry_out(self, send: Callable[[bytes | None], None]) -> None:
+        """From the frame server to the caller."""
+        try:
+            while piece := self._socket.recv(_PIECE_BYTES):
+                send(piece)
+        except OSError:
+            pass
+        finally:
+            self.end()
+            send(None)  # the end of the call, which also ends its pieces
+            self._end_direction()
+
+    def end(self) -> None:
+        """Makes both directions end."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _end_direction(self) -> None:
+        with self._lock:
+            self._num_ended += 1
+            is_over = self._num_ended == 2
+        if is_over:
+            self._socket.close()
+            self._on_end(self)
+
+
+def _make_prompt(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _trouble_of(error: Any) -> str:
+    code = error.code().name
+    return "" if code == "CANCELLED" else f"{code}: {error.details()}"
+
+
+def _error_frame(code: int, text: str) -> bytes:
+    message = text.encode()
+    head = struct.pack("<II", code, len(message)) + message
+    front = struct.pack("<4sHHQQII", b"MMLF", 1, 0, 0, 0, len(head), 0)
+    return front + struct.pack("<II", _core.crc32c(front), 0) + head
