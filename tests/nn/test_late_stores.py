@@ -118,6 +118,7 @@ def test_an_update_whose_answer_was_lost_counts_when_a_later_one_was_taken() -> 
     with pytest.raises(UnavailableError):
         first.result()
     assert second.result().updated == 1
+    assert wire.sent[-1] == "drop 0", "its gradients were back in the module, and are of no use any more"
     begun(emb).result()
     assert wire.previous == [-1, 0, 1]
     assert count(emb) == 3
@@ -142,9 +143,13 @@ def test_a_limit_of_waiting_is_no_outcome(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_interrupted_step_is_left_to_the_store_and_is_not_applied_twice() -> None:
     emb, wire = make()
     wire.interrupted.add("push 0")
-    (-emb(BATCH)["user"].sum()).backward()
+    planned = emb.plan(BATCH)
+    (-emb(planned)["user"].sum()).backward()
     with pytest.raises(KeyboardInterrupt):
         emb.step()
+    wire.answer_all()
+    with pytest.raises(FailedPreconditionError, match="was applied already"):  # and the module has let go of it
+        emb(planned)
     (-emb(BATCH)["user"].sum()).backward()
     emb.step()
     assert wire.previous == [-1, 0]

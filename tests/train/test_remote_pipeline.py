@@ -246,6 +246,7 @@ def run_past_errors(session: Session, steps: int) -> list[OpError]:
             try:
                 session.run_next(feed)
             except OutOfRangeError:
+                assert session.is_whole, "steps went on"
                 return errors
             except OpError as error:
                 assert not session.is_whole
@@ -290,6 +291,16 @@ class TestFailures:
             assert not session.is_whole, "the dense weights have what the rows lack"
             assert not list(tmp_path.glob("*.manifest"))
         assert task.count == NUM_STEPS - 1, "and the end of the session raised nothing more"
+
+
+def test_a_fence_leaves_nothing_on_its_way_and_rows_are_read_again_behind_it() -> None:
+    wire = Wire()
+    with opened(Counting(), ahead(2), wire) as session, session.feed([BATCH] * NUM_STEPS) as feed:
+        session.run_next(feed)
+        session.settle()
+        assert not wire.unanswered
+        session.run_next(feed)
+        assert wire.sent == ["read 0", "read 1", "read 2", "push 0", "read 1", "read 2", "read 3"]
 
 
 class Interrupted(Counting):
