@@ -85,6 +85,40 @@ ROWS = (
     ),
 )
 
+PS_ROWS = (
+    Row(
+        key="ps_cpu",
+        title="processor time of plan + read + apply on a server, against the bare movement of the same bytes",
+        needed_bytes=lambda setting: setting.large_rows * 500,
+    ),
+    Row(
+        key="ps_wall",
+        title="plan + read + apply on a server, against a store in process",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="ps_training",
+        title="training steps of a DeepFM on a server, against a store in process",
+        needed_bytes=lambda setting: setting.small_rows * 600,
+    ),
+    Row(
+        key="ps_fan_out",
+        title="a worker on eight servers, against one on one",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="ps_scale",
+        title="four workers on four servers, against one on one",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="ps_cut",
+        title="stall of four workers at a cut of the servers",
+        needed_bytes=lambda setting: setting.small_rows * 400,
+    ),
+)
+"""Rows of `benchmarks/ps.py`: each starts servers, and some of them workers, as processes."""
+
 
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     """Measures one row in this process; the result is JSON-able."""
