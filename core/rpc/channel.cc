@@ -194,7 +194,7 @@ void Channel::Disconnect() {
   if (watched_ != 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.descriptor(), nullptr);
   watched_ = 0;
   socket_.Close();
-  receiver_.Reset();
+  receiver_ = FrameReceiver();
   sender_.Clear();
   num_sent_ = 0;
   state_ = State::kIdle;

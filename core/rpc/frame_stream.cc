@@ -9,7 +9,9 @@ namespace monolith::rpc {
 namespace {
 
 constexpr size_t kMaxParts = 64;                 // of one call of the system; its own limit is 1,024
-constexpr size_t kMaxReceive = size_t{1} << 20;  // at a time, so that one connection does not keep a thread for long
+constexpr size_t kMaxReceive = size_t{8} << 20;  // at a time, so that one connection does not keep a thread for long
+// Of a large body so many bytes are waited for together: waking up for every few of them costs more than they do.
+constexpr size_t kWorthWaking = size_t{1} << 20;
 
 std::span<const uint8_t> AsBytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
@@ -22,7 +24,10 @@ FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLim
     const std::span<uint8_t> missing = Missing();
     const Transfer transfer = rpc::Receive(socket, missing);
     if (transfer.kind == Transfer::kBroken) return State::kBroken;
-    if (transfer.kind == Transfer::kMustWait) return State::kWaits;
+    if (transfer.kind == Transfer::kMustWait) {
+      WakeFor(socket, part_ == Part::kBody ? std::min(missing.size(), kWorthWaking) : 1);
+      return State::kWaits;
+    }
     taken += transfer.bytes;
     received_in_part_ += transfer.bytes;
     received_ += transfer.bytes;
@@ -30,6 +35,12 @@ FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLim
     if (transfer.bytes == missing.size() && Advance(limits, place)) return State::kComplete;
   }
   return State::kWaits;
+}
+
+void FrameReceiver::WakeFor(const Socket& socket, size_t bytes) {
+  if (bytes == wakes_for_) return;
+  SetReceiveLowWater(socket, bytes);
+  wakes_for_ = bytes;
 }
 
 std::span<uint8_t> FrameReceiver::Missing() {

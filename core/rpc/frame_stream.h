@@ -1,6 +1,6 @@
 // Frames on a socket that never blocks: one that comes in piece by piece, and a queue of those that go out.
 //
-// Each belongs to one thread at a time. Neither owns the socket.
+// Each belongs to one thread at a time and to one socket, which it does not own.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,8 @@ class FrameReceiver {
   enum class Part { kHeader, kHead, kBody };
   // The bytes that are still missing of the part.
   std::span<uint8_t> Missing();
+  // The socket counts as readable from so many bytes on.
+  void WakeFor(const Socket& socket, size_t bytes);
   // Goes on to the next part that has bytes; true: there is none.
   bool Advance(const FrameLimits& limits, const Placer& place);
 
@@ -56,6 +58,7 @@ class FrameReceiver {
   size_t received_in_part_ = 0;
   uint64_t received_ = 0;
   uint64_t num_received_ = 0;
+  size_t wakes_for_ = 1;
   HeaderBytes header_bytes_;
   Frame frame_;
   std::span<uint8_t> place_;

@@ -149,6 +149,11 @@ std::string ConnectError(const Socket& socket) {
 
 void EndSending(const Socket& socket) { shutdown(socket.descriptor(), SHUT_WR); }
 
+void SetReceiveLowWater(const Socket& socket, size_t bytes) {
+  const int wanted = static_cast<int>(bytes);  // a system that does not know it wakes earlier
+  setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
+}
+
 Transfer Receive(const Socket& socket, std::span<uint8_t> into) {
   ssize_t moved;
   do {
