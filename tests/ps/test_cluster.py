@@ -1,0 +1,248 @@
+"""How a client finds its servers, and what it says of those that are not what it expects."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hooks.server.certificates import make_certificate
+from monolith import _version
+from monolith.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from monolith.ps import PsCluster, PsServer
+from monolith.ps import cluster as cluster_module
+from monolith.ps.protos import parameter_server_pb2 as messages
+from ps.server_fixtures import running, store_of
+
+pytestmark = pytest.mark.usefixtures("nothing_left_behind")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+# Who is who
+
+
+def test_servers_are_taken_in_the_order_of_their_index() -> None:
+    with running(2) as (first, second):
+        with PsCluster([first.address, second.address]) as cluster:
+            assert cluster.num_ps == 2
+            assert cluster.owned == (range(512), range(512, 1024))
+        with pytest.raises(FailedPreconditionError, match=r"server 0 at .* is index 1 of 2, expected index 0"):
+            PsCluster([second.address, first.address])
+
+
+def test_two_servers_of_one_index_are_named_both() -> None:
+    with PsServer(0, 2) as one, PsServer(0, 2) as other:
+        with pytest.raises(FailedPreconditionError, match="both started as index 0 of 2") as refused:
+            PsCluster([one.address, other.address])
+        assert one.address in str(refused.value)
+        assert other.address in str(refused.value)
+
+
+def test_a_server_of_another_number_of_servers_is_refused() -> None:
+    with PsServer(0, 3) as server, pytest.raises(FailedPreconditionError, match=r"index 0 of 3, expected index 0 of 1"):
+        PsCluster([server.address])
+
+
+def test_a_server_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with PsServer(0, 1) as server:
+        monkeypatch.setattr(cluster_module, "WIRE_VERSION", 2)
+        with pytest.raises(FailedPreconditionError, match=r"wire 1\), this client of .* \(wire 2\)"):
+            PsCluster([server.address])
+        monkeypatch.setattr(cluster_module, "WIRE_VERSION", 1)
+        monkeypatch.setattr(cluster_module, "__version__", "9.9")
+        with pytest.raises(FailedPreconditionError, match=rf"version {_version.__version__} .* of 9.9"):
+            PsCluster([server.address])
+
+
+@pytest.mark.parametrize("addresses", [[], ["127.0.0.1:7000", "127.0.0.1:7000"]])
+def test_no_address_and_one_twice_are_refused(addresses: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"number of servers|each address once"):
+        PsCluster(addresses)
+
+
+def test_a_text_is_no_list_of_addresses() -> None:
+    with pytest.raises(TypeError, match="a list of addresses"):
+        PsCluster("127.0.0.1:7000")
+
+
+@pytest.mark.parametrize(("index", "num_ps"), [(-1, 2), (2, 2), (0, 0), (0, 1025)])
+def test_a_server_needs_an_index_among_all(index: int, num_ps: int) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"index must be from 0|num_ps must be from 1"):
+        PsServer(index, num_ps)
+
+
+def test_two_servers_do_not_share_a_port() -> None:
+    with PsServer(0, 1) as server:
+        port = int(server.address.rpartition(":")[2])
+        with pytest.raises(UnavailableError, match="is the port taken"):
+            PsServer(0, 1, port=port)
+
+
+# Not there, not yet, not any more
+
+
+def test_a_server_that_is_not_up_is_named_after_the_limit() -> None:
+    absent = f"127.0.0.1:{free_port()}"
+    with (
+        PsServer(0, 2) as server,
+        pytest.raises(UnavailableError, match=r"after 0.3 s \(1 of 2 are\)") as refused,
+    ):
+        PsCluster([server.address, absent], timeout_seconds=0.3)
+    assert f"parameter server 1 at {absent}" in str(refused.value)
+    assert server.address not in str(refused.value)
+
+
+def test_a_server_that_comes_later_is_waited_for() -> None:
+    port = free_port()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(PsCluster, [f"127.0.0.1:{port}"], timeout_seconds=60.0)
+        with PsServer(0, 1, port=port):
+            waiting.result(60).close()
+
+
+def test_a_server_that_was_started_anew_is_noticed() -> None:
+    with PsServer(0, 1) as server, store_of([server]) as store:
+        port = int(server.address.rpartition(":")[2])
+        server.close(0.0)
+        with PsServer(0, 1, port=port), pytest.raises(FailedPreconditionError, match="was started anew"):
+            store.cut()
+
+
+def test_a_server_that_has_ended_does_not_hang_its_clients() -> None:
+    with PsServer(0, 1) as server, store_of([server], timeout_seconds=0.5) as store:
+        server.close(0.0)
+        with pytest.raises(OpError, match="parameter server 0 at"):
+            store.stats()
+
+
+def test_closing_a_server_does_not_wait_for_clients_that_are_there() -> None:
+    with PsServer(0, 1) as server, PsCluster([server.address]):
+        ended = threading.Thread(target=server.close, args=(3600.0,))
+        ended.start()
+        ended.join(120)
+        assert not ended.is_alive()
+
+
+# Moving
+
+
+def test_a_server_can_be_found_at_another_address(caplog: pytest.LogCaptureFixture) -> None:
+    with PsServer(0, 1) as before, PsServer(0, 1) as after, store_of([before]) as store:
+        moved: list[int] = []
+
+        class Listener:
+            def hear(self, index: int) -> None:
+                moved.append(index)
+
+        listener = Listener()
+        store.cluster.on_move(listener.hear)
+        store.cluster.move(0, after.address)
+        assert (store.cluster.addresses, moved) == ((after.address,), [0])
+        assert "another process than before" in caplog.text
+        with pytest.raises(OpError, match="store 'rows' is not here"):
+            store.stats()
+        with (
+            PsServer(0, 2) as other,
+            pytest.raises(FailedPreconditionError, match="index 0 of 2, expected"),
+        ):
+            store.cluster.move(0, other.address)
+        assert store.cluster.addresses == (after.address,)
+        with pytest.raises(InvalidArgumentError, match="index must be"):
+            store.cluster.move(1, after.address)
+
+
+# Who may call
+
+
+def test_only_who_knows_the_token_may_call() -> None:
+    with PsServer(0, 1, token="open sesame") as server:  # noqa: S106 - a test's
+        for wrong in (None, "sesame"):
+            with pytest.raises(UnauthenticatedError, match="token is wrong or missing"):
+                PsCluster([server.address], token=wrong)
+        with PsCluster([server.address], token="open sesame") as cluster:  # noqa: S106 - a test's
+            assert cluster.num_ps == 1
+
+
+def test_who_trusts_the_certificate_may_call(tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "server")
+    with PsServer(0, 1, tls_certificate=str(made.certificate), tls_key=str(made.key)) as server:
+        with PsCluster([server.address], tls_ca=made.certificate) as cluster:
+            assert cluster.num_ps == 1
+        with pytest.raises(UnavailableError, match=r"not up after 0\.3 s"):
+            PsCluster([server.address], timeout_seconds=0.3)
+
+
+# Bad input
+
+
+def test_garbage_to_the_control_port_is_survived() -> None:
+    with PsServer(0, 1) as server, PsCluster([server.address]) as cluster:
+        host, _, port = server.address.rpartition(":")
+        for garbage in (b"\x00" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000):
+            with socket.create_connection((host, int(port)), 10) as sender:
+                sender.settimeout(10)
+                try:
+                    sender.sendall(garbage)
+                    sender.shutdown(socket.SHUT_WR)
+                    while sender.recv(4096):
+                        pass
+                except OSError:
+                    pass  # it hung up
+        with grpc.insecure_channel(server.address) as channel:
+            for method in ("Describe", "CutAt", "Nothing"):
+                call = channel.unary_unary(f"/monolith.ps.ParameterServer/{method}")
+                with pytest.raises(grpc.RpcError):
+                    call(b"\xff\xff\xff\xff", timeout=30)
+        cluster.ask("Describe", messages.DescribeRequest())
+
+
+def test_calls_that_cannot_be_meant_are_refused_as_such() -> None:
+    with PsServer(0, 1) as server, store_of([server]) as store:
+        ask = store.cluster.ask
+        mark = messages.Mark(generation=0, life=1, epoch=0)
+        reader = messages.ReaderRequest(store="rows", name="log", opened_at=mark)
+        for method, request, text in (
+            ("Moment", messages.StoreRequest(store="nobody"), "store 'nobody' is not here .there is rows."),
+            ("Hold", messages.HoldRequest(client=1, seconds=1e9), "seconds above 0"),
+            ("Hold", messages.HoldRequest(client=1, seconds=float("nan")), "seconds above 0"),
+            ("Level", messages.LevelRequest(client=1), "it is over"),
+            ("CutAt", messages.CutAtRequest(store="rows", client=1, epoch=1), "newest times of 1 tables"),
+            (
+                "CutAt",
+                messages.CutAtRequest(store="rows", client=1, epoch=1, newest_times=[0]),
+                "connection of this",
+            ),
+            (
+                "CutAt",
+                messages.CutAtRequest(store="rows", client=1, epoch=2**60, newest_times=[0]),
+                "ahead of",
+            ),
+            ("WriteCut", messages.WriteCutRequest(store="rows", number=9, folder="x"), "cut 9 is not open"),
+            ("Load", messages.TicketRequest(store="rows", number=9), "load 9 is not open"),
+            (
+                "Touch",
+                messages.TouchRequest(store="rows", table="user", ids=b"123"),
+                "numbers of 8 bytes",
+            ),
+            ("ReaderPosition", reader, "another life"),
+            ("Configure", messages.ConfigureRequest(store="x", agreement=b"{"), "not the configs of some tables"),
+            ("Configure", messages.ConfigureRequest(store="a\nb", agreement=b"{}"), "without line breaks"),
+            ("Assign", iter([messages.AssignRequest()]), "expected in the first message"),
+        ):
+            with pytest.raises(OpError, match=text):
+                ask(method, [request])
+        store.cut().release()
