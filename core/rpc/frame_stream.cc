@@ -13,6 +13,8 @@ constexpr size_t kMaxReceive = size_t{8} << 20;  // at a time, so that one conne
 // Of a large body so many bytes are waited for together: waking up for every few of them costs more than they do.
 constexpr size_t kWorthWaking = size_t{1} << 20;
 
+constexpr size_t kFirstOfHead = 4096;  // most heads are smaller
+
 std::span<const uint8_t> AsBytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
@@ -51,10 +53,15 @@ std::span<uint8_t> FrameReceiver::Missing() {
 }
 
 bool FrameReceiver::Advance(const FrameLimits& limits, const Placer& place) {
+  // The head grows as it comes: a size that lies costs nothing.
+  if (part_ == Part::kHead && frame_.head.size() < frame_.header.head_bytes) {
+    frame_.head.resize(std::min<size_t>(2 * frame_.head.size(), frame_.header.head_bytes));
+    return false;
+  }
   received_in_part_ = 0;
   if (part_ == Part::kHeader) {
     frame_.header = DecodeHeader(header_bytes_, limits);
-    frame_.head.resize(frame_.header.head_bytes);
+    frame_.head.resize(std::min<size_t>(kFirstOfHead, frame_.header.head_bytes));
     part_ = Part::kHead;
     if (frame_.header.head_bytes > 0) return false;
   }

@@ -53,6 +53,7 @@ struct Server::Connection {
   FrameSender sender;
   std::unique_ptr<Conversation> conversation;  // null until it has greeted
   bool is_last = false;                        // hang up once the answer has left
+  Clock::time_point refused_at;                // of one that is
   bool has_call = false;                       // the frame that was received has no answer yet: not now
   uint64_t wakes_seen = 0;                     // before that call was made
   // Written by the thread that attends it, read by the one that watches patience.
@@ -159,8 +160,9 @@ std::shared_ptr<Server::Connection> Server::TakeLocked(uint64_t id) {
 }
 
 void Server::AcceptAll() {
+  bool is_exhausted = false;
   while (!stopping_) {
-    std::optional<Accepted> accepted = Accept(listener_);
+    std::optional<Accepted> accepted = Accept(listener_, &is_exhausted);
     if (!accepted) break;
     std::lock_guard lock(mutex_);
     if (static_cast<int>(connections_.size()) >= options_.max_connections) {
@@ -171,6 +173,11 @@ void Server::AcceptAll() {
     const auto [place, inserted] = connections_.emplace(id, std::make_shared<Connection>(id, std::move(*accepted)));
     Arm(*place->second, EPOLLIN, EPOLL_CTL_ADD);
   }
+  is_exhausted_ = is_exhausted;
+  if (!is_exhausted) ListenOn();  // otherwise it would be told of the same one again and again
+}
+
+void Server::ListenOn() {
   epoll_event again{EPOLLIN | EPOLLONESHOT, {.u64 = kListener}};
   if (!stopping_) epoll_ctl(epoll_.descriptor(), EPOLL_CTL_MOD, listener_.descriptor(), &again);
 }
@@ -225,6 +232,9 @@ Server::Next Server::Converse(Connection& connection) {
 Server::Next Server::HearOut(Connection& connection) {
   // Hanging up on bytes that nobody read would take the answer away from the peer before it reads it.
   EndSending(connection.socket);
+  // Who watches patience does not see one that never stops talking.
+  const std::chrono::duration<double> listened = Clock::now() - connection.refused_at;
+  if (listened.count() > options_.patience_seconds) return Next::kGone;
   uint8_t ignored[4096];
   for (int pieces = 0; pieces < kFramesInARow; ++pieces) {
     const Transfer transfer = rpc::Receive(connection.socket, ignored);
@@ -274,6 +284,7 @@ void Server::Refuse(Connection& connection, const Frame& frame, const std::excep
   ++refused_;
   connection.sender.Add({kError, frame.header.call, EncodeError(CodeOf(reason), reason.what()), {}, nullptr});
   connection.is_last = true;
+  connection.refused_at = Clock::now();
 }
 
 void Server::Arm(const Connection& connection, uint32_t events, int operation) {
@@ -325,6 +336,7 @@ void Server::WatchPatience() {
     changed_.wait_for(lock, pause);
     const auto now = Clock::now();
     if (now - woken_at >= kTryAgain) {
+      if (is_exhausted_.exchange(false)) ListenOn();
       WakeLocked();
       woken_at = now;
     }

@@ -95,6 +95,7 @@ class Server {
   std::shared_ptr<Connection> TakeWoken();
   std::shared_ptr<Connection> TakeLocked(uint64_t id);
   void AcceptAll();
+  void ListenOn();
   void WatchPatience();
   // One connection that has something to say or room to write; afterwards it waits again, is parked, or is gone.
   void Attend(const std::shared_ptr<Connection>& connection);
@@ -115,6 +116,7 @@ class Server {
   uint16_t port_ = 0;
 
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> is_exhausted_{false};  // no descriptor was left: the listener rests until somebody looks again
   std::atomic<int64_t> calls_{0}, refused_{0};
   std::atomic<uint64_t> num_wakes_{0};  // written under the mutex
   mutable std::mutex mutex_;            // guards what follows

@@ -115,11 +115,14 @@ uint16_t PortOf(const Socket& socket) {
                                              : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-std::optional<Accepted> Accept(const Socket& listener) {
+std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   const int descriptor =
       accept4(listener.descriptor(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (is_exhausted != nullptr) {
+    *is_exhausted = descriptor < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM);
+  }
   if (descriptor < 0) return std::nullopt;  // nobody, or one who has hung up already, or no descriptor is left
   Socket socket(descriptor);
   Tune(socket);

@@ -54,7 +54,8 @@ struct Accepted {
   Socket socket;
   std::string peer;
 };
-std::optional<Accepted> Accept(const Socket& listener);
+// `is_exhausted`, if given, is told whether there is one and the system has no room for it at the moment.
+std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted = nullptr);
 
 // Under way; writable once it is settled, and then ConnectError() says how it ended. Looks the name up, which may wait.
 // A name with several addresses is tried at another one with each attempt.
