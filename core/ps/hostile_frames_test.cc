@@ -38,15 +38,13 @@ std::vector<Message> GoodMessages(const Group& group, int64_t worker, int64_t in
   Append<CellCount>(&id_bytes, cells);
   Append<int32_t>(&id_bytes, counts);
   const IdSizes sizes{static_cast<uint32_t>(cells.size()), 20, true};
-  PullQuestion pull;
-  pull.worker = worker;
-  pull.incarnation = incarnation;
-  pull.ids = sizes;
+  PullQuestion pull{.worker = worker, .incarnation = incarnation, .ids = sizes};
   PushQuestion push;
-  push.push = {incarnation, seq, {worker, seq, "here", 0}, kNothingApplied};
   push.num_rates = 2;
   push.num_times = 1;
   push.ids = sizes;
+  push.push = {
+      .incarnation = incarnation, .first_seq = seq, .stamp = {.worker = worker, .seq = seq, .position = "here"}};
   push.num_values = static_cast<uint64_t>(group.NumValues(plan));
   std::string push_body = id_bytes;
   Append<float>(&push_body, std::vector<float>{0.5f, 1.0f});
