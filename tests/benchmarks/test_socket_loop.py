@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 
-from monolith.cli._bench import compiled
 from monolith.cli._bench.processor_time import cpu_seconds, on_cores
 from monolith.cli._bench.skip import RowSkippedError
 from monolith.cli._bench.socket_loop import StepBytes, running_loop
@@ -35,7 +34,7 @@ def test_a_loop_that_died_is_an_error_and_no_figure() -> None:
 
 
 def test_without_a_compiler_the_row_is_skipped_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(RowSkippedError, match=r"socket_loop\.cpp .* install g\+\+"), running_loop():
         pass
 

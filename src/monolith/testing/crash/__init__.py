@@ -3,12 +3,28 @@
 Read `trial.py` first: a run is started, killed with SIGKILL at a random moment and started again, until it ends; then
 it is judged. `tasks.py` has what is trained and how it is judged, `child.py` the processes, `fingerprint.py` the
 comparison of two states bit for bit.
+
+`worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count.
 """
 
 from __future__ import annotations
 
+from monolith.testing.crash.counting import CONFIGS, CountingJob
 from monolith.testing.crash.fingerprint import fingerprint
 from monolith.testing.crash.scenarios import SCENARIOS, Scenario
 from monolith.testing.crash.trial import Kill, Trial, run_trials
+from monolith.testing.crash.worker_trial import Fault, WorkerTrial, run_worker_trial
 
-__all__ = ["Kill", "SCENARIOS", "Scenario", "Trial", "fingerprint", "run_trials"]
+__all__ = [
+    "CONFIGS",
+    "CountingJob",
+    "Fault",
+    "Kill",
+    "SCENARIOS",
+    "Scenario",
+    "Trial",
+    "WorkerTrial",
+    "fingerprint",
+    "run_trials",
+    "run_worker_trial",
+]

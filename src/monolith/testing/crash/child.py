@@ -24,6 +24,8 @@ class Child:
     def __init__(self, work: Callable[[Tell], dict[str, Any]]) -> None:
         self._read, write = os.pipe()
         self._heard = b""
+        """Of a line that has not come to its end."""
+        self._told: dict[str, Any] = {}
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self._read)
@@ -57,7 +59,7 @@ class Child:
             self._status = os.waitpid(self.pid, 0)[1]
 
     def told(self) -> dict[str, Any]:
-        """Everything it told so far, later values instead of earlier ones of the same name; for one that ended.
+        """Everything it told so far, later values instead of earlier ones of the same name.
 
         Raises:
             RuntimeError: it failed by itself; with its traceback.
@@ -67,13 +69,12 @@ class Child:
                 self._heard += chunk
         except BlockingIOError:
             pass
-        told: dict[str, Any] = {}
-        for line in self._heard.splitlines(keepends=True):
-            if line.endswith(b"\n"):  # one that was killed may stop in the middle of a line
-                told |= json.loads(line)
-        if "error" in told:
-            raise RuntimeError(f"a training process failed:\n{told['error']}")
-        return told
+        *lines, self._heard = self._heard.split(b"\n")  # one that was killed may stop in the middle of a line
+        for line in lines:
+            self._told |= json.loads(line)
+        if "error" in self._told:
+            raise RuntimeError(f"a training process failed:\n{self._told['error']}")
+        return self._told
 
     def close(self) -> None:
         """Kills what still runs and gives the pipe back."""

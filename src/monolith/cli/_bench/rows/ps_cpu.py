@@ -6,6 +6,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
 from monolith.cli._bench.processor_time import cpu_seconds
@@ -101,7 +103,7 @@ def _measure_size(setting: Setting, num_rows: int, loop: SocketLoop) -> list[Mea
 
 def bytes_of(batches: Sequence[Batch]) -> StepBytes:
     """What the mean batch moves: its distinct ids there, their rows back, their gradients there."""
-    distinct = statistics.mean(len(batch.ids.unique()) for batch in batches)
+    distinct = statistics.mean(len(np.unique(batch.ids.numpy())) for batch in batches)
     return StepBytes(ask=int(8 * distinct), rows=int(4 * ours.DIM * distinct), push=int(4 * ours.DIM * distinct))
 
 

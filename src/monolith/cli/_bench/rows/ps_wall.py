@@ -16,6 +16,7 @@ from monolith.tables import LocalStore
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
+    from monolith.tables import Store
 
 CORES = 2
 LEAST_AHEAD, LEAST_IN_TURN = 0.7, 0.55
@@ -33,7 +34,7 @@ def measure(setting: Setting) -> list[Measurement]:
         servers.open_store(configs()) as store,
     ):
         tell(f"    filling {num_rows:,} rows, here and on a server")
-        stores = {"server": store, HERE: LocalStore(configs())}
+        stores: dict[str, Store] = {"server": store, HERE: LocalStore(configs())}
         steps = {}
         for name, each in stores.items():
             fill(each, num_rows)
