@@ -84,7 +84,7 @@ class RowsModule(nn.Module):
 
     @property
     def next_batch(self) -> int:
-        """The number that a stamp must have at least: those of all batches applied so far are below it."""
+        """The number that a stamp must have at least: what every owner of rows has applied so far is below it."""
         return self._worker.next_seq()
 
     def next_batch_of(self, worker: int) -> int:

@@ -56,7 +56,10 @@ class StoreWorker:
             self._number = self._number if number is None else number
             joined = self._joined = self.store.join(self._number)
             self._last_push = NOTHING_APPLIED if joined.applied is None else joined.applied.seq
-            self._next_seq = max(self._next_seq, joined.next_seq)
+            # Where a worker died between two owners, some have batches that others lack: they come again under their
+            # numbers, so that those who lack them take them and the others know them.
+            behind = self._last_push + 1
+            self._next_seq = behind if joined.next_seq > behind else max(self._next_seq, behind)
             return joined
 
     def leave(self) -> None:
@@ -71,7 +74,7 @@ class StoreWorker:
             return self.join() if self._joined is None else self._joined
 
     def next_seq(self, number: int | None = None) -> int:
-        """Every number of a batch from this one on is free, of this worker or of the one it is."""
+        """The number of the next batch, of this worker or of the one it is: no owner of rows lacks one below it."""
         with self._lock:
             self._joined_as(self._number if number is None else number)
             return self._next_seq

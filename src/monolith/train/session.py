@@ -304,7 +304,9 @@ class Session:
         """Makes this session the one that trains the rows as its worker; returns the number of its first batch."""
         free = 0 if last is None else last.seq + 1
         if self.mode == "train":
-            free = max([free, *(each.join(self._worker_index).next_seq for each in self._embeddings)])
+            for each in self._embeddings:
+                each.join(self._worker_index)
+            free = max([free, *(each.next_batch for each in self._embeddings)])
         return free
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
