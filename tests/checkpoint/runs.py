@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import monolith as ml
 from monolith.checkpoint import TrainState
 from monolith.checkpoint.model_state import model_state
-from monolith.tables import BatchStamp, BlockKind
+from monolith.tables import BatchStamp, BlockKind, Store
+from monolith.tables.history import ALL_BUCKETS
 
 
 class Ranker(nn.Module):
@@ -37,7 +38,8 @@ class Ranker(nn.Module):
 class Run:
     """A plain loop over a pure function of the position, as deterministic mode has it."""
 
-    def __init__(self, *, seed: int = 0, min_count: int = 0) -> None:
+    def __init__(self, *, seed: int = 0, min_count: int = 0, id_factor: int = 1) -> None:
+        self._id_factor = id_factor
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - the global generator is part of the state
@@ -51,8 +53,8 @@ class Run:
         stamp = self.state.next_stamp(b"%d" % (number + 1))
         generator = torch.Generator().manual_seed(number)
         batch = {
-            "user": torch.randint(0, 50, (16,), generator=generator),
-            "item": torch.randint(0, 90, (16,), generator=generator),
+            "user": torch.randint(0, 50, (16,), generator=generator) * self._id_factor,
+            "item": torch.randint(0, 90, (16,), generator=generator) * self._id_factor,
             "time": torch.tensor(1_700_000_000 + number),
         }
         label = (torch.rand(16, generator=generator) < 0.3).float()
@@ -98,3 +100,28 @@ def contents(run: Run) -> dict[str, Any]:
         },
         "lr": run.adam.param_groups[0]["lr"],
     }
+
+
+def tables_of(store: Store) -> tuple[Any, ...]:
+    """Rows with state and times, counts of admission, stamps: everything that a cut holds."""
+    cut = store.cut()
+    blocks = [
+        (block.kind, block.table, block.bucket, block.digest, *sorted(_rows(block)))
+        for block in cut.blocks(ALL_BUCKETS, state=True)
+    ]
+    cut.release()
+    stamps = [clock.stamps for clock in cut.applied]
+    assert all(each == stamps[0] for each in stamps)
+    return stamps[0], sorted(blocks)
+
+
+def _rows(block: Any) -> list[Any]:
+    if not block.count:
+        return [block.payload.tobytes()]
+    return list(zip(block.keys.tolist(), block.times.tolist(), map(bytes, block.payload), strict=True))
+
+
+def whole(run: Run) -> tuple[Any, ...]:
+    """Tables, weights and how far a run has come."""
+    weights = {name: value.tolist() for name, value in model_state(run.model).items() if isinstance(value, Tensor)}
+    return tables_of(run.model.emb.store), weights, run.state.global_step, dict(run.state.applied)

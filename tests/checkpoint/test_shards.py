@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from checkpoint.runs import Run
+from checkpoint.runs import Run, tables_of, whole
 from monolith.checkpoint import Saver
-from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
-from monolith.tables import LocalShards, LocalStore, Store
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables import LocalShards, LocalStore
 
 PARTS = [0, 3, 5]
 
@@ -27,30 +25,6 @@ def run_of(num_shards: int, **options: Any) -> Run:
         run = Run(**options)
     assert isinstance(run.model.emb.store, LocalShards if num_shards else LocalStore)
     return run
-
-
-def tables_of(store: Store) -> tuple[Any, ...]:
-    """Rows with state and times, counts of admission, stamps: everything that a cut holds."""
-    cut = store.cut()
-    blocks = [
-        (block.kind, block.table, block.bucket, block.digest, *sorted(_rows(block)))
-        for block in cut.blocks(ALL_BUCKETS, state=True)
-    ]
-    cut.release()
-    stamps = [clock.stamps for clock in cut.applied]
-    assert all(each == stamps[0] for each in stamps)
-    return stamps[0], sorted(blocks)
-
-
-def _rows(block: Any) -> list[Any]:
-    if not block.count:
-        return [block.payload.tobytes()]
-    return list(zip(block.keys.tolist(), block.times.tolist(), map(bytes, block.payload), strict=True))
-
-
-def whole(run: Run) -> tuple[Any, ...]:
-    weights = {name: value.tolist() for name, value in model_state(run.model).items() if torch.is_tensor(value)}
-    return tables_of(run.model.emb.store), weights, run.state.global_step, dict(run.state.applied)
 
 
 def save(run: Run, folder: Path) -> None:

@@ -1,15 +1,18 @@
 """A process that has imported everything once and forks children that run a piece of code: many for the price of one.
 
 Its standard input has one JSON object a line, ``{"code": ..., "arguments": [...]}``; it answers with the child's
-number, then each line that the child prints, and last ``{"status": ...}`` as `os.waitstatus_to_exitcode` has it.
+number, then each line that the child prints, and last ``{"status": ...}`` as `os.waitstatus_to_exitcode` has it. A
+child that runs ``"beside"`` others is not waited for: ``{"end": number}`` kills it, and answers with its status.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,12 +31,15 @@ class Zygote:
         )
         assert self.line() == "ready"
 
-    def start(self, code: str, *arguments: str) -> int:
-        """Starts a child; its process number."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"code": code, "arguments": arguments}) + "\n")
-        self._process.stdin.flush()
+    def start(self, code: str, *arguments: str, beside: bool = False) -> int:
+        """Starts a child; its process number. No other runs until it has ended, unless it runs beside others."""
+        self._order(code=code, arguments=arguments, beside=beside)
         return int(self.line())
+
+    def end(self, child: int) -> int:
+        """Kills a child that runs beside others, unless it has ended; its status."""
+        self._order(end=child)
+        return int(self.line()["status"])
 
     def line(self) -> Any:
         """The next line that the child printed, or its status."""
@@ -47,6 +53,11 @@ class Zygote:
         while not isinstance(line := self.line(), dict):
             lines.append(line)
         return lines, line["status"]
+
+    def _order(self, **order: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -67,16 +78,30 @@ def main() -> None:
     import checkpoint.runs  # noqa: F401, PLC0415 - what children will need is there when they begin
 
     answer("ready")
+    life, own_end = os.pipe()
     for line in sys.stdin:
         order = json.loads(line)
-        child = os.fork()
+        child = order.get("end")
+        if child is not None:
+            os.kill(child, signal.SIGKILL)  # it is ours until it was waited for
+        else:
+            child = os.fork()
         if child == 0:
+            os.close(own_end)
+            threading.Thread(target=end_with, args=(life,), daemon=True).start()
             answer(os.getpid())
             exec(order["code"], {"arguments": order["arguments"]})  # noqa: S102 - what the tests say
             sys.stdout.flush()
             os._exit(0)
-        _, status = os.waitpid(child, 0)
-        answer({"status": os.waitstatus_to_exitcode(status)})
+        if not order.get("beside"):
+            _, status = os.waitpid(child, 0)
+            answer({"status": os.waitstatus_to_exitcode(status)})
+
+
+def end_with(life: int) -> None:
+    """Ends a child with the process that it was forked from."""
+    os.read(life, 1)
+    os._exit(0)
 
 
 def answer(value: object) -> None:
