@@ -119,11 +119,12 @@ def test_pushes_of_an_earlier_incarnation_are_refused() -> None:
         client.push(stamp(1), step=1).result()
 
 
-def test_a_worker_that_has_not_joined_cannot_push() -> None:
+def test_a_worker_joins_with_its_first_push_and_nobody_pushes_for_another() -> None:
     model, client = connected(FakeServers(1))
     model.give_gradients(0)
-    with pytest.raises(FailedPreconditionError, match=r"call join\(0\) first"):
-        client.push(stamp(0), step=0)
+    client.push(stamp(0, worker=2), step=0).result()
+    with pytest.raises(FailedPreconditionError, match=r"has joined as 2; call join\(0\) first"):
+        client.push(stamp(1), step=0)
 
 
 def test_two_workers_push_without_waiting_for_each_other_and_nothing_is_lost() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.checkpoint._optimizer_state import named_state
+from monolith.checkpoint._dense_cut import NOT_A_WEIGHT, DenseCut, local_optimizer_tree, remote_names
 from monolith.checkpoint._random_state import random_state
 from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.value_tree import TreeEncoder
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import Cut
     from monolith.tables.schema import Schema
-
-NOT_A_WEIGHT = "@"
-"""What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
 
 
 class StoreCut(NamedTuple):
@@ -47,11 +44,22 @@ class StateCut:
     state: Mapping[str, Any]
     """Trees of plain values; tensors are references into `tensors`."""
     tensors: Mapping[str, Tensor]
+    dense: DenseCut | None = None
+    """Dense weights that are still where they live; None: they are in `tensors`."""
+
+    def complete(self) -> StateCut:
+        """With its dense weights; brings them here, beside training."""
+        if self.dense is None:
+            return self
+        parts = self.dense.put_into(self.state, self.tensors)
+        return replace(self, state=parts.trees, tensors=parts.tensors, applied=parts.applied, dense=None)
 
     def release(self) -> None:
-        """Lets the stores forget the old images. Calling it again does nothing."""
+        """Lets stores forget the old images, and owners of dense weights their copies. Again: does nothing."""
         for store in self.stores.values():
             store.cut.release()
+        if self.dense is not None:
+            self.dense.frozen.release()
 
 
 def take_cut(
@@ -60,20 +68,25 @@ def take_cut(
     """Freezes a run; the caller is the thread that trains, between two steps.
 
     Updates that are on their way reach their store first. Rows are frozen, not copied; dense tensors are copied into
-    `staging`, or are the live ones where that is None: then nobody may train until the cut was written.
+    `staging`, or are the live ones where that is None: then nobody may train until the cut was written. Dense weights
+    of other processes are copied there, at the same moment as the rows; `StateCut.complete` brings them here.
 
     Raises:
         InvalidArgumentError: something that cannot be saved; names it.
         DeadlineExceededError: updates did not arrive in time.
     """
     state.settle()
-    with ExitStack() as undone:
+    with ExitStack() as undone, nullcontext() if state.dense is None else state.dense.held():
         stores: dict[str, StoreCut] = {}
         for name, store in ({} if dense_only else state.stores).items():
             require_folder_name(name)
             cut = state.embeddings[name].cut(timeout_seconds=flush_timeout_seconds)
             undone.callback(cut.release)
             stores[name] = StoreCut(cut, store.schema)
+        dense = None
+        if state.dense is not None:
+            dense = DenseCut(state.dense.freeze(), remote_names(state))
+            undone.callback(dense.frozen.release)
         trees, tensors = encode_state(state)
         if staging is not None:
             tensors = staging.copy(tensors)
@@ -84,6 +97,7 @@ def take_cut(
             stores=stores,
             state=trees,
             tensors=tensors,
+            dense=dense,
         )
         undone.pop_all()
         return frozen
@@ -103,13 +117,10 @@ def require_folder_name(store: str) -> None:
 
 
 def encode_state(state: TrainState) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The trees of plain values and the live tensors of everything but the tables."""
+    """The trees of plain values and the live tensors of everything that is here, but the tables."""
     encoder = TreeEncoder()
     trees: dict[str, Any] = {"model": _model_tree(state, encoder)}
-    trees["optimizers"] = {
-        name: encoder.encode(named_state(optimizer, state.model), f"{NOT_A_WEIGHT}optimizers/{name}")
-        for name, optimizer in state.optimizers.items()
-    }
+    trees["optimizers"] = {name: local_optimizer_tree(state, name, encoder) for name in state.optimizers}
     for part in ("schedules", "extra"):
         trees[part] = {
             name: encoder.encode(value.state_dict(), f"{NOT_A_WEIGHT}{part}/{name}")
@@ -126,4 +137,5 @@ def _model_tree(state: TrainState, encoder: TreeEncoder) -> dict[str, Any] | Non
     for name in saved:
         if name.startswith(NOT_A_WEIGHT):
             raise InvalidArgumentError(f"checkpoint: a weight must not be called {name!r}: {NOT_A_WEIGHT} is reserved")
-    return {name: encoder.encode(value, name) for name, value in saved.items()}
+    elsewhere = remote_names(state)
+    return {name: encoder.encode(value, name) for name, value in saved.items() if name not in elsewhere}

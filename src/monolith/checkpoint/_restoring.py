@@ -11,6 +11,7 @@ from torch import Tensor
 from monolith import _core
 from monolith.checkpoint._adapting import Keeps, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
+from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
@@ -132,14 +133,19 @@ def _restore_model(
     path: str, state: TrainState, options: RestoreOptions, keeps: Keeps
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
     with LoadedCheckpoint(path, state.stores, keeps=keeps) as checkpoint:
+        if keeps is not keep_nothing:
+            bring_here(state)
         saved = adapt(checkpoint.state, state, options, keeps)
         optimizers = require_fit(saved, state)
+        if state.dense is None:
+            require_level(saved)
         checkpoint.load_tables()
     _begin_anew(state, keeps)
     if state.model is not None:
         load_model_state(state.model, saved["model"])
     for name, values in optimizers.items():
-        state.optimizers[name].load_state_dict(values)
+        state.optimizers[name].load_state_dict(values if state.dense is None else {**values, "state": {}})
+    scatter_saved(saved, state, checkpoint.manifest.applied)
     return checkpoint, saved
 
 
@@ -155,6 +161,7 @@ def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> S
             module.set_extra_state(saved[key])
     state.global_step = checkpoint.manifest.step if keep_step else 0
     _take_positions(checkpoint, state)
+    scatter_own(state, state.applied)
     return checkpoint.saved
 
 

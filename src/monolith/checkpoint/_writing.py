@@ -55,6 +55,7 @@ def write_checkpoint(
     """
     name, text, writing = f"{order.prefix}{SUFFIX}", b"", None
     try:
+        cut = cut.complete()
         writing = _Writing(folder, cut, order)
         manifest = writing.write_files()
         before_commit()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -55,6 +55,15 @@ class FrozenDense(Protocol):
 
 class RemoteDense(Protocol):
     """The dense weights of a run that owners in other processes keep."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of the weights."""
+        ...
+
+    def group_keys(self, optimizer: str) -> Collection[str]:
+        """What an optimizer's rule keeps in its groups."""
+        ...
 
     def held(self) -> AbstractContextManager[None]:
         """Inside, no push changes anything, and all owners have the same batches."""

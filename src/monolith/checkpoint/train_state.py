@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.tables.store import Store
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -72,6 +73,8 @@ class TrainState:
         """Worker -> its last batch in the dense weights; its position is where reading goes on."""
         self.positions: dict[str, bytes] = {}
         """Positions of further inputs, by names of yours; that of the batches trained on is in `applied`."""
+        self.dense: RemoteDense | None = None
+        """Who keeps the dense weights that the optimizers move; None: they are those of the model."""
         for name, value in {**self.schedules, **self.extra}.items():
             if not isinstance(value, Stateful):
                 raise InvalidArgumentError(

@@ -12,13 +12,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from monolith.checkpoint.remote_dense import DenseState
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from monolith.ps import dense_wire as wire
 from monolith.ps.dense_layout import DenseLayout, trained_parameters
 from monolith.ps.dense_memory import DenseMemory
 from monolith.ps.dense_state import join_shards, split_state
 from monolith.ps.dense_wire import WORDS, Kind
-from monolith.ps.optimizer_spec import live_rates
+from monolith.ps.optimizer_spec import group_state_keys, live_rates
 from monolith.ps.packed_state import pack, room_for, unpack
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from monolith.checkpoint.remote_dense import DenseState
     from monolith.ps.dense_wire import DenseFrames, DenseServers, FrameCall
 
 __all__ = ["DenseClient", "DenseJoined"]
@@ -48,6 +48,16 @@ class DenseJoined:
     """Its last batch that every server had."""
     next_seq: int
     """No server had a batch of this number or above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPush:
+    """The gradients of a batch and how they are to be applied, before they are sent."""
+
+    stamp: BatchStamp
+    step: int
+    rates: Mapping[str, list[dict[str, Any]]]
+    gradients: Mapping[str, Tensor | None]
 
 
 class PendingPush(Pending[int]):
@@ -123,7 +133,7 @@ class DenseClient:
         self._state_frames: DenseFrames | None = None
         """A second conversation, so that a state which is moved beside training is in nobody's way."""
         try:
-            self._configure()
+            is_first = self._configure()
         except BaseException:
             self._frames.close()
             raise
@@ -131,11 +141,22 @@ class DenseClient:
             for name, parameter in self._parameters.items():
                 self._memory.values[name].copy_(parameter)
         self._memory.show_in(self._parameters)
+        if is_first and any(_has_learned(each) for each in self._optimizers.values()):
+            self.scatter(self._own_state())
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """Those that servers keep, by name; the copies of this process."""
         return self._parameters
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the weights that servers keep."""
+        return frozenset(self._parameters)
+
+    def group_keys(self, optimizer: str) -> frozenset[str]:
+        """What an optimizer's rule keeps in its groups."""
+        return group_state_keys(self._optimizers[optimizer])
 
     # Batches
 
@@ -152,7 +173,7 @@ class DenseClient:
 
     def pull(self) -> int:
         """Brings the weights as they are now into the parameters; returns this worker's last batch in all of them."""
-        self._drop_fetch()
+        self.drop_fetch()
         seen = self._received(self._begin_pull(self._memory))
         self._memory.show_in(self._parameters)
         return seen
@@ -177,33 +198,50 @@ class DenseClient:
         self._memory.show_in(self._parameters)
         return seen
 
+    def drop_fetch(self) -> None:
+        """Forgets what `fetch` has begun; its memory is free when the answers have come."""
+        calls, self._fetching = self._fetching, None
+        for call in calls or ():
+            call.wait()
+
     def push(self, stamp: BatchStamp, *, step: int) -> Pending[int]:
         """Sends the gradients that the parameters have now, and the rates of the optimizers' groups.
 
         Args:
-            stamp: Of the batch; its worker has joined, and its number is above those before.
+            stamp: Of the batch; its number is above those before. Its worker joins with the first one.
             step: Global step, for rules that ask for it.
 
         Raises:
-            FailedPreconditionError: the worker has not joined.
+            FailedPreconditionError: another worker has joined.
         """
+        return self.send(self.prepare_push(stamp, step=step))
+
+    def prepare_push(self, stamp: BatchStamp, *, step: int) -> PreparedPush:
+        """As `push`, without sending it: gradients and rates are those of now, whenever `send` is called."""
+        rates = {name: live_rates(each, self.layout.optimizers[name]) for name, each in self._optimizers.items()}
+        gradients = {name: _plain_gradient(name, each) for name, each in self._parameters.items()}
+        return PreparedPush(stamp=stamp, step=step, rates=rates, gradients=gradients)
+
+    def send(self, prepared: PreparedPush) -> Pending[int]:
+        """Sends what was prepared; raises as `push`."""
+        stamp = prepared.stamp
+        if self._worker is None:  # a state was put back, which ends all incarnations
+            self.join(stamp.worker)
         if stamp.worker != self._worker:
             raise FailedPreconditionError(
                 f"dense weights: a batch of worker {stamp.worker}, but this client has joined as {self._worker};"
                 f" call join({stamp.worker}) first"
             )
-        rates = {name: live_rates(each, self.layout.optimizers[name]) for name, each in self._optimizers.items()}
-        gradients = {name: _plain_gradient(name, each) for name, each in self._parameters.items()}
         calls = []
         for server, pieces in enumerate(self.layout.servers):
-            given = [gradients[each.name] for each in pieces]
+            given = [prepared.gradients[each.name] for each in pieces]
             head = wire.encode(
                 stamp=wire.encode_stamps([stamp])[0],
                 previous=self._previous[server],
                 incarnation=self._incarnations[server],
-                step=step,
+                step=prepared.step,
                 present="".join("0" if each is None else "1" for each in given),
-                rates=rates,
+                rates=prepared.rates,
             )
             parts = [
                 _bytes(gradient if piece.begin is None else gradient[piece.rows])
@@ -252,7 +290,7 @@ class DenseClient:
                 f"dense weights: a worker died between two of the {len(state.clocks)} servers of this state, and they"
                 f" differ by a batch; restore it into {len(state.clocks)} servers, not {num_ps}, or take another one"
             )
-        clocks = state.clocks if not state.is_level else [state.applied] * num_ps
+        clocks: Sequence[Mapping[int, BatchStamp]] = state.clocks if not state.is_level else [state.applied] * num_ps
         ticket = secrets.randbits(62)
         packed = [pack(each) for each in split_state(self.layout, state)]
         frames, calls = self._for_state(), []
@@ -314,8 +352,12 @@ class DenseClient:
 
     # Inside
 
-    def _configure(self) -> None:
-        """Server 0 decides whose first values they are; the others are told by the same client, if it lives."""
+    def _configure(self) -> bool:
+        """Server 0 decides whose first values they are; the others are told by the same client, if it lives.
+
+        Returns:
+            Whether it is this one.
+        """
         origin = secrets.randbits(62)
         layout = self.layout.to_bytes()
         winner = self._configure_one(0, origin, layout)
@@ -324,6 +366,23 @@ class DenseClient:
             while winner != origin and not self._is_configured(server) and time.monotonic() < end:
                 time.sleep(0.01)
             self._configure_one(server, origin, layout)
+        return winner == origin
+
+    def _own_state(self) -> DenseState:
+        """What an optimizer has learned before its weights went to servers."""
+        optimizers = {
+            name: {
+                "state": {
+                    weight: dict(optimizer.state[each])
+                    for weight, each in self._parameters.items()
+                    if each in optimizer.state
+                },
+                "groups": [{key: group[key] for key in self.group_keys(name)} for group in optimizer.param_groups],
+            }
+            for name, optimizer in self._optimizers.items()
+        }
+        weights = {name: each.detach() for name, each in self._parameters.items()}
+        return DenseState(weights=weights, optimizers=optimizers, clocks=())
 
     def _configure_one(self, server: int, origin: int, layout: bytes) -> int:
         values = []
@@ -364,12 +423,6 @@ class DenseClient:
     def _received(self, calls: Sequence[FrameCall]) -> int:
         return min((wire.decode_seen(call.wait()[0]) for call in calls), default=NOTHING_APPLIED)
 
-    def _drop_fetch(self) -> None:
-        """What was fetched is older than what is pulled now; its memory is free when its answers have come."""
-        calls, self._fetching = self._fetching, None
-        for call in calls or ():
-            call.wait()
-
 
 class FrozenShards:
     """One exact moment of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
@@ -395,6 +448,11 @@ class FrozenShards:
         if not self._is_released:
             self._is_released = True
             self._client.release_frozen(self._ticket)
+
+
+def _has_learned(optimizer: Optimizer) -> bool:
+    """Whether a step was made; some rules have state from the beginning on, which counts its steps."""
+    return any(float(values.get("step", 1)) != 0 for values in optimizer.state.values() if values)
 
 
 def _plain_gradient(name: str, parameter: nn.Parameter) -> Tensor | None:

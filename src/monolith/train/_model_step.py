@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.nn import BatchTurn, Embeddings
+    from monolith.tables.batch import BatchStamp
+    from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline
     from monolith.train.task import Mode, Task
 
@@ -29,10 +31,11 @@ __all__ = ["ModelStep"]
 class ModelStep:
     """Runs a task on batches. The thread that trains owns it."""
 
-    def __init__(self, task: Task, state: TrainState, pipeline: TablePipeline) -> None:
+    def __init__(self, task: Task, state: TrainState, pipeline: TablePipeline, dense: DenseStep) -> None:
         self._task = task
         self._state = state
         self._pipeline = pipeline
+        self._dense = dense
         self._optimizers = list(state.optimizers.values())
         self._embeddings: Sequence[Embeddings] = list(state.embeddings.values())
         self._clip = _clipping(task)
@@ -44,14 +47,16 @@ class ModelStep:
     def train(self, turn: BatchTurn) -> StepResult:
         """Learns from one batch."""
         with turn:
+            self._dense.begin()
             with self._pipeline.explained():
                 spec = self._spec(turn, "train")
             self.is_whole = False
             if spec.train_op is not None:
+                self._require_own_weights()
                 self._pipeline.wait_for_push()
                 spec.train_op()
             else:
-                self._learn(spec)
+                self._learn(spec, turn.stamp)
             if turn.stamp is not None:
                 self._state.applied[turn.stamp.worker] = turn.stamp
             self.is_whole = True
@@ -73,7 +78,14 @@ class ModelStep:
             )
         return spec
 
-    def _learn(self, spec: Spec) -> None:
+    def _require_own_weights(self) -> None:
+        if self._state.dense is not None:
+            raise FailedPreconditionError(
+                f"{type(self._task).__name__}.model_fn: Spec(train_op=...) moves weights of this process, but servers"
+                " keep them; give Spec(loss=...), or train without servers"
+            )
+
+    def _learn(self, spec: Spec, stamp: BatchStamp | None) -> None:
         if spec.loss is None:
             raise FailedPreconditionError(
                 f"{type(self._task).__name__}.model_fn: training needs Spec(loss=...) or Spec(train_op=...), got"
@@ -86,9 +98,8 @@ class ModelStep:
         # What the last step postponed is applied by now, or waited for: updates are numbered in their order.
         self._pipeline.wait_for_push()
         row_scale = self._prepare_dense()
-        for optimizer in self._optimizers:
-            optimizer.step()
         step = self._state.global_step
+        self._dense.step(stamp, step)
         taken = [each.take_step(scale=row_scale, global_step=step) for each in self._embeddings]
         self._pipeline.push([each for each in taken if each is not None])
         for schedule in self._state.schedules.values():

@@ -20,6 +20,7 @@ from monolith.train.prepare_run import prepare_run
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
+    from monolith.ps.dense_wire import DenseServers
     from monolith.train.compat.options import CpuTrainingConfig
     from monolith.train.input_options import InputOptions
     from monolith.train.params import Params
@@ -79,7 +80,9 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
     return trainer
 
 
-def make_trainer(options: CpuTrainingConfig, params: Params, *, deterministic: bool = False) -> Trainer:
+def make_trainer(
+    options: CpuTrainingConfig, params: Params, *, deterministic: bool = False, servers: DenseServers | None = None
+) -> Trainer:
     """A trainer for a task, as flat options say; they cannot change from now on.
 
     For a `RunnerConfig` it first does what `prepare_run` says.
@@ -97,6 +100,7 @@ def make_trainer(options: CpuTrainingConfig, params: Params, *, deterministic: b
     return Trainer(
         params.instantiate(),
         dataclasses.replace(config, deterministic=deterministic, input=_with_dispatcher(config.input, flags)),
+        servers=servers,
     )
 
 

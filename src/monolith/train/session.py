@@ -14,7 +14,9 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks.current_session import close_session, open_session
 from monolith.nn import BatchTurn, Embeddings
 from monolith.optim.global_step import global_step_from
+from monolith.ps.dense_client import DenseClient
 from monolith.tables.store import BatchStamp
+from monolith.train._dense_step import DenseConfig, DenseHere, DenseStep, DenseThere, require_servers
 from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
+    from monolith.ps.dense_wire import DenseServers
     from monolith.train.history import History
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
@@ -66,6 +69,8 @@ class Session:
         pipeline: How far tables and model may be apart.
         worker_index: Which worker this is.
         deterministic: Takes time from the data alone and begins with a fixed seed, so that runs can be repeated.
+        servers: Who keeps the dense weights and moves them; None: this process. Only for training.
+        dense: What happens beside a step where servers keep them.
 
     >>> from monolith.testing import ExampleTask
     >>> task = ExampleTask()
@@ -88,10 +93,15 @@ class Session:
         pipeline: PipelineConfig | None = None,
         worker_index: int = 0,
         deterministic: bool = False,
+        servers: DenseServers | None = None,
+        dense: DenseConfig | None = None,
     ) -> None:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
         require_effective_parameters(task.p, Task.params())
+        _require_training(mode, servers)
+        self._dense_settings = DenseConfig() if dense is None else dense
+        require_servers(self._dense_settings, servers)
         self.task = task
         self.mode: Mode = mode
         self.model_dir = model_dir
@@ -105,6 +115,7 @@ class Session:
         self._settings = PipelineConfig() if pipeline is None or mode != "train" else pipeline
         self._worker_index = worker_index
         self._deterministic = deterministic
+        self._servers = servers
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -190,6 +201,7 @@ class Session:
         if self.mode == "train":
             self._calls.finish_pushes(self)
             self._pipeline.settle()
+            self._dense.settle()
 
     # Life
 
@@ -236,15 +248,30 @@ class Session:
         self._closing.callback(self._pipeline.close)
         self._state = self._build() if self._given_state is None else self._given_state
         self._state.session = self
+        self._dense = self._open_dense(self._state)
         if self._restore is not None:
             self._restore(self._state)
         if self._state.model is not None:
             self._state.model.train(self.mode == "train")
-        self._step = ModelStep(self.task, self._state, self._pipeline)
+        self._step = ModelStep(self.task, self._state, self._pipeline, self._dense)
         self._embeddings = _embeddings_of(self._state)
         self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
         self._clock = BatchClock()
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
+
+    def _open_dense(self, state: SessionState) -> DenseStep:
+        optimizers = list(state.optimizers.values())
+        if self._servers is None or state.model is None or not optimizers:
+            return DenseHere(optimizers)
+        client = DenseClient(state.model, state.optimizers, self._servers, partition=self._dense_settings.partition)
+        state.dense = client
+
+        def close() -> None:
+            state.dense = None
+            client.close()
+
+        self._closing.callback(close)
+        return DenseThere(client, optimizers, self._dense_settings)
 
     def _discard(self) -> None:
         """Gives back what belongs to this incarnation."""
@@ -306,7 +333,8 @@ class Session:
         if self.mode == "train":
             for each in self._embeddings:
                 each.join(self._worker_index)
-            free = max([free, *(each.next_batch for each in self._embeddings)])
+            dense = self._dense.join(self._worker_index)
+            free = max([free, dense, *(each.next_batch for each in self._embeddings)])
         return free
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
@@ -314,6 +342,14 @@ class Session:
         for embeddings in self._embeddings:
             turn.plan(embeddings)
         return turn
+
+
+def _require_training(mode: Mode, servers: DenseServers | None) -> None:
+    if servers is not None and mode != "train":
+        raise InvalidArgumentError(
+            f"session: servers keep dense weights that are trained, and mode is {mode!r}; restore a checkpoint of them,"
+            " which has the form of one process"
+        )
 
 
 def _embeddings_of(state: TrainState) -> list[Embeddings]:

@@ -19,6 +19,7 @@ from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
 from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
+from monolith.train._dense_step import require_servers
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._prediction import run_batches, write_predictions
 from monolith.train._recovery import Recovery
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
+    from monolith.ps.dense_wire import DenseServers
     from monolith.train.params import Params
     from monolith.train.task import Mode
     from monolith.train.trainer_config import PipelineConfig
@@ -61,6 +63,7 @@ class Trainer:
         config: How.
         hooks: Attached to each training session.
         clock: Measures waits.
+        servers: Parameter servers that keep the dense weights in training; None: they are in this process.
 
     >>> from monolith.testing import ExampleTask
     >>> trainer = Trainer(ExampleTask())
@@ -77,9 +80,12 @@ class Trainer:
         *,
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
+        servers: DenseServers | None = None,
     ) -> None:
         self.task = _task_of(task)
         self.config = TrainerConfig() if config is None else config
+        require_servers(self.config.dense, servers)
+        self._servers = servers
         self.task.ctx = TaskContext(self.config.input)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
@@ -132,6 +138,8 @@ class Trainer:
                 pipeline=self._pipeline,
                 worker_index=self.config.worker_index,
                 deterministic=self.config.deterministic,
+                servers=self._servers,
+                dense=self.config.dense,
             )
             with session:
                 self._train(session, saver)

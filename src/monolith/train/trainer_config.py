@@ -8,11 +8,13 @@ from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
 from monolith.tables.history import NUM_BUCKETS
+from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.input_options import InputOptions
 
 __all__ = [
     "ControlConfig",
+    "DenseConfig",
     "MarkerFilesConfig",
     "PipelineConfig",
     "ReportingConfig",
@@ -206,6 +208,8 @@ class TrainerConfig(Config):
     """What it begins with."""
     pipeline: PipelineConfig = PipelineConfig()
     """How far tables and model may be apart."""
+    dense: DenseConfig = DenseConfig()
+    """How far dense weights that servers keep and model may be apart."""
     tables: TablesConfig = TablesConfig()
     """What tables are made with."""
     reporting: ReportingConfig = ReportingConfig()

@@ -69,14 +69,10 @@ class CpuTrainingConfig(FlatConfig):
     """Batches whose rows are read ahead."""
     enable_embedding_postpush: Annotated[bool, Sets("pipeline.postpush")] = False
     """Apply the gradients of rows beside the next step."""
-    enable_variable_prefetch: Annotated[
-        bool, Refused("dense variables are in this process; there is no remote copy to fetch")
-    ] = False
-    """Copies of remote dense variables."""
-    enable_variable_postpush: Annotated[
-        bool, Refused("dense variables are in this process; there is nothing to push")
-    ] = False
-    """Dense updates beside the next step."""
+    enable_variable_prefetch: Annotated[bool, Sets("dense.prefetch")] = False
+    """Fetch dense weights from their servers beside the step; refused where there are none."""
+    enable_variable_postpush: Annotated[bool, Sets("dense.postpush")] = False
+    """Push dense gradients to their servers beside the next step; refused where there are none."""
     enable_sync_training: Annotated[bool, Refused(reasons.SYNC)] = False
     """Synchronous training by collective calls."""
     enable_partial_sync_training: Annotated[bool, Refused(reasons.SYNC), InRunnerSettings()] = False
@@ -171,8 +167,8 @@ class CpuTrainingConfig(FlatConfig):
         bool, Refused("batches are not written as ExampleBatch files; see monolith data convert")
     ] = False
     """Read the input and write it as ExampleBatch, without training."""
-    enable_variable_partition: Annotated[bool, Refused(reasons.CLUSTER)] = True
-    """Split large dense variables over the servers."""
+    enable_variable_partition: Annotated[bool, Sets("dense.partition")] = True
+    """Split large dense variables over the servers; False is refused where there are none."""
     enable_fused_layout: Annotated[
         bool, Refused("lookups always go straight into one buffer of the model's layout")
     ] = False

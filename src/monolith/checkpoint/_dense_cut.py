@@ -1,0 +1,162 @@
+"""The dense weights of other processes in a checkpoint: left out at the cut, put in when they were gathered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint._optimizer_state import named_state
+from monolith.checkpoint.remote_dense import DenseState
+from monolith.checkpoint.value_tree import TreeEncoder
+from monolith.errors import FailedPreconditionError
+from monolith.tables.batch import BatchStamp
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.checkpoint.remote_dense import FrozenDense
+    from monolith.checkpoint.train_state import TrainState
+
+OWNERS = "owners"
+"""Of a state whose owners differ by a batch: what each of them has for itself. Other states have no such part."""
+NOT_A_WEIGHT = "@"
+"""What names of tensors begin with that are not of the model; those of the model are as in its state dictionary."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCut:
+    """Dense weights that were frozen where they live."""
+
+    frozen: FrozenDense
+    names: Mapping[str, str]
+    """Name in the model's state -> the weight; one that is shared has several."""
+
+    def put_into(self, trees: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DenseParts:
+        """Trees and tensors as one process would have them; gathers the weights."""
+        dense, encoder = self.frozen.gather(), TreeEncoder()
+        model = {
+            **trees["model"],
+            **{name: encoder.encode(dense.weights[own], own) for name, own in self.names.items()},
+        }
+        optimizers = {}
+        for name, tree in trees["optimizers"].items():
+            saved = dense.optimizers[name]
+            state = encoder.encode(saved["state"], f"{NOT_A_WEIGHT}optimizers/{name}/state")
+            groups = [
+                {**group, **encoder.encode(kept, name)}
+                for group, kept in zip(tree["param_groups"], saved["groups"], strict=True)
+            ]
+            optimizers[name] = {**tree, "state": state, "param_groups": groups}
+        whole: dict[str, Any] = {**trees, "model": model, "optimizers": optimizers}
+        if not dense.is_level:
+            whole[OWNERS] = encoder.encode(_owners(dense), f"{NOT_A_WEIGHT}{OWNERS}")
+        return DenseParts(trees=whole, tensors={**tensors, **encoder.tensors}, applied=dense.applied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseParts:
+    """A cut with its dense weights."""
+
+    trees: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    applied: Mapping[int, BatchStamp]
+
+
+def remote_names(state: TrainState) -> dict[str, str]:
+    """Name in the model's state -> the weight that lives elsewhere, of each of them."""
+    if state.dense is None or state.model is None:
+        return {}
+    known = {id(value): name for name, value in state.model.named_parameters()}
+    named = state.model.named_parameters(remove_duplicate=False)
+    return {name: known[id(value)] for name, value in named if known[id(value)] in state.dense.names}
+
+
+def scatter_saved(saved: Mapping[str, Any], state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
+    """Gives the owners of the dense weights their parts of what was saved.
+
+    Raises:
+        FailedPreconditionError: owners that differed by a batch were saved, and now there are others.
+    """
+    if state.dense is None:
+        return
+    owners = saved.get(OWNERS)
+    weights = {name: saved["model"][name] for name in state.dense.names}
+    optimizers = {
+        name: {
+            "state": {weight: each for weight, each in saved["optimizers"][name]["state"].items() if weight in weights},
+            "groups": [
+                {key: group[key] for key in state.dense.group_keys(name) if key in group}
+                for group in saved["optimizers"][name]["param_groups"]
+            ],
+        }
+        for name in state.optimizers
+    }
+    clocks = [applied] if owners is None else [_stamps(each) for each in owners["clocks"]]
+    apart = () if owners is None else tuple(owners["apart"])
+    state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart))
+
+
+def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
+    """Gives the owners of the dense weights those of this process, which have learned nothing yet."""
+    if state.dense is None or state.model is None:
+        return
+    parameters = {name: each for name, each in state.model.named_parameters() if name in state.dense.names}
+    optimizers = {
+        name: {
+            "state": {
+                weight: dict(optimizer.state[each]) for weight, each in parameters.items() if each in optimizer.state
+            },
+            "groups": [{key: group[key] for key in state.dense.group_keys(name)} for group in optimizer.param_groups],
+        }
+        for name, optimizer in state.optimizers.items()
+    }
+    weights = {name: each.detach() for name, each in parameters.items()}
+    state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=[applied]))
+
+
+def require_level(saved: Mapping[str, Any]) -> None:
+    """Refuses a state whose owners differ by a batch where there are no owners to take it."""
+    if OWNERS in saved:
+        count = len(saved[OWNERS]["clocks"])
+        raise FailedPreconditionError(
+            f"restore: when this checkpoint was made, a worker had died between two of {count} servers, so that their"
+            f" weights differ by a batch; restore it into {count} servers, or take another checkpoint"
+        )
+
+
+def bring_here(state: TrainState) -> None:
+    """Makes model and optimizers of this process what the owners have, for parts that keep what they have."""
+    if state.dense is None or state.model is None:
+        return
+    dense = state.dense.freeze().gather()
+    parameters = dict(state.model.named_parameters())
+    for name, value in dense.weights.items():
+        parameters[name].data.copy_(value)
+    for name, optimizer in state.optimizers.items():
+        for weight, values in dense.optimizers[name]["state"].items():
+            optimizer.state[parameters[weight]] = dict(values)
+
+
+def local_optimizer_tree(state: TrainState, name: str, encoder: TreeEncoder) -> Any:
+    """What this process has of an optimizer; where the weights live elsewhere, its groups alone."""
+    saved = named_state(state.optimizers[name], state.model)
+    if state.dense is not None:
+        saved = {**saved, "state": {}}
+    return encoder.encode(saved, f"{NOT_A_WEIGHT}optimizers/{name}")
+
+
+def _owners(dense: DenseState) -> dict[str, Any]:
+    clocks = [
+        [[each.worker, each.seq, each.position, each.event_time_ms] for each in clock.values()]
+        for clock in dense.clocks
+    ]
+    return {"clocks": clocks, "apart": [dict(each) for each in dense.apart]}
+
+
+def _stamps(clock: list[list[Any]]) -> dict[int, BatchStamp]:
+    return {
+        worker: BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms)
+        for worker, seq, position, event_time_ms in clock
+    }

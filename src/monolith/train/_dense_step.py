@@ -1,0 +1,161 @@
+"""How the dense weights of a session learn: here, by their optimizers, or there, on servers.
+
+On servers step k does, in this order, with what is begun left on its way::
+
+    pull                      weights for step k; fetched beside step k - 1 where weights are prefetched
+    fetch                     prefetched weights only: those for step k + 1
+    push of step k - 1        postponed pushes only
+    forward, backward
+    push of step k            and waits for it, unless it is postponed
+
+Calls of a worker to a server are answered in their order, so that what a step computes with does not depend on time: it
+lacks no update of its own worker; one with prefetched weights, one with postponed pushes, two with both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.config import Config, config
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.optim import Optimizer
+
+    from monolith.ps.dense_client import DenseClient, PreparedPush
+    from monolith.tables.batch import BatchStamp, Pending
+
+__all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "require_servers"]
+
+
+@config
+class DenseConfig(Config):
+    """How dense weights that servers keep reach a worker and come back; without servers nothing can be set."""
+
+    prefetch: bool = False
+    """Fetch the weights of the next step beside this one; each step lacks one update more of its own worker."""
+    postpush: bool = False
+    """Push the gradients of a step beside the next one; each step lacks one update more of its own worker."""
+    partition: bool = True
+    """Divide weights above 128 KiB among the servers, unless their optimizer needs to see them whole."""
+
+
+def require_servers(settings: DenseConfig, servers: object | None) -> None:
+    """Refuses settings that would do nothing.
+
+    Raises:
+        InvalidArgumentError: names it.
+    """
+    for name in ("prefetch", "postpush", "partition"):
+        if servers is None and getattr(settings, name) != getattr(DenseConfig(), name):
+            raise InvalidArgumentError(
+                f"dense.{name} (enable_variable_{name}) is about weights that servers keep, and these are in this"
+                " process; give the trainer its servers, or leave it out"
+            )
+
+
+class DenseStep(Protocol):
+    """Where dense weights learn. The thread that trains owns it."""
+
+    def join(self, worker: int) -> int:
+        """Begins an incarnation of a worker; returns the number of its first batch that is free everywhere."""
+        ...
+
+    def begin(self) -> None:
+        """Before the model computes: sees that it has the weights for this step."""
+        ...
+
+    def step(self, stamp: BatchStamp | None, global_step: int) -> None:
+        """The gradients are there: moves the weights."""
+        ...
+
+    def settle(self) -> None:
+        """Waits for everything that is under way; what was fetched ahead is forgotten."""
+        ...
+
+
+class DenseHere:
+    """The optimizers of this process move the weights of this process."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+
+    def join(self, worker: int) -> int:  # noqa: ARG002 - nobody else trains them
+        """Every number is free."""
+        return 0
+
+    def begin(self) -> None:
+        """They are there."""
+
+    def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
+        """One step of each."""
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+    def settle(self) -> None:
+        """Nothing is ever under way."""
+
+
+class DenseThere:
+    """Servers move the weights; this process has copies of them.
+
+    Args:
+        client: The way to them.
+        optimizers: Whose groups have the learning rates.
+        settings: What happens beside a step.
+    """
+
+    def __init__(self, client: DenseClient, optimizers: Sequence[Optimizer], settings: DenseConfig) -> None:
+        self._client = client
+        self._optimizers = optimizers
+        self._settings = settings
+        self._postponed: PreparedPush | None = None
+        self._pending: Pending[int] | None = None
+
+    def join(self, worker: int) -> int:
+        """As the servers say."""
+        return self._client.join(worker).next_seq
+
+    def begin(self) -> None:
+        """Brings the weights, and begins what was postponed."""
+        if self._client.assign() is None:
+            if self._postponed is None or self._settings.prefetch:
+                self._client.pull()
+            else:
+                self._client.fetch()
+        if self._settings.prefetch:
+            self._client.fetch()
+        self._begin_push()
+        if not self._settings.prefetch:
+            self._client.assign()
+
+    def step(self, stamp: BatchStamp | None, global_step: int) -> None:
+        """Pushes, or postpones the push."""
+        if stamp is None:
+            raise FailedPreconditionError("dense weights: a batch for servers needs a stamp; let a session make it")
+        self._wait_for_push()
+        for optimizer in self._optimizers:
+            # Schedules of torch warn of steps that they have not seen; these are made on servers.
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
+        self._postponed = self._client.prepare_push(stamp, step=global_step)
+        if not self._settings.postpush:
+            self._begin_push()
+            self._wait_for_push()
+
+    def settle(self) -> None:
+        """Waits for all pushes; the next step pulls."""
+        self._begin_push()
+        self._wait_for_push()
+        self._client.drop_fetch()
+
+    def _begin_push(self) -> None:
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._pending = self._client.send(postponed)
+
+    def _wait_for_push(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
