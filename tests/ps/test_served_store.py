@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +13,10 @@ import torch
 
 from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule, stamp
 from monolith import _core
-from monolith.errors import FailedPreconditionError, FileUnavailableError, InvalidArgumentError
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, FileUnavailableError, InvalidArgumentError
 from monolith.nn import Embeddings, Slot
-from monolith.ps import PsCluster, PsStore, open_things
+from monolith.ps import PsCluster, PsServer, PsStore, open_things
+from monolith.ps.held_gates import Clocks, HeldGates, Owner
 from monolith.tables import Segment, TableConfig
 from monolith.tables.history import ALL_BUCKETS, WriteRules, WrittenRows
 from monolith.tables.row_optimizers import Adagrad, Sgd
@@ -82,7 +83,7 @@ def test_rows_that_are_rounded_on_the_wire_say_so() -> None:
 def test_a_model_takes_servers_as_its_store() -> None:
     with running(2) as servers:
         make = partial(PsStore, servers=[each.address for each in servers])
-        module = Embeddings([Slot("user", dim=4)], store=make)
+        module = Embeddings({"user": Slot(dim=4)}, store=make)
         assert module.store.traits.remote
         module.store.close()
 
@@ -90,50 +91,83 @@ def test_a_model_takes_servers_as_its_store() -> None:
 # Holding
 
 
-def test_a_worker_between_two_servers_is_waited_for_and_the_cut_is_even() -> None:
+def push_to(server: PsServer, seq: int) -> None:
+    """An empty update of worker 9, which reaches no other server."""
+    worker = server._service._rows("rows").store.join(9)
+    plan = worker.plan(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]), stamp=stamp(seq, 9))
+    worker.apply([(plan, torch.empty(0))], rule(seq - 1)).result()
+
+
+def test_a_worker_between_two_servers_is_waited_for_and_the_cut_is_even(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(2) as servers, store_of(servers) as store:
         Worker(store).train([1, 2, 3, 4])
-        halves = [half_of(store, index) for index in range(2)]
-        joined = [half.join(9, 60.0)[0][0] for half in halves]
-        push(store, halves[0], joined[0], 0)
-        cuts: list[list[int]] = []
+        push_to(servers[0], 0)
+        level = HeldGates.level
 
-        def cut() -> None:
-            with store.cut() as made:
-                cuts.append([clock.stamps[9].seq for clock in made.applied if 9 in clock.stamps])
+        def let_it_come(self: HeldGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
+            assert limits == {"rows/rows": {0: 0, 9: 0}}
+            push_to(servers[1], 0)
+            return level(self, client, limits, wait)
 
-        cutting = threading.Thread(target=cut)
-        cutting.start()
-        while not servers[1]._service.gates._holder:
-            pass
-        push(store, halves[1], joined[1], 0)
-        cutting.join(120)
-        assert cuts == [[0, 0]]
-        for half in halves:
-            half.close()
+        monkeypatch.setattr(HeldGates, "level", let_it_come)
+        with store.cut() as cut:
+            assert [clock.stamps[9].seq for clock in cut.applied] == [0, 0]
 
 
 def test_a_worker_that_died_between_two_servers_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with running(2) as servers, store_of(servers) as store:
-        half = half_of(store, 0)
-        push(store, half, half.join(9, 60.0)[0][0], 0)
-        with caplog.at_level(logging.WARNING):
-            for _ in range(2):
-                with store.cut() as cut:
-                    assert [9 in clock.stamps for clock in cut.applied] == [True, False]
+        push_to(servers[0], 0)
+        for _ in range(2):
+            with store.cut() as cut:
+                assert [9 in clock.stamps for clock in cut.applied] == [True, False]
         assert caplog.text.count("has not reached all servers") == 1
-        half.close()
+
+
+def test_pushes_up_to_the_limit_pass_a_held_gate() -> None:
+    gates, gate, clock = HeldGates(), _core.PushGate(), {7: 3}
+    gates.add("dense", Owner(gate, lambda: clock))
+    assert gates.hold(1, 60.0) == {"dense": {7: 3}}
+    assert not gate.enter(7, 4, 3)
+    assert gate.enter(7, 3, 3), "what was applied before always passes"
+    gate.leave()
+    assert gates.level(1, {"dense": {7: 4}}, 0.0) == {"dense": {7: 3}}, "nobody came"
+    assert gate.enter(7, 4, 3)
+    gate.leave()
+    assert not gate.enter(7, 5, 4)
+    assert not gates.release(2), "another client"
+    assert not gate.enter(7, 5, 4)
+    assert gates.release(1)
+    assert gate.enter(7, 5, 4)
+    gate.leave()
+
+
+def test_a_push_that_does_not_end_makes_the_hold_fail() -> None:
+    gates, gate = HeldGates(), _core.PushGate()
+    gates.add("dense", Owner(gate, dict))
+    assert gate.enter(7, 0, -1)
+    with pytest.raises(DeadlineExceededError, match="a push did not end"):
+        gates.hold(1, 0.05)
+    assert gate.enter(8, 0, -1), "the gate is open again"
+
+
+def test_one_client_holds_at_a_time() -> None:
+    gates = HeldGates()
+    gates.hold(1, 60.0)
+    with pytest.raises(DeadlineExceededError, match="another client held"):
+        gates.hold(2, 0.05)
+    gates.release(1)
+    gates.hold(2, 60.0)
 
 
 def test_pushes_wait_while_they_are_held_and_pass_afterwards() -> None:
-    with running(2) as servers, store_of(servers) as store:
+    with running(2) as servers, store_of(servers) as store, store_of(servers) as other:
         worker = Worker(store)
         worker.train([1])
         plan = worker.plan([1], 1)
-        with store.cluster.held(), store.cluster.held():  # once more inside is the same hold
+        with store.cluster.held(60.0), store.cluster.held():  # once more inside is the same hold
             pending = worker.joined.apply([(plan, torch.ones(2))], rule(0))
             assert not pending._push.wait_for(0.2)  # type: ignore[attr-defined]  # the call on its way
-            assert rows_of(store, [1]) == [[-1.0, -1.0]]
+            assert rows_of(other, [1]) == [[-1.0, -1.0]]
         assert pending.result(60).updated == 1
 
 
@@ -143,44 +177,6 @@ def test_a_hold_ends_by_itself() -> None:
         with store.cluster.held(seconds=0.2):
             worker.train([1])  # waits until the hold is over
         assert rows_of(store, [1]) == [[-1.0, -1.0]]
-
-
-def half_of(store: PsStore, index: int) -> _core.RowClient:
-    """A worker's end that knows one server only: its pushes reach no other."""
-    owned = store.owned[index]
-    return _core.RowClient(
-        [store.cluster.frame_address(index)],
-        [store.frames_words[index]],
-        [(owned.start, owned.stop)],
-        store.native.core,
-    )
-
-
-def update(previous: int):
-    from contracts.one_worker import rule  # noqa: PLC0415 - beside its use
-
-    return rule(previous)
-
-
-def push(store: PsStore, half: _core.RowClient, incarnation: int, seq: int) -> None:
-    """An empty update of worker 9."""
-    plan = store.native.core.plan(np.empty(0, np.int64), np.array([0, 0]), True)
-    sent = half.new_push(
-        plan,
-        _core.Push(worker=9, incarnation=0, first_seq=seq, seq=seq, previous=seq - 1, position=b"", event_time_ms=0),
-        incarnations=[incarnation],
-        gradients=np.empty(0, np.float32),
-        rates=np.ones(1, np.float32),
-        times=np.zeros(1, np.int64),
-        latest=None,
-        step=0,
-        scale=1.0,
-        known_finite=True,
-        ticket=0,
-        dropped=[],
-    )
-    sent.begin(60.0)
-    sent.finish(60.0)
 
 
 # Cuts and files
@@ -253,17 +249,24 @@ def test_a_client_that_leaves_releases_its_cut() -> None:
 
 def test_a_large_block_crosses_in_pieces() -> None:
     with running(2) as servers, PsCluster([each.address for each in servers]) as cluster:
-        wide = {"user": TableConfig([Segment(1 << 16, optimizer=Sgd())])}
+        wide = {"user": TableConfig([Segment(4096, optimizer=Sgd())])}
         source = PsStore(wide, servers=cluster, name="source")
         target = PsStore(wide, servers=cluster, name="target")
+        candidates = np.arange(200_000)
+        ids = torch.from_numpy(candidates[_core.bucket_of(candidates) == 700][:100])
+        splits = torch.tensor([0, len(ids)])
         joined = source.join(0)
-        ids = torch.arange(9)
-        plan = joined.plan(ids, torch.tensor([0, 9]), stamp=stamp(0))
+        plan = joined.plan(ids, splits, stamp=stamp(0))
         joined.apply([(plan, torch.arange(float(plan.num_values)))], rule(-1)).result()
         with source.cut() as cut:
-            target.load(cut.blocks(ALL_BUCKETS), buckets=ALL_BUCKETS, replace=True)
-        theirs = target.plan(ids, torch.tensor([0, 9]), stamp=stamp(1))
+            blocks = list(cut.blocks(ALL_BUCKETS))
+        assert max(len(block.data) for block in blocks) > 1 << 20
+        target.load(blocks, buckets=ALL_BUCKETS, replace=True)
+        theirs = target.plan(ids, splits, stamp=stamp(1))
         assert torch.equal(target.read(theirs, step=0).result().values, -torch.arange(float(plan.num_values)))
+        (block,) = blocks
+        target.assign(block, add=True)
+        assert torch.equal(target.read(theirs, step=0).result().values, -2 * torch.arange(float(plan.num_values)))
         for store in (source, target):
             store.close()
 

@@ -75,6 +75,7 @@ class ControlChannel:
         self.title = f"parameter server {index} at {address}"
         """For messages."""
         self._metadata = credentials.metadata()
+        self._is_closed = False
         options = [
             ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a server
             ("grpc.use_local_subchannel_pool", 1),  # connections of two clients in one process end apart
@@ -104,7 +105,11 @@ class ControlChannel:
             request: Its message or messages.
             timeout_seconds: How long its answer is awaited; None: until the connection fails.
             wait_for_ready: Wait for a server that cannot be reached just now.
+
+        Raises:
+            FailedPreconditionError: the connection was closed.
         """
+        self._require_open()
         future = self._methods[method].future(
             request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=wait_for_ready
         )
@@ -112,6 +117,7 @@ class ControlChannel:
 
     def open_stream(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
         """A call whose answers come one by one; the caller ends it by `cancel`."""
+        self._require_open()
         return self._methods[method](request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=True)
 
     def answers(self, stream: Iterable[Any], method: str) -> Iterator[Any]:
@@ -144,8 +150,13 @@ class ControlChannel:
         return _CLASSES.get(code, errors.UnknownError)(f"{self.title}: {method}: {text}")
 
     def close(self) -> None:
-        """Ends the connection, and calls on their way."""
+        """Ends the connection, and calls on their way. Calling it again does nothing."""
+        self._is_closed = True
         self._channel.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise errors.FailedPreconditionError(f"{self.title}: its PsCluster was closed; make another one")
 
     def _prepared(self, method: Any) -> Any:
         make = {

@@ -138,11 +138,11 @@ class PsCluster:
 
     def tell(self, method: str, requests: Sequence[Any]) -> None:
         """Calls that give something up: servers that cannot be reached have lost it already."""
-        calls = [
-            channel.begin(method, each, _GOODBYE_SECONDS, wait_for_ready=False)
-            for channel, each in zip(self._channels, requests, strict=True)
-            if each is not None
-        ]
+        calls = []
+        for channel, each in zip(self._channels, requests, strict=True):
+            if each is not None:
+                with suppress(FailedPreconditionError):  # it was closed, and all was given up
+                    calls.append(channel.begin(method, each, _GOODBYE_SECONDS, wait_for_ready=False))
         for call in calls:
             with suppress(OpError):
                 call.result()

@@ -12,7 +12,7 @@ from monolith.errors import DeadlineExceededError, FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Gate", "HeldGates", "Owner"]
+__all__ = ["Clocks", "Gate", "HeldGates", "Owner"]
 
 _LOOK_SECONDS = 0.001
 """How often it is looked whether pushes that may pass have come."""

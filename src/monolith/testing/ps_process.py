@@ -12,7 +12,8 @@ __all__: list[str] = []
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()  # until the other end is closed, by whatever way its process has ended
+    while os.read(0, 4096):
+        pass  # until the other end is closed, by whatever way its process has ended
     os._exit(0)
 
 

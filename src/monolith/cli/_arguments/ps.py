@@ -18,6 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Describe the arguments of ``monolith ps``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ps",
+        allow_abbrev=False,  # or --token would be taken for --token_file
         description="Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
         " address, and serves until it gets SIGTERM or SIGINT, or a client asks it to stop.",
         epilog="example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt",

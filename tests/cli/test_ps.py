@@ -1,0 +1,87 @@
+"""``monolith ps`` as a process, and what it says when it cannot serve."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monolith import cli
+from monolith.ps import PsCluster
+
+
+def started(*options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "monolith", "ps", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("open sesame\n", encoding="utf-8")
+    options = ["--token_file", str(tmp_path / "token"), "--threads", "1", "--json"]
+    process = started("--index", "1", "--num_ps", "2", *options)
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert (told["index"], told["num_ps"], told["pid"]) == (1, 2, process.pid)
+        with pytest.raises(Exception, match="index 1 of 2, expected index 0 of 1"):
+            PsCluster([told["address"]], token="open sesame")  # noqa: S106 - a test's
+        process.send_signal(ending)
+        assert process.wait(60) == 0
+        assert process.stdout.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_says_where_it_serves_in_one_line() -> None:
+    process = started("--index", "0", "--num_ps", "1")
+    try:
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        assert words[:6] == ["parameter", "server", "0", "of", "1", "serves"]
+        with PsCluster([words[7]]) as cluster:
+            cluster.stop_servers()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--index", "2", "--num_ps", "2"], "index must be from 0 to num_ps - 1 = 1, got 2"),
+        (["--index", "0", "--num_ps", "0"], "num_ps must be from 1 to 1024, got 0"),
+        (["--index", "0", "--num_ps", "1", "--token_file", "/nowhere/token"], "/nowhere/token"),
+        (["--index", "0", "--num_ps", "1", "--tls_key", "key.pem"], "tls_certificate and tls_key are given together"),
+        (["--index", "0", "--num_ps", "1", "--threads", "0"], "num_threads must be >= 1"),
+        (["--index", "0", "--num_ps", "1", "--port", "70000"], "port must be from 0 to 65535"),
+        (["--index", "0", "--num_ps", "1", "--drain_seconds", "-1"], "--drain_seconds must be >= 0"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(options: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ps", *options]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("monolith ps: error: ")
+    assert text in line
+
+
+def test_a_port_that_is_taken_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for flag in ("--port", "--frame_port"):
+            assert cli.main(["ps", "--index", "0", "--num_ps", "1", flag, port]) == 1
+            (line,) = capsys.readouterr().err.splitlines()
+            assert port in line
+
+
+def test_a_token_on_the_command_line_is_not_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["ps", "--index", "0", "--num_ps", "1", "--token", "secret"])
+    assert "give --token_file" in capsys.readouterr().err

@@ -1,0 +1,151 @@
+"""Servers and clients as processes: what is left when one of them is killed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
+from monolith.errors import FailedPreconditionError, OpError
+from monolith.ps import PsStore
+from monolith.tables import snapshot
+from monolith.testing.ps_cluster import PsProcesses, create_test_ps_cluster
+
+CLIENT = """
+import sys
+from contracts.one_worker import ONE_TABLE
+from monolith.ps import PsStore
+store = PsStore(ONE_TABLE, servers=sys.argv[2:])
+if sys.argv[1] == "cut":
+    cut = store.cut()
+else:
+    held = store.cluster.held(60.0)
+    held.__enter__()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[PsProcesses]:
+    with create_test_ps_cluster(2) as started:
+        yield started
+
+
+@pytest.fixture
+def store(processes: PsProcesses) -> Iterator[PsStore]:
+    with processes.config.connect() as cluster:
+        store = PsStore(ONE_TABLE, servers=cluster)
+        yield store
+        store.close()
+        cluster.drop_store(store.name)
+
+
+def client(what: str, processes: PsProcesses) -> subprocess.Popen[str]:
+    """Another process that has a cut, or holds pushes; it is there when this returns."""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))  # noqa: TID251 - for a process of its own
+    command = [sys.executable, "-c", CLIENT, what, *processes.config.addresses]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+def kill(started: subprocess.Popen[str]) -> None:
+    started.kill()
+    started.wait(60)
+    for pipe in (started.stdin, started.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+def test_a_client_that_is_killed_releases_its_cut(processes: PsProcesses, store: PsStore) -> None:
+    other = client("cut", processes)
+    with pytest.raises(FailedPreconditionError, match="a cut is open already"):
+        store.cut()
+    kill(other)
+    while True:
+        try:
+            store.cut().release()
+        except FailedPreconditionError:
+            time.sleep(0.01)  # the servers have not noticed yet
+            continue
+        break
+
+
+def test_a_client_that_is_killed_lets_pushes_pass_again(processes: PsProcesses, store: PsStore) -> None:
+    worker = Worker(store)
+    other = client("held", processes)
+    began = time.monotonic()
+    plan = worker.plan([1], 0)
+    pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
+    assert not pending.done()
+    kill(other)
+    pending.result(50)
+    assert time.monotonic() - began < 50, "not by the end of the hold"
+    assert rows_of(store, [1]) == [[-1.0, -1.0]]
+
+
+def test_a_full_disk_at_a_save_leaves_no_files_and_the_next_save_works(
+    processes: PsProcesses, store: PsStore, tmp_path: Path
+) -> None:
+    Worker(store).train(list(range(4000)))
+    pid = processes.servers[1].pid
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OpError, match="parameter server 1 at"):
+            snapshot.save(store, tmp_path / "saved")
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in (tmp_path / "saved").iterdir() if path.suffix == ".rows"] == []
+    assert snapshot.save(store, tmp_path / "saved").rows == {"user": 4000}
+    assert snapshot.restore(store, tmp_path / "saved").rows == {"user": 4000}
+
+
+def test_a_server_that_is_paused_is_awaited(processes: PsProcesses, store: PsStore) -> None:
+    server = processes.servers[0]
+    worker = Worker(store)
+    server.pause()
+    plan = worker.plan([1], 0)
+    pending = worker.joined.apply([(plan, torch.ones(plan.num_values))], rule(-1))
+    server.resume()
+    assert pending.result(60).updated == 1
+
+
+def test_servers_end_with_the_process_that_started_them() -> None:
+    program = """
+import sys
+from monolith.testing import create_test_ps_cluster
+servers, config = create_test_ps_cluster(1)
+print(servers[0].pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    os.kill(pid, 0)
+    kill(parent)
+    while True:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            break
+        if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z":
+            break  # it has ended; nobody collects it here
+        time.sleep(0.01)
+
+
+def test_a_client_can_ask_servers_to_end_and_they_end_well() -> None:
+    with create_test_ps_cluster(1) as (servers, config):
+        with config.connect() as cluster:
+            cluster.stop_servers(drain_seconds=1.0)
+        assert servers[0].wait() == 0
