@@ -16,6 +16,7 @@
 
 #include "bindings.h"
 #include "frame_addresses.h"
+#include "interrupts.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -74,6 +75,7 @@ void BindCalls(nb::module_& m) {
           [](const Pull& self, double seconds) { return WithoutGil([&] { return self.call->WaitFor(seconds); }); },
           "seconds"_a)
       .def("finish", [](Pull& self) {
+        WaitHearingSignals([&](double seconds) { return self.call->WaitFor(seconds); });
         const auto result = WithoutGil([&] { return self.call->Finish(); });
         return std::tuple(result.is_lacking, result.seen, result.newest_time);
       });
@@ -89,6 +91,7 @@ void BindCalls(nb::module_& m) {
       .def(
           "finish",
           [](Push& self, double seconds) {
+            WaitHearingSignals([&](double limit) { return self.call->WaitFor(limit); });
             const auto result = WithoutGil([&] { return self.call->Finish(seconds); });
             return std::pair(result.applied, result.newest_time);
           },

@@ -12,6 +12,7 @@
 #include "bindings.h"
 #include "buffer_view.h"
 #include "frame_addresses.h"
+#include "interrupts.h"
 #include "ps/push_gate.h"
 #include "ps/service.h"
 #include "rpc/client.h"
@@ -145,7 +146,8 @@ class FrameCall {
 
   bool is_done() const { return call_->is_done(); }
   std::pair<nb::bytes, nb::bytes> Wait() {
-    const rpc::Frame& frame = *WithoutGil([&] { return &call_->Wait(); });
+    WaitHearingSignals([this](double seconds) { return call_->WaitUntil(rpc::InSeconds(seconds)); });
+    const rpc::Frame& frame = call_->Wait();
     const bool is_placed = into_ != nullptr && frame.body.data() == into_->bytes().data();
     if (into_ != nullptr && !is_placed && into_->size() != 0 && frame.body.size() != 0)
       throw Error(Code::kDataLoss, "the answer's body is not where it was wanted");

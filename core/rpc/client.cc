@@ -41,7 +41,7 @@ Deadline InSeconds(double seconds) {
 const Frame& Call::Wait() {
   std::unique_lock lock(mutex_);
   ended_.wait(lock, [this] { return is_done_; });
-  if (error_) throw *error_;
+  if (error_) throw Error(*error_, error_text_);
   return answer_;
 }
 
@@ -64,7 +64,8 @@ void Call::End(Frame answer) {
 
 void Call::End(const Error& error) {
   std::lock_guard lock(mutex_);
-  error_ = error;
+  error_ = error.code();
+  error_text_ = error.what();
   is_done_ = true;
   ended_.notify_all();
 }

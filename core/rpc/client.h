@@ -65,7 +65,8 @@ class Call {
   mutable std::condition_variable ended_;
   bool is_done_ = false;
   Frame answer_;
-  std::optional<Error> error_;
+  std::optional<Code> error_;
+  std::string error_text_;  // not in an Error: copies of one share memory, which threads would free beside each other
 };
 
 class Client {

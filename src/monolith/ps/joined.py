@@ -70,7 +70,7 @@ class PsJoined:
         own = self._own(plan)
         if train:
             self._store.plans.open(own)
-            own.ticket = next(self._tickets)
+            own.ticket = own.ticket or next(self._tickets)  # read again: servers replace what they keep
         values = new_rows((own.num_values,))
         pull = self._store.rows.new_pull(
             own.core,
