@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from contracts.one_worker import ONE_TABLE, Worker, rows_of
 from hooks.server.certificates import make_certificate
 from monolith import _version
 from monolith.errors import (
@@ -19,7 +20,7 @@ from monolith.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from monolith.ps import PsCluster, PsServer
+from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.ps import cluster as cluster_module
 from monolith.ps.protos import parameter_server_pb2 as messages
 from ps.server_fixtures import running, store_of
@@ -177,11 +178,16 @@ def test_only_who_knows_the_token_may_call() -> None:
             assert cluster.num_ps == 1
 
 
-def test_who_trusts_the_certificate_may_call(tmp_path: Path) -> None:
+def test_who_trusts_the_certificate_trains_through_it(tmp_path: Path) -> None:
     made = make_certificate(tmp_path, "server")
     with PsServer(0, 1, tls_certificate=str(made.certificate), tls_key=str(made.key)) as server:
         with PsCluster([server.address], tls_ca=made.certificate) as cluster:
-            assert cluster.num_ps == 1
+            store = PsStore(ONE_TABLE, servers=cluster)
+            Worker(store).train([1, 2])
+            assert rows_of(store, [1, 2]) == [[-1.0, -1.0]] * 2
+            with store.cut() as cut:
+                assert cut.rows == {"user": 2}
+            store.close()
         with pytest.raises(UnavailableError, match=r"not up after 0\.3 s"):
             PsCluster([server.address], timeout_seconds=0.3)
 

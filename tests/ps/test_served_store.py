@@ -36,13 +36,13 @@ def test_tables_that_differ_are_refused_and_the_difference_is_shown() -> None:
             "user": TableConfig([Segment(2, optimizer=Adagrad(learning_rate=0.5))], expire_days=9),
             "item": TableConfig([Segment(1)]),
         }
-        with pytest.raises(FailedPreconditionError, match="configured differently") as refused:
+        with pytest.raises(FailedPreconditionError, match="had other tables") as refused:
             PsStore(others, servers=store.cluster)
         text = str(refused.value)
         for part in (
-            "tables.item is only here",
-            "tables.user.expire_days is 9 here, 1 on the servers",
-            'tables.user.segments[0].optimizer.type is "Adagrad" here, "Sgd" on the servers',
+            "tables.item: nothing here, {",
+            "tables.user.expire_days: 1 here, 9 given",
+            "tables.user.segments[0].optimizer.type: 'Sgd' here, 'Adagrad' given",
         ):
             assert part in text
         PsStore(others, servers=store.cluster, name="another").close()

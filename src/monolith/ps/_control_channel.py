@@ -8,6 +8,7 @@ from monolith import errors
 from monolith.ps._control_handler import MESSAGE_BYTES, SERVICE, import_grpc
 from monolith.ps._failures import error_of
 from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -119,6 +120,11 @@ class ControlChannel:
         """A call whose answers come one by one; the caller ends it by `cancel`."""
         self._require_open()
         return self._methods[method](request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=True)
+
+    def open_tunnel(self) -> Tunnel:
+        """A way for frames through this connection; the caller closes it first."""
+        self._require_open()
+        return Tunnel(self._channel, metadata=self._metadata)
 
     def answers(self, stream: Iterable[Any], method: str) -> Iterator[Any]:
         """The answers of a stream, until it ends.

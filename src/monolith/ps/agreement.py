@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ps.differences import differences
 from monolith.tables.table_config import TableConfig, sorted_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "require_agreement"]
 
 WIRE_VERSION = 1
 """Of the control calls and of the frames. To change either: raise it; a client and a server of two versions part with a
 clear error, so that servers and workers are replaced together."""
-_MOST_SHOWN = 8
-_ABSENT = object()
 
 
 def agreement_of(configs: Mapping[str, TableConfig]) -> bytes:
@@ -52,29 +51,8 @@ def require_agreement(given: bytes, here: bytes, *, store: str) -> None:
     """
     if given == here:
         return
-    found = list(_differences(json.loads(given), json.loads(here), ""))
-    rest = [f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
-    shown = "; ".join([*found[:_MOST_SHOWN], *rest])
+    shown = differences(json.loads(here), json.loads(given))
     raise FailedPreconditionError(
-        f"store {store!r}: its tables were configured differently by whoever opened it first: {shown}. Give all clients"
-        " the same tables, give this one another store name, or start the servers anew"
+        f"store {store!r}: whoever opened it first had other tables: {shown}. Give all clients the same tables, give"
+        " this one another store name, or start the servers anew"
     )
-
-
-def _differences(given: Any, here: Any, path: str) -> Iterator[str]:
-    if isinstance(given, dict) and isinstance(here, dict):
-        for key in sorted(given.keys() | here.keys()):
-            inside = f"{path}.{key}" if path else str(key)
-            yield from _differences(given.get(key, _ABSENT), here.get(key, _ABSENT), inside)
-    elif isinstance(given, list) and isinstance(here, list) and len(given) == len(here):
-        for number, (ours, theirs) in enumerate(zip(given, here, strict=True)):
-            yield from _differences(ours, theirs, f"{path}[{number}]")
-    elif given is _ABSENT or here is _ABSENT:
-        yield f"{path} is only {'on the servers' if given is _ABSENT else 'here'}"
-    elif given != here:
-        yield f"{path} is {_text(given)} here, {_text(here)} on the servers"
-
-
-def _text(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monolith.ps._control_channel import ControlCall
+    from monolith.ps.tunnel import Tunnel
 
 __all__ = ["PsCluster"]
 
@@ -77,7 +78,8 @@ class PsCluster:
         self.client = secrets.randbits(63)
         """What servers know this client by."""
         self._moved: list[weakref.WeakMethod[Callable[[int], None]]] = []
-        self._staying = threading.Lock()
+        self._staying = threading.Lock()  # guards what follows
+        self._tunnels: dict[int, Tunnel] = {}
         self._holding = threading.RLock()  # one hold at a time; guards what follows
         self._depth = 0
         self._has_warned = False
@@ -104,7 +106,12 @@ class PsCluster:
         return [self.frame_address(index) for index in range(self.num_ps)]
 
     def frame_address(self, index: int) -> tuple[str, int]:
-        """Where the batches for a server go."""
+        """Where the batches for a server go: to its own port or, with TLS, into a way through its control port."""
+        if self._described[index].frames_inside:
+            with self._staying:
+                if index not in self._tunnels:
+                    self._tunnels[index] = self._channels[index].open_tunnel()
+                return self._tunnels[index].address
         return split_address(self._channels[index].address)[0], self._described[index].frame_port
 
     # Calls
@@ -246,6 +253,10 @@ class PsCluster:
         self._described[index] = described
         stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life)
         stay.end()
+        with self._staying:
+            tunnel = self._tunnels.pop(index, None)
+        if tunnel is not None:
+            tunnel.close()
         before.close()
         self._moved = [each for each in self._moved if each() is not None]
         for each in self._moved:
@@ -265,6 +276,8 @@ class PsCluster:
         """Ends the connections; servers give up what was open, and go on. Calling it again does nothing."""
         for stay in getattr(self, "_stays", ()):
             stay.end()
+        for tunnel in self._tunnels.values():
+            tunnel.close()
         for channel in self._channels:
             channel.close()
 

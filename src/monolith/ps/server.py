@@ -17,6 +17,7 @@ from monolith.config import Config, config, keywords_of
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.ps._control_handler import MESSAGE_BYTES, import_grpc, make_handler
 from monolith.ps._control_service import ControlService
+from monolith.ps.tunnel import FrameRelay
 from monolith.tables.bucket_owners import require_owners
 
 if TYPE_CHECKING:
@@ -133,6 +134,7 @@ class PsServer:
             on_stop=self.stop,
         )
         self._service.frames_inside = self._has_tls
+        self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
@@ -180,6 +182,8 @@ class PsServer:
         stopped = self._control.stop(seconds)
         self._service.visitors.close()  # or the streams by which clients stay would be waited for
         self._frames.stop(seconds)
+        if self._relay is not None:
+            self._relay.close()
         stopped.wait()
         self._threads.shutdown()
         self._service.close()
@@ -234,8 +238,10 @@ class PsServer:
             ("grpc.http2.min_ping_interval_without_data_ms", _KEEP_ALIVE_MS // 2),
             ("grpc.http2.max_pings_without_data", 0),
         ]
-        handler = make_handler(self._service, self._credentials)
-        return import_grpc().server(self._threads, handlers=[handler], options=options)
+        handlers = [make_handler(self._service, self._credentials)]
+        if self._relay is not None:
+            handlers.append(self._relay.handler())
+        return import_grpc().server(self._threads, handlers=handlers, options=options)
 
     def _bind(self) -> str:
         host = self.options.host
