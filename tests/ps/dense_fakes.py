@@ -28,6 +28,16 @@ class OpenGate:
     def leave(self) -> None:
         self.inside -= 1
 
+    def hold(self, seconds: float) -> bool:
+        self.is_open = False
+        return self.inside == 0
+
+    def allow(self, limits: dict[int, int]) -> None:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        self.is_open = True
+
 
 class FakeCall:
     def __init__(self, send: Callable[[], tuple[bytes, bytes] | None]) -> None:

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         tls_key=args.tls_key,
         tls_client_ca=args.tls_client_ca,
         num_threads=args.threads,
+        modules=tuple(args.module),
     )
     with server:
         before = [signal.signal(each, lambda *_: server.stop(args.drain_seconds)) for each in _ENDINGS]

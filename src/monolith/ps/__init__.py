@@ -8,7 +8,9 @@ or a client is made.
 from __future__ import annotations
 
 from monolith.ps.cluster import PsCluster
+from monolith.ps.dense_client import DenseClient
+from monolith.ps.dense_shard import DenseShard
 from monolith.ps.server import PsServer
 from monolith.ps.store import PsStore
 
-__all__ = ["PsCluster", "PsServer", "PsStore"]
+__all__ = ["DenseClient", "DenseShard", "PsCluster", "PsServer", "PsStore"]

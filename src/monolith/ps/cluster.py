@@ -13,6 +13,7 @@ from monolith._version import __version__
 from monolith.cluster.addresses import split_address
 from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
+from monolith.ps._cluster_frames import ClusterFrames
 from monolith.ps._control_channel import ControlChannel
 from monolith.ps._stay import Stay
 from monolith.ps.agreement import WIRE_VERSION
@@ -113,6 +114,10 @@ class PsCluster:
                     self._tunnels[index] = self._channels[index].open_tunnel()
                 return self._tunnels[index].address
         return split_address(self._channels[index].address)[0], self._described[index].frame_port
+
+    def open_frames(self, words: bytes) -> ClusterFrames:
+        """A new conversation with each server, about what the words say; it follows servers that move."""
+        return ClusterFrames(self, words)
 
     # Calls
 

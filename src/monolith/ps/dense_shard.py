@@ -39,6 +39,18 @@ class Gate(Protocol):
         """The push is done."""
         ...
 
+    def hold(self, seconds: float) -> bool:
+        """Returns when no push is inside; others wait until `release`, or until the seconds are over. False: one is."""
+        ...
+
+    def allow(self, limits: dict[int, int]) -> None:
+        """Worker -> number of the batch up to which its pushes may pass meanwhile."""
+        ...
+
+    def release(self) -> None:
+        """All may pass."""
+        ...
+
 
 class DenseShard:
     """The dense weights of one server: the first client says what they are, all of them pull and push. A frame handler.

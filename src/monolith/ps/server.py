@@ -17,13 +17,15 @@ from monolith.config import Config, config, keywords_of
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.ps._control_handler import MESSAGE_BYTES, import_grpc, make_handler
 from monolith.ps._control_service import ControlService
+from monolith.ps.dense_shard import DenseShard
+from monolith.ps.dense_wire import WORDS
+from monolith.ps.held_gates import Owner
 from monolith.ps.tunnel import FrameRelay
+from monolith.ps.waking_gate import WakingGate
 from monolith.tables.bucket_owners import require_owners
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from monolith.ps.held_gates import Owner
 
 __all__ = ["FrameHandler", "FrameServer", "PsServer", "PsServerConfig"]
 
@@ -76,6 +78,9 @@ class PsServerConfig(Config):
     """File with the authorities whose certificates clients must show, PEM."""
     num_threads: int | None = None
     """Threads that answer batches. None: as the machine has cores."""
+    modules: tuple[str, ...] = ()
+    """Modules whose optimizers dense weights may be moved by, beside those of ``torch.optim`` and ``monolith.optim``;
+    they are imported when the server starts."""
 
     def __post_init__(self) -> None:
         require_owners(self.num_ps, subject=_SUBJECT, name="num_ps")
@@ -121,7 +126,9 @@ class PsServer:
         import_grpc()
         self.index = index
         self.options = options
-        self.handlers: dict[bytes, FrameHandler] = {}
+        self.dense = DenseShard(index, options.num_ps, gate=WakingGate(self._wake), modules=options.modules)
+        """The dense weights that are kept here."""
+        self.handlers: dict[bytes, FrameHandler] = {WORDS: self.dense}
         """Purpose, such as ``b"dense"``, to who answers conversations about it. Rows are answered by the core."""
         self._stop_asked = threading.Event()
         self._drain_seconds = _DRAIN_SECONDS
@@ -135,6 +142,7 @@ class PsServer:
         )
         self._service.frames_inside = self._has_tls
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
+        self.add_owner("dense", Owner(self.dense.gate, self.dense.applied))
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
@@ -205,6 +213,9 @@ class PsServer:
         return self._handler(words).call(words, kind, head, body)
 
     # Inside
+
+    def _wake(self) -> None:
+        self._frames.wake()
 
     @property
     def _has_tls(self) -> bool:

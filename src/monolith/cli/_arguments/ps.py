@@ -36,6 +36,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument("--tls_client_ca", metavar="PEM", help="authorities whose certificates clients must show")
     parser.add_argument("--threads", type=int, metavar="N", help="threads that answer batches (default: all cores)")
     parser.add_argument(
+        "--module",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="module with optimizers of yours for dense weights; may be given several times",
+    )
+    parser.add_argument(
         "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls under way at the end (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")

@@ -1,0 +1,56 @@
+"""Refreshes cached variables beside each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.hook import Hook
+from monolith.ps.cached_variables import (
+    CachedVariableMeta,
+    assign_all_cached_variables,
+    fetch_all_cached_variables,
+    use_cached_variables,
+)
+
+if TYPE_CHECKING:
+    from monolith.hook import Call, HookedSession, StepContext
+
+__all__ = ["FetchAllCachedVariablesHook"]
+
+
+class FetchAllCachedVariablesHook(Hook):
+    """Fetches cached variables beside each step, and assigns them after it; the first step waits for both.
+
+    So a step computes with values that are at most as old as the step before it, and waits for no server.
+
+    Args:
+        meta: The variables.
+    """
+
+    def __init__(self, meta: CachedVariableMeta) -> None:
+        self._meta = meta
+        self._first_run = True
+
+    def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """The next step is the first one."""
+        self._first_run = True
+
+    def before_run(self, context: StepContext) -> Call:  # noqa: ARG002 - a hook's signature
+        """The fetch that runs beside the step."""
+        if self._first_run:
+            self._first_run = False
+            self._fetch()
+            self._assign()
+        return self._fetch
+
+    def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
+        """The next step computes with what was fetched beside this one."""
+        self._assign()
+
+    def _fetch(self) -> None:
+        with use_cached_variables(self._meta):
+            fetch_all_cached_variables()
+
+    def _assign(self) -> None:
+        with use_cached_variables(self._meta):
+            assign_all_cached_variables()
