@@ -1,4 +1,4 @@
-"""Sessions over real servers: the rows and weights of one process bit for bit, however far tables and model are apart."""
+"""Sessions over real servers: rows and weights of one process, bit for bit, at every depth of the pipeline."""
 
 from __future__ import annotations
 

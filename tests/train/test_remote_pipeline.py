@@ -303,6 +303,20 @@ def test_a_fence_leaves_nothing_on_its_way_and_rows_are_read_again_behind_it() -
         assert wire.sent == ["read 0", "read 1", "read 2", "push 0", "read 1", "read 2", "read 3"]
 
 
+def test_a_fence_waits_for_rows_on_their_way_where_no_push_comes_behind_them() -> None:
+    class Idle(Counting):
+        def model_fn(self, features: Any, mode: Any) -> Spec:
+            super().model_fn(features, mode)
+            return Spec(train_op=lambda: None)
+
+    wire = Wire()
+    with opened(Idle(), ahead(2), wire) as session, session.feed([BATCH] * NUM_STEPS) as feed:
+        session.run_next(feed)
+        assert [each.name for each in wire.unanswered] == ["read 1", "read 2"]
+        session.settle()
+        assert not wire.unanswered
+
+
 class Interrupted(Counting):
     """Raises what a test says, in the middle of the step of a number."""
 
@@ -329,6 +343,7 @@ class TestEnds:
         assert on_their_way == ["push 1", "read 5", "push 2", "read 6", "push 3", "drop 5", "drop 6"]
         assert not [name for name in wire.waited_for if name.startswith("push")]
         task.emb.discard()
+        assert not task.emb._ledger._passes, "the module keeps nothing of what the store has got"
         wire.answer_all()
         assert task.emb.store.stats().open_plans == 0
         assert task.count == 4, "what was on its way arrives all the same"
