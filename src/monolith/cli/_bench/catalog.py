@@ -107,6 +107,11 @@ PS_ROWS = (
         needed_bytes=lambda setting: setting.small_rows * 500,
     ),
     Row(
+        key="ps_dense",
+        title="dense weights pulled from and pushed to a server, against the bare movement of the bytes",
+        needed_bytes=lambda _: 400_000_000,
+    ),
+    Row(
         key="ps_scale",
         title="four workers on four servers, against one on one",
         needed_bytes=lambda setting: setting.small_rows * 500,
