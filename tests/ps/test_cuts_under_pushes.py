@@ -67,13 +67,10 @@ def test_pushes_go_on_while_a_cut_is_open_and_are_not_in_it(clusters: Mapping[in
             with counter.emb.cut() as cut:
                 pusher.wait_for_more()
                 counts = agreed_counts(cut.applied)
-                values = [
-                    value
-                    for block in cut.blocks(ALL_BUCKETS, state=True)
-                    for value in block.weights(1).flatten().tolist()
-                ]
+                blocks = list(cut.blocks(ALL_BUCKETS, state=True))
     assert counts[1] < pusher.count
-    assert {-value for value in values} == {counts[0], counts[0] + counts[1], counts[1]}
+    values = {float(value) for block in blocks for value in block.weights(1).flatten()}
+    assert values == {-counts[0], -counts[0] - counts[1], -counts[1]}
 
 
 def die_half_way(like: PsStore) -> None:
