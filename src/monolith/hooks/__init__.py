@@ -15,6 +15,7 @@ from monolith.hooks.end_of_data import EofHook
 from monolith.hooks.enqueue import EnqueueHook
 from monolith.hooks.eviction import EvictionHook
 from monolith.hooks.experiment_trackers import MlflowHook, WandbHook
+from monolith.hooks.fetch_cached_variables import FetchAllCachedVariablesHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
@@ -53,6 +54,7 @@ __all__ = [
     "EnqueueHook",
     "EofHook",
     "EvictionHook",
+    "FetchAllCachedVariablesHook",
     "HashTableCheckpointRestorerListener",
     "HashTableCheckpointSaverListener",
     "HeartbeatHook",

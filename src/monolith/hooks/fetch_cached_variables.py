@@ -8,6 +8,7 @@ from monolith.hook import Hook
 from monolith.ps.cached_variables import (
     CachedVariableMeta,
     assign_all_cached_variables,
+    current_cached_variables,
     fetch_all_cached_variables,
     use_cached_variables,
 )
@@ -24,11 +25,11 @@ class FetchAllCachedVariablesHook(Hook):
     So a step computes with values that are at most as old as the step before it, and waits for no server.
 
     Args:
-        meta: The variables.
+        meta: The variables; None: those that `fetch_all_cached_variables` is about where the hook is made.
     """
 
-    def __init__(self, meta: CachedVariableMeta) -> None:
-        self._meta = meta
+    def __init__(self, meta: CachedVariableMeta | None = None) -> None:
+        self._meta = current_cached_variables() if meta is None else meta
         self._first_run = True
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature

@@ -8,18 +8,18 @@ weights by ``DenseConfig(prefetch=True)``; these functions are for loops that fe
 from __future__ import annotations
 
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import InvalidArgumentError
+from monolith.ps.dense_client import keeper_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from monolith.ps.dense_client import DenseClient
 
 __all__ = [
     "CACHED_VARIABLES",
@@ -29,6 +29,7 @@ __all__ = [
     "assign_all_cached_variables",
     "cached_value",
     "cached_variable_creator",
+    "current_cached_variables",
     "fetch_all_cached_variables",
     "use_cached_variables",
 ]
@@ -43,21 +44,20 @@ class CachedVariable:
     """A parameter that servers keep: the copy that steps compute with, and a way to ask for the value of now.
 
     Args:
-        parameter: One of those that `client` keeps on servers.
-        client: The way to them.
+        parameter: One of those that an open `DenseClient` keeps on servers.
 
     Raises:
-        InvalidArgumentError: the servers do not keep it.
+        InvalidArgumentError: none does.
     """
 
-    def __init__(self, parameter: nn.Parameter, client: DenseClient) -> None:
-        names = [name for name, each in client.parameters.items() if each is parameter]
-        if not names:
+    def __init__(self, parameter: nn.Parameter) -> None:
+        client = keeper_of(parameter)
+        if client is None:
             raise InvalidArgumentError(
                 f"cached variable: expected a parameter that servers keep, got one of shape {tuple(parameter.shape)} of"
-                f" this process; they keep {sorted(client.names)}"
+                " this process; give it to a DenseClient first"
             )
-        self.name = names[0]
+        self.name = next(name for name, each in client.parameters.items() if each is parameter)
         self.parameter = parameter
         self.client = client
 
@@ -95,24 +95,27 @@ class CachedVariableMeta:
         return self.collections[CACHED_VARIABLES]
 
 
-_current: CachedVariableMeta | None = None
+_DEFAULT = CachedVariableMeta()
+_CURRENT: ContextVar[CachedVariableMeta] = ContextVar("monolith_cached_variables", default=_DEFAULT)
 
 
 @contextmanager
 def use_cached_variables(meta: CachedVariableMeta | None = None) -> Iterator[CachedVariableMeta]:
-    """Inside, the functions of this module are about the variables of `meta`; None: of a new one."""
-    global _current  # noqa: PLW0603 - as a graph of the original has its own
-    before, _current = _current, CachedVariableMeta() if meta is None else meta
+    """Inside, the functions of this module are about the variables of `meta`, as those of a graph; None: of a new one.
+
+    Outside they are about variables of the process. It holds for this thread.
+    """
+    used = CachedVariableMeta() if meta is None else meta
+    before = _CURRENT.set(used)
     try:
-        yield _current
+        yield used
     finally:
-        _current = before
+        _CURRENT.reset(before)
 
 
-def _meta() -> CachedVariableMeta:
-    if _current is None:
-        raise FailedPreconditionError("cached variables: write `with use_cached_variables():` around what uses them")
-    return _current
+def current_cached_variables() -> CachedVariableMeta:
+    """Those that the functions of this module are about now."""
+    return _CURRENT.get()
 
 
 class _CachedValue(torch.autograd.Function):
@@ -130,12 +133,11 @@ def cached_value(var: Tensor, async_cached_var: Tensor) -> Tensor:
     return cast("Tensor", _CachedValue.apply(var, async_cached_var))  # type: ignore[no-untyped-call]
 
 
-def cached_variable_creator(next_creator: Creator, *, client: DenseClient | None = None, **kwargs: Any) -> nn.Parameter:
-    """Makes a parameter by `next_creator`, and caches it if servers keep it.
+def cached_variable_creator(next_creator: Creator, **kwargs: Any) -> nn.Parameter:
+    """Makes a parameter by `next_creator`, and caches it if servers keep it; one of this process stays uncached.
 
     Args:
         next_creator: Makes it.
-        client: Of the servers; None, or one that does not keep it: a parameter of this process, which stays uncached.
         kwargs: For `next_creator`.
 
     Raises:
@@ -143,13 +145,15 @@ def cached_variable_creator(next_creator: Creator, *, client: DenseClient | None
     """
     var = next_creator(**kwargs)
     if not isinstance(var, nn.Parameter):
-        raise ValueError("Only ResourceVariable is supported. Do you disable V2 behavior or use strategy?")
-    meta = _meta()
+        raise ValueError(  # noqa: TRY004 - the original's class
+            "Only ResourceVariable is supported. Do you disable V2 behavior or use strategy?"
+        )
+    meta = current_cached_variables()
     if id(var) in meta.var_id_to_assoc:
         raise ValueError("The variable has already been cached. Consider about removing cache_device.")
-    if client is None or all(each is not var for each in client.parameters.values()):
+    if keeper_of(var) is None:
         return var
-    meta.cached.append(CachedVariable(var, client))
+    meta.cached.append(CachedVariable(var))
     meta.var_id_to_assoc[id(var)] = CachedVariableAssociates(
         async_fetched_var=var.detach().clone(), async_cached_var=var.detach()
     )
@@ -158,7 +162,7 @@ def cached_variable_creator(next_creator: Creator, *, client: DenseClient | None
 
 def fetch_all_cached_variables() -> None:
     """Brings what the servers have into the fetched copies; steps do not see it yet."""
-    meta = _meta()
+    meta = current_cached_variables()
     for client in {id(each.client): each.client for each in meta.cached}.values():
         own = [each for each in meta.cached if each.client is client]
         values = client.read_all()
@@ -168,7 +172,7 @@ def fetch_all_cached_variables() -> None:
 
 def assign_all_cached_variables() -> None:
     """Lets steps see what was fetched last."""
-    meta = _meta()
+    meta = current_cached_variables()
     with torch.no_grad():
         for each in meta.cached:
             each.parameter.copy_(meta.var_id_to_assoc[id(each.parameter)].async_fetched_var)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import weakref
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -32,12 +33,16 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense_wire import DenseFrames, DenseServers, FrameCall
 
-__all__ = ["DenseClient", "DenseJoined"]
+__all__ = ["DenseClient", "DenseJoined", "keeper_of"]
 
 _CHUNK_BYTES = 64 << 20
 """Of a state that is moved, in one call."""
 _FIRST_CLIENT_SECONDS = 5.0
 """How long the others wait for the client that said first what the weights are: it may have died in between."""
+
+
+_KEEPERS: dict[int, weakref.ref[DenseClient]] = {}
+"""By the id of a parameter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +130,7 @@ class DenseClient:
         self._memory = DenseMemory(self.layout)
         self._fetched: DenseMemory | None = None
         self._fetching: list[FrameCall] | None = None
+        self._read_memory: DenseMemory | None = None
         self._worker: int | None = None
         self._incarnations: list[int] = []
         self._previous: list[int] = []
@@ -141,6 +147,7 @@ class DenseClient:
             for name, parameter in self._parameters.items():
                 self._memory.values[name].copy_(parameter)
         self._memory.show_in(self._parameters)
+        _KEEPERS.update({id(each): weakref.ref(self) for each in self._parameters.values()})
         if is_first and any(_has_learned(each) for each in self._optimizers.values()):
             self.scatter(self._own_state())
 
@@ -197,6 +204,16 @@ class DenseClient:
         self._memory.copy_from(self._fetched)
         self._memory.show_in(self._parameters)
         return seen
+
+    def read_all(self) -> dict[str, Tensor]:
+        """The weights as they are now, by name, beside the parameters; valid until it is called again."""
+        self._read_memory = self._read_memory or DenseMemory(self.layout)
+        self._received(self._begin_pull(self._read_memory))
+        return self._read_memory.values
+
+    def read(self, name: str) -> Tensor:
+        """One weight as it is now; the parameter stays as it is."""
+        return self.read_all()[name].clone()
 
     def drop_fetch(self) -> None:
         """Forgets what `fetch` has begun; its memory is free when the answers have come."""
@@ -340,6 +357,9 @@ class DenseClient:
 
     def close(self) -> None:
         """Ends the conversation with the servers; the parameters keep what they have."""
+        for parameter in self._parameters.values():
+            if keeper_of(parameter) is self:
+                del _KEEPERS[id(parameter)]
         self._frames.close()
         if self._state_frames is not None:
             self._state_frames.close()
@@ -422,6 +442,16 @@ class DenseClient:
 
     def _received(self, calls: Sequence[FrameCall]) -> int:
         return min((wire.decode_seen(call.wait()[0]) for call in calls), default=NOTHING_APPLIED)
+
+
+def keeper_of(parameter: nn.Parameter) -> DenseClient | None:
+    """The open client whose servers keep a parameter; None: it is this process's own."""
+    reference = _KEEPERS.get(id(parameter))
+    client = None if reference is None else reference()
+    # A number may have been another parameter's, which is gone.
+    if client is None or all(each is not parameter for each in client.parameters.values()):
+        return None
+    return client
 
 
 class FrozenShards:

@@ -1,0 +1,108 @@
+"""Dense weights on whole parameter servers: found through their control, held for a cut, under their token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from monolith.checkpoint import Saver, TrainState
+from monolith.errors import InvalidArgumentError, OpError
+from monolith.ps import DenseClient, PsCluster, PsServer
+from monolith.tables.batch import BatchStamp
+from ps.dense_models import OPTIMIZERS, Weights, assert_same, values_of
+
+
+@contextmanager
+def started(num_ps: int, **options: Any) -> Iterator[PsCluster]:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(PsServer(index, num_ps=num_ps, **options)) for index in range(num_ps)]
+        addresses = [server.address for server in servers]
+        yield stack.enter_context(PsCluster(addresses, token=options.get("token")))
+
+
+def test_a_state_is_saved_while_another_worker_pushes_and_goes_on_in_one_process(tmp_path: Path) -> None:
+    with started(3) as cluster, Saver(tmp_path) as saver:
+        model, other_model = Weights(), Weights()
+        state = TrainState(model=model, optimizers={"dense": OPTIMIZERS["adam"](model.parameters())})
+        client = DenseClient(model, state.optimizers, cluster)
+        other = DenseClient(other_model, {"dense": OPTIMIZERS["adam"](other_model.parameters())}, cluster)
+        state.dense = client
+        pushed, ended = threading.Event(), threading.Event()
+
+        def push() -> None:
+            seq = 0
+            while not ended.is_set():
+                other_model.give_gradients(seq)
+                other.push(BatchStamp(worker=1, seq=seq), step=seq).result()
+                pushed.set()
+                seq += 1
+
+        thread = threading.Thread(target=push)
+        thread.start()
+        try:
+            assert pushed.wait(60.0)
+            saver.save(state, background=False)
+            # Pushes go on behind the cut.
+            before = other.freeze().gather().applied[1].seq
+            while other.freeze().gather().applied[1].seq == before:
+                pass
+        finally:
+            ended.set()
+            thread.join()
+        restored_model = Weights()
+        restored = TrainState(
+            model=restored_model, optimizers={"dense": OPTIMIZERS["adam"](restored_model.parameters())}
+        )
+        saver.restore(restored)
+        # Every weight has learned as often: all servers were cut at the same batch.
+        steps = restored.applied[1].seq + 1
+        found = restored.optimizers["dense"].state
+        assert {int(values["step"]) for values in found.values() if values} == {steps}
+        expected = Weights()
+        optimizer = OPTIMIZERS["adam"](expected.parameters())
+        for seq in range(steps):
+            _give_same_gradients(expected, seq)
+            optimizer.step()
+        assert_same(values_of(restored_model), values_of(expected))
+
+
+def _give_same_gradients(model: Weights, seq: int) -> None:
+    """As a worker does who never pulls."""
+    first = Weights()
+    first.give_gradients(seq)
+    for mine, theirs in zip(model.parameters(), first.parameters(), strict=True):
+        mine.grad = theirs.grad
+
+
+def test_a_token_is_needed() -> None:
+    model = Weights()
+    with started(1, token="right") as cluster:  # noqa: S106 - of this test
+        cluster.token = "wrong"  # noqa: S105 - of this test
+        with pytest.raises(OpError, match="token"):
+            DenseClient(model, OPTIMIZERS["sgd"](model.parameters()), cluster, timeout_seconds=20.0)
+
+
+def test_a_module_that_a_server_cannot_import_shows_at_its_start() -> None:
+    with pytest.raises(InvalidArgumentError, match="module 'no_such_module'"):
+        PsServer(0, num_ps=1, modules=("no_such_module",))
+
+
+def test_a_server_says_that_it_keeps_dense_weights() -> None:
+    model = Weights()
+    with PsServer(0, num_ps=1) as server, PsCluster([server.address]) as cluster:
+        assert not server.dense.has_state
+        with DenseClient(model, OPTIMIZERS["sgd"](model.parameters()), cluster) as client:
+            client.join(0)
+            model.give_gradients(0)
+            client.push(BatchStamp(worker=0, seq=0), step=0).result()
+            with client.held():
+                frozen = client.freeze()
+            assert torch.equal(frozen.gather().weights["small"], client.read("small"))
+        assert server.dense.has_state
+        assert server.dense.applied() == {0: 0}
