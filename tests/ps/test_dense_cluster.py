@@ -13,8 +13,11 @@ import torch
 
 from monolith.checkpoint import Saver, TrainState
 from monolith.errors import InvalidArgumentError, OpError
-from monolith.ps import DenseClient, PsCluster, PsServer
+from monolith.nn import Embeddings
+from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.tables.batch import BatchStamp
+from monolith.testing import ExampleTask
+from monolith.train import Session
 from ps.dense_models import OPTIMIZERS, Weights, assert_same, values_of
 
 
@@ -96,7 +99,8 @@ def test_a_module_that_a_server_cannot_import_shows_at_its_start() -> None:
 def test_a_server_says_that_it_keeps_dense_weights() -> None:
     model = Weights()
     with PsServer(0, num_ps=1) as server, PsCluster([server.address]) as cluster:
-        assert not server.dense.has_state
+        shard = server.dense
+        assert shard.has_state is False
         with DenseClient(model, OPTIMIZERS["sgd"](model.parameters()), cluster) as client:
             client.join(0)
             model.give_gradients(0)
@@ -104,5 +108,38 @@ def test_a_server_says_that_it_keeps_dense_weights() -> None:
             with client.held():
                 frozen = client.freeze()
             assert torch.equal(frozen.gather().weights["small"], client.read("small"))
-        assert server.dense.has_state
-        assert server.dense.applied() == {0: 0}
+        assert [shard.has_state, shard.applied()] == [True, {0: 0}]
+
+
+def test_rows_and_dense_weights_of_servers_are_cut_together(tmp_path: Path) -> None:
+    def run(cluster: PsCluster | None, saver: Saver, steps: int) -> dict[str, torch.Tensor]:
+        class Task(ExampleTask):
+            def build(self) -> None:
+                super().build()
+                if cluster is not None:
+                    self.emb = Embeddings(self.emb.slots, store=lambda configs: PsStore(configs, servers=cluster))
+
+            def optimizers(self, model: torch.nn.Module) -> torch.optim.Optimizer:
+                return torch.optim.Adam(self.top.parameters(), lr=0.01)
+
+        task = Task()
+        with (
+            Session(task, servers=cluster, deterministic=True, restore=saver.restore) as session,
+            session.feed(task.input_fn("train")) as feed,
+        ):
+            for _ in range(steps):
+                session.run_next(feed)
+            saver.save(session.state, background=False)
+            rows = task.emb.lookup("user", torch.arange(50))
+            weights = {} if session.state.dense is None else dict(session.state.dense.freeze().gather().weights)
+            return {"rows": rows, "top.weight": task.top.weight.detach().clone(), **weights}
+
+    with Saver(tmp_path / "here") as saver:
+        expected = run(None, saver, 6)
+    with Saver(tmp_path / "there") as saver:
+        for num_ps in (3, 2):
+            with started(num_ps) as cluster:
+                run(cluster, saver, 2)
+        found = run(None, saver, 2)
+    assert torch.equal(found["rows"], expected["rows"])
+    assert torch.equal(found["top.weight"], expected["top.weight"])
