@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 import struct
 from pathlib import Path
 
 import pytest
 
 from monolith import _core, errors
+from monolith.ps.dense_wire import Kind
 
 
 @pytest.fixture
@@ -74,3 +76,32 @@ def test_its_vectors_are_right_and_those_of_the_core(project_root: Path, page: s
     ]
     of_core = re.sub(r'"\s*"', "", source(project_root, "rpc/frame_test.cc"))
     assert all(f'"{vector}"' in of_core for vector in vectors)
+
+
+def test_it_lists_the_kinds_by_their_numbers(project_root: Path, page: str) -> None:
+    rows = re.search(r"constexpr uint16_t (kJoin = .*);", source(project_root, "ps/row_messages.h"))
+    assert rows is not None
+    of_rows = re.findall(r"k(\w+) = (\d+)", rows[1])
+    assert len(of_rows) == 5
+    for name, kind in of_rows:
+        assert f"| {kind} {name.lower()} |" in page
+    for dense in Kind:
+        assert f"| {dense.value} | {dense.name.lower()} |" in page
+    protocol = source(project_root, "rpc/protocol.h")
+    assert (number(protocol, "kError"), number(protocol, "kGreeting"), number(protocol, "kFirstOwn")) == (0, 1, 16)
+
+
+def test_a_server_takes_the_greeting_of_the_page_and_answers_as_the_page_says(page: str) -> None:
+    class Silent:
+        def greet(self, words: bytes, peer: str) -> bytes:
+            assert words == b"hello"
+            assert peer.startswith("127.0.0.1:")
+            return b""
+
+    written = page[page.index("## Test vectors") :]
+    vectors = [bytes.fromhex(block) for block in re.findall(r"(?:^    [0-9a-f ]+\n)+", written, re.MULTILINE)]
+    server = _core.FrameServer(host="127.0.0.1", port=0, token="secret", num_threads=1, handler=Silent())  # noqa: S106
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as peer:
+        peer.sendall(vectors[1])
+        assert peer.recv(len(vectors[2]), socket.MSG_WAITALL) == vectors[2]
+    server.stop(0.0)
