@@ -91,6 +91,22 @@ TEST(BadPeersTest, SizesThatLieCostNothing) {
   EXPECT_EQ(pair.service.heard, 1);
 }
 
+TEST(BadPeersTest, WhoSendsALargeBodySlowlyIsHeardOut) {
+  ServerOptions options;
+  options.patience_seconds = 1.0;
+  Pair pair(options);
+  RawPeer peer(pair.server->port());
+  const std::string body(800'000, 'b'), frame = FrameText(kEcho, "", body);
+  peer.Say(Greeting());
+  for (size_t piece = 0; piece < 8; ++piece) {
+    const size_t part = frame.size() / 8;
+    peer.Say(std::string_view(frame).substr(piece * part, piece < 7 ? part : frame.npos));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+  Eventually([&] { return pair.service.heard == 1; });
+  EXPECT_EQ(pair.server->stats().refused, 0);
+}
+
 TEST(BadPeersTest, ConnectionsBeyondTheLimitAreHungUpOnAndTriedAgain) {
   ServerOptions options;
   options.max_connections = 1;

@@ -342,7 +342,8 @@ void Server::WatchPatience() {
     }
     std::vector<std::shared_ptr<Connection>> lost;
     for (const auto& [id, connection] : connections_) {
-      const uint64_t progress = connection->progress;
+      // Of a large body many bytes are waited for together; those that are there already count.
+      const uint64_t progress = connection->progress + (connection->must_move ? NumWaiting(connection->socket) : 0);
       if (!connection->must_move || connection->is_attended || progress != connection->progress_seen) {
         connection->progress_seen = progress;
         connection->seen_at = now;

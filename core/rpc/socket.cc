@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -155,6 +156,11 @@ void EndSending(const Socket& socket) { shutdown(socket.descriptor(), SHUT_WR); 
 void SetReceiveLowWater(const Socket& socket, size_t bytes) {
   const int wanted = static_cast<int>(bytes);  // a system that does not know it wakes earlier
   setsockopt(socket.descriptor(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
+}
+
+uint64_t NumWaiting(const Socket& socket) {
+  int bytes = 0;
+  return ioctl(socket.descriptor(), FIONREAD, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 Transfer Receive(const Socket& socket, std::span<uint8_t> into) {

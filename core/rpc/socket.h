@@ -69,6 +69,9 @@ void EndSending(const Socket& socket);
 // From now on it counts as readable when so many bytes are there, or its end; what there is can be taken before.
 void SetReceiveLowWater(const Socket& socket, size_t bytes);
 
+// How many bytes are there and were not taken.
+uint64_t NumWaiting(const Socket& socket);
+
 // 0 bytes of an orderly end of the other side count as kBroken.
 Transfer Receive(const Socket& socket, std::span<uint8_t> into);
 Transfer Send(const Socket& socket, std::span<const iovec> parts);
