@@ -198,6 +198,19 @@ def test_a_worker_killed_between_two_servers_of_a_push_goes_on_behind_the_one_th
         assert rows.tolist() == [-1.0 - number] * len(IDS), "a server that had the batch has it once"
 
 
+@pytest.mark.usefixtures("torn")
+def test_where_the_batch_is_another_one_then_at_most_those_on_their_way_are_wrong(model: Embeddings) -> None:
+    others = IDS + 1000
+    model.join(0)
+    model({"ids": others})["ids"].sum().backward()
+    model.step()
+    old, new = (-model.lookup("ids", ids).flatten() for ids in (IDS, others))
+    assert set(old.tolist()) == {1.0, 2.0}, "the first batch is everywhere, the torn one where it had come"
+    assert set(new.tolist()) == {0.0, 1.0}, "the other one is where the torn one had not come"
+    wrong = abs(float(old.sum() + new.sum()) - 2 * len(IDS))
+    assert wrong <= len(IDS), "one batch was on its way"
+
+
 def test_of_two_workers_under_one_number_the_older_is_refused_and_nothing_counts_twice(store: PsStore) -> None:
     older = store.join(5)
     push(older, 0, previous=-1)

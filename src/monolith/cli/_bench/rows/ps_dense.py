@@ -85,7 +85,7 @@ def measure(setting: Setting) -> list[Measurement]:
             ratio=median_ratio(wall, bare),
             limit=LIMIT,
             sense=Sense.AT_MOST,
-            note=f"with the update itself, of SGD; ours {spread(wall)} ms, bare {spread(bare)} ms; processor time of both"
-            f" ends {statistics.median(cpu):.1f} and {statistics.median(bare_cpu):.1f} ms",
+            note=f"with the update itself, of SGD; ours {spread(wall)} ms, bare {spread(bare)} ms;"
+            f" processor time of both ends {statistics.median(cpu):.1f} and {statistics.median(bare_cpu):.1f} ms",
         )
     ]
