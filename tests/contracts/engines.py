@@ -23,11 +23,9 @@ STORES: dict[str, StoreFactory] = {
     "three shards": partial(LocalShards, num_shards=3),
     "five shards": partial(LocalShards, num_shards=5),
     "pipe": PipeStore,
-    "one server": PsStore,
-    "three servers": PsStore,
-    "five servers": PsStore,
 }
-_SERVERS = {"one server": 1, "three servers": 3, "five servers": 5}
+SERVERS = {"one server": 1, "three servers": 3, "five servers": 5}
+"""Engines that are parameter servers, and how many."""
 
 
 class ServedStore(PsStore):
@@ -46,8 +44,8 @@ class ServedStore(PsStore):
 @contextmanager
 def engine(name: str) -> Iterator[StoreFactory]:
     """Builds stores of one engine; those that are in another process share one, which takes seconds to start."""
-    if name in _SERVERS:
-        with create_test_ps_cluster(_SERVERS[name]) as (_, config), config.connect() as cluster:
+    if name in SERVERS:
+        with create_test_ps_cluster(SERVERS[name]) as (_, config), config.connect() as cluster:
             yield partial(ServedStore, cluster=cluster)
         return
     if name != "pipe":

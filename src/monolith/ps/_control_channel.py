@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from monolith.cluster.credentials import ClientCredentials
 
-__all__ = ["ControlCall", "ControlChannel"]
+__all__ = ["ControlCall", "ControlChannel", "outcomes_of", "results_of"]
 
 _KEEP_ALIVE_MS = 10_000
 _CLASSES = {
@@ -175,3 +175,28 @@ class ControlChannel:
             request_serializer=getattr(messages, method.input_type.name).SerializeToString,
             response_deserializer=getattr(messages, method.output_type.name).FromString,
         )
+
+
+def results_of(calls: Iterable[ControlCall]) -> list[Any]:
+    """The answers, once all are there.
+
+    Raises:
+        OpError: of the first call that failed.
+    """
+    answers, failed = outcomes_of(calls)
+    if failed:
+        raise failed[0]
+    return answers
+
+
+def outcomes_of(calls: Iterable[ControlCall]) -> tuple[list[Any], list[errors.OpError]]:
+    """The answers, once all are there, None for those that failed; and how they failed."""
+    answers: list[Any] = []
+    failed: list[errors.OpError] = []
+    for call in calls:
+        try:
+            answers.append(call.result())
+        except errors.OpError as error:
+            answers.append(None)
+            failed.append(error)
+    return answers, failed

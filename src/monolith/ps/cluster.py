@@ -14,7 +14,7 @@ from monolith.cluster.addresses import split_address
 from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps._cluster_frames import ClusterFrames
-from monolith.ps._control_channel import ControlChannel
+from monolith.ps._control_channel import ControlChannel, results_of
 from monolith.ps._stay import Stay
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.protos import parameter_server_pb2 as messages
@@ -296,12 +296,13 @@ class PsCluster:
 
     def _describe(self) -> list[Any]:
         calls = self.begin("Describe", messages.DescribeRequest())
-        found, missing = [], []
+        found: list[Any] = []
+        missing: list[str] = []
         for call, channel in zip(calls, self._channels, strict=True):
             try:
                 found.append(call.result())
             except OpError as error:
-                if len(missing) == 0 and not _is_absence(error):
+                if not _is_absence(error):
                     raise
                 missing.append(channel.title)
         if missing:
@@ -332,24 +333,6 @@ class PsCluster:
                 f"{channel.title} says that it is index {described.index} of {described.num_ps}, expected index"
                 f" {index} of {self.num_ps}; give the addresses of all servers, in the order of their index"
             )
-
-
-def results_of(calls: Sequence[ControlCall]) -> list[Any]:
-    """The answers, once all are there.
-
-    Raises:
-        OpError: of the first call that failed.
-    """
-    found: list[Any] = []
-    failed: list[OpError] = []
-    for call in calls:
-        try:
-            found.append(call.result())
-        except OpError as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
-    return found
 
 
 def _is_absence(error: OpError) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ps._control_channel import outcomes_of
 from monolith.ps._wire_values import buckets_message, mark_message
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import open_blocks
@@ -13,7 +14,6 @@ from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from monolith.ps.store import PsStore
     from monolith.tables.row_block import RowBlock
@@ -107,15 +107,7 @@ def open_reader(store: PsStore, name: str, at: Mark | None) -> RemoteReader:
 
 def _open_on_all(store: PsStore, request: messages.OpenReaderRequest) -> None:
     """Where one server refuses, those that did not know the reader before forget it again: nothing is kept for it."""
-    calls = store.cluster.begin("OpenReader", request)
-    answers: list[Any] = []
-    errors: list[OpError] = []
-    for call in calls:
-        try:
-            answers.append(call.result())
-        except OpError as error:
-            answers.append(None)
-            errors.append(error)
+    answers, errors = outcomes_of(store.cluster.begin("OpenReader", request))
     if not errors:
         return
     life = store.moments()[0].life

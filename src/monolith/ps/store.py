@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from monolith import _core
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._block_stream import messages_of
+from monolith.ps._opening import configure_store, open_on_all
 from monolith.ps._row_calls import PendingRows
 from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
 from monolith.ps.agreement import agreement_of
@@ -97,7 +97,7 @@ class PsStore:
         self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
         """The servers."""
         try:
-            self._configure()
+            configure_store(self.cluster, name, self._agreement)
             self.refresh_newest_time()
             self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
             """Calls of workers to the rows."""
@@ -186,7 +186,7 @@ class PsStore:
             request = messages.CutAtRequest(
                 store=self.name, client=self.cluster.client, epoch=epoch, newest_times=_newest_times(moments)
             )
-            answers = self._open("CutAt", request, "ReleaseCut", timeout_seconds=timeout_seconds)
+            answers = self._open("CutAt", request, undo="ReleaseCut", timeout_seconds=timeout_seconds)
         life = moments[0].life
         mark = Mark(life.generation, life.life, epoch)
         return RemoteCut(self.cluster, self.name, names=self.native.names, mark=mark, answers=answers)
@@ -228,7 +228,7 @@ class PsStore:
         streams: list[Any] = [
             _ordered(messages.CheckBlocksRequest, order, part) for order, part in zip(orders, parts, strict=True)
         ]
-        checked = self._open("CheckBlocks", streams, "DropLoad", timeout_seconds=None)
+        checked = self._open("CheckBlocks", streams, undo="DropLoad")
         tickets = [messages.TicketRequest(store=self.name, number=answer.number) for answer in checked]
         answers = self.cluster.ask("Load", tickets, timeout_seconds=None)
         self.refresh_newest_time()
@@ -265,7 +265,7 @@ class PsStore:
             )
             for owned in self.owned
         ]
-        answers = self._open("PrepareRestore", requests, "DropRestore", timeout_seconds=None)
+        answers = self._open("PrepareRestore", requests, undo="DropRestore")
         return RemoteRestore(self, [answer.number for answer in answers], manifest=manifest, match=match)
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
@@ -343,27 +343,6 @@ class PsStore:
 
     # Inside
 
-    def _configure(self) -> None:
-        """The first server decides which life it is, and between two that open a store at the same time."""
-        request = messages.ConfigureRequest(
-            store=self.name,
-            agreement=self._agreement,
-            life=messages.Life(generation=0, life=secrets.randbits(63)),
-        )
-        first = self.cluster.ask_one(0, "Configure", request)
-        request.life.CopyFrom(first.life)
-        for index, answer in enumerate(self.cluster.ask("Configure", request)):
-            if answer.life != first.life:
-                _log.warning(
-                    "%s: server %d has store %r of another life than server 0: one of them was started anew; restore a"
-                    " checkpoint",
-                    _SUBJECT,
-                    index,
-                    self.name,
-                )
-                request.adopt = True
-                self.cluster.ask_one(index, "Configure", request)
-
     def _row_client(self, with_counts: bool) -> _core.RowClient:
         return _core.RowClient(
             self.cluster.frame_addresses,
@@ -379,26 +358,8 @@ class PsStore:
         """A server has moved."""
         self.rows.move(index, self.cluster.frame_address(index), self.frames_words[index])
 
-    def _open(self, method: str, request: Any, undo: str, *, timeout_seconds: float | None) -> list[Any]:
-        """The answers of all servers to a call that opens something; where one refuses, the others give it up."""
-        self.cluster.require_stay()
-        answers: list[Any] = []
-        errors: list[OpError] = []
-        for call in self.cluster.begin(method, request, timeout_seconds=timeout_seconds):
-            try:
-                answers.append(call.result())
-            except OpError as error:
-                errors.append(error)
-                answers.append(None)
-        if errors:
-            kind = messages.CutRequest if undo == "ReleaseCut" else messages.TicketRequest
-            with suppress(OpError):
-                self.cluster.tell(
-                    undo,
-                    [None if each is None else kind(store=self.name, number=each.number) for each in answers],
-                )
-            raise errors[0]
-        return answers
+    def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
+        return open_on_all(self.cluster, self.name, method, request, undo=undo, timeout_seconds=timeout_seconds)
 
     def _load_order(self, own: range, buckets: range, *, replace: bool) -> messages.LoadOrder:
         return messages.LoadOrder(

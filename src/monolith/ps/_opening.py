@@ -1,0 +1,58 @@
+"""What a client opens on all servers, or on none."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from monolith.ps._control_channel import outcomes_of
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.ps.cluster import PsCluster
+
+__all__ = ["configure_store", "open_on_all"]
+
+_log = logging.getLogger(__name__)
+
+
+def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
+    """Makes a store, or finds it. The first server decides which life it is, and between two that come together."""
+    request = messages.ConfigureRequest(
+        store=name, agreement=agreement, life=messages.Life(generation=0, life=secrets.randbits(63))
+    )
+    first = cluster.ask_one(0, "Configure", request)
+    request.life.CopyFrom(first.life)
+    for index, answer in enumerate(cluster.ask("Configure", request)):
+        if answer.life != first.life:
+            _log.warning(
+                "parameter servers: server %d has store %r of another life than server 0: one of them was started anew;"
+                " restore a checkpoint",
+                index,
+                name,
+            )
+            request.adopt = True
+            cluster.ask_one(index, "Configure", request)
+
+
+def open_on_all(
+    cluster: PsCluster, store: str, method: str, request: Any, *, undo: str, timeout_seconds: float | None
+) -> list[Any]:
+    """The answers of all servers to a call that opens something; where one refuses, the others give it up.
+
+    Args:
+        cluster: The servers.
+        store: Name of the store.
+        method: Of the call.
+        request: A message, or a list with one for each server.
+        undo: The call that gives up what has a number.
+        timeout_seconds: None: as long as it takes.
+    """
+    cluster.require_stay()
+    answers, errors = outcomes_of(cluster.begin(method, request, timeout_seconds=timeout_seconds))
+    if errors:
+        kind = messages.CutRequest if undo == "ReleaseCut" else messages.TicketRequest
+        cluster.tell(undo, [None if each is None else kind(store=store, number=each.number) for each in answers])
+        raise errors[0]
+    return answers
