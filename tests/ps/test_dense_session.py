@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from monolith.checkpoint import RestoreOptions, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from monolith.optim import Shampoo
 from monolith.ps.dense_client import DenseClient
+from monolith.ps.dense_wire import Kind
 from monolith.testing import ExampleTask
 from monolith.train import Session, Spec, Trainer, TrainerConfig
 from monolith.train.compat.options import RunnerConfig
@@ -199,6 +201,27 @@ def test_the_form_of_a_checkpoint_is_that_of_one_process(tmp_path: Path) -> None
 
 def _tensors_of(path: str) -> dict[str, Tensor]:
     return load_file(f"{path}.safetensors")
+
+
+def test_dense_weights_are_frozen_while_pushes_are_held_and_fetched_afterwards(tmp_path: Path) -> None:
+    class HeldServers(FakeServers):
+        @contextmanager
+        def held(self) -> Iterator[None]:
+            events.append("held")
+            yield
+            events.append("released")
+
+        def carry(self, server: int, kind: int, *rest: Any) -> tuple[bytes, bytes] | None:
+            events.append(Kind(kind).name)
+            return super().carry(server, kind, *rest)
+
+    events: list[str] = []
+    task = task_of()
+    with Session(task, servers=HeldServers(1)) as session, Saver(tmp_path) as saver:
+        session.run(task.input_fn("train").make(0))
+        events.clear()
+        saver.save(session.state, background=False)
+    assert events == ["held", "FREEZE", "released", "FETCH", "RELEASE"]
 
 
 def test_a_checkpoint_says_what_was_applied_of_every_worker(tmp_path: Path) -> None:

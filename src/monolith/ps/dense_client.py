@@ -6,7 +6,6 @@ import secrets
 import time
 import weakref
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -14,14 +13,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from monolith.checkpoint.remote_dense import DenseState
-from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps import dense_wire as wire
 from monolith.ps.dense_layout import DenseLayout, trained_parameters
 from monolith.ps.dense_memory import DenseMemory
-from monolith.ps.dense_state import join_shards, split_state
+from monolith.ps.dense_push import DenseJoined, PendingPush, PreparedPush
 from monolith.ps.dense_wire import WORDS, Kind
 from monolith.ps.optimizer_spec import group_state_keys, live_rates
-from monolith.ps.packed_state import pack, room_for, unpack
+from monolith.ps.state_transfer import FrozenShards, StateTransfer
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
 
 if TYPE_CHECKING:
@@ -33,65 +32,14 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense_wire import DenseFrames, DenseServers, FrameCall
 
-__all__ = ["DenseClient", "DenseJoined", "keeper_of"]
+__all__ = ["DenseClient", "keeper_of"]
 
-_CHUNK_BYTES = 64 << 20
-"""Of a state that is moved, in one call."""
 _FIRST_CLIENT_SECONDS = 5.0
 """How long the others wait for the client that said first what the weights are: it may have died in between."""
 
 
 _KEEPERS: dict[int, weakref.ref[DenseClient]] = {}
 """By the id of a parameter."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseJoined:
-    """What the servers had of a worker when it joined."""
-
-    applied: BatchStamp | None
-    """Its last batch that every server had."""
-    next_seq: int
-    """No server had a batch of this number or above."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedPush:
-    """The gradients of a batch and how they are to be applied, before they are sent."""
-
-    stamp: BatchStamp
-    step: int
-    rates: Mapping[str, list[dict[str, Any]]]
-    gradients: Mapping[str, Tensor | None]
-
-
-class PendingPush(Pending[int]):
-    """A push on its way to all servers; its result is the number of its batch."""
-
-    def __init__(self, seq: int, calls: Sequence[FrameCall]) -> None:
-        self._seq = seq
-        self._calls = calls
-
-    def done(self) -> bool:
-        """Whether every server has answered."""
-        return all(each.done for each in self._calls)
-
-    def result(self, timeout_seconds: float | None = None) -> int:
-        """Waits for all servers.
-
-        Raises:
-            OpError: of the first server that refused it, or could not be reached in time.
-        """
-        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while end is not None and not self.done():
-            if time.monotonic() > end:
-                raise DeadlineExceededError(
-                    f"dense weights: push of batch {self._seq}: not done in {timeout_seconds} s"
-                )
-            time.sleep(0.0005)
-        for call in self._calls:
-            call.wait()
-        return self._seq
 
 
 class DenseClient:
@@ -136,8 +84,7 @@ class DenseClient:
         self._previous: list[int] = []
         self._pushes: list[PendingPush] = []
         self._frames: DenseFrames = servers.open_frames(WORDS)
-        self._state_frames: DenseFrames | None = None
-        """A second conversation, so that a state which is moved beside training is in nobody's way."""
+        self._transfer = StateTransfer(servers, self.layout, timeout_seconds)
         try:
             is_first = self._configure()
         except BaseException:
@@ -169,7 +116,9 @@ class DenseClient:
 
     def join(self, worker: int) -> DenseJoined:
         """Begins an incarnation of a worker at every server; pushes of an earlier one are refused from now on."""
-        answers = self._ask_all(Kind.JOIN, lambda _: wire.encode(worker=worker))
+        answers = wire.ask_all(
+            self._frames, self._servers.num_ps, Kind.JOIN, lambda _: wire.encode(worker=worker), self._timeout
+        )
         self._worker = worker
         self._incarnations = [wire.field(each, "incarnation") for each in answers]
         stamps = [wire.decode_stamps(each["applied"]) for each in answers]
@@ -291,9 +240,7 @@ class DenseClient:
 
     def freeze(self) -> FrozenShards:
         """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
-        ticket = secrets.randbits(62)
-        answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket), self._for_state())
-        return FrozenShards(self, ticket, answers)
+        return self._transfer.freeze()
 
     def scatter(self, state: DenseState) -> None:
         """Gives every server its part of a state, and the parameters here too; every worker has to join again.
@@ -301,57 +248,9 @@ class DenseClient:
         Raises:
             FailedPreconditionError: it is the state of other weights, or owners that differed were others.
         """
-        num_ps = self._servers.num_ps
-        if not state.is_level and len(state.clocks) != num_ps:
-            raise FailedPreconditionError(
-                f"dense weights: a worker died between two of the {len(state.clocks)} servers of this state, and they"
-                f" differ by a batch; restore it into {len(state.clocks)} servers, not {num_ps}, or take another one"
-            )
-        clocks: Sequence[Mapping[int, BatchStamp]] = state.clocks if not state.is_level else [state.applied] * num_ps
-        ticket = secrets.randbits(62)
-        packed = [pack(each) for each in split_state(self.layout, state)]
-        frames, calls = self._for_state(), []
-        for server, each in enumerate(packed):
-            size = each.data.numel()
-            for begin in range(0, size, _CHUNK_BYTES):
-                head = wire.encode(ticket=ticket, bytes=size, begin=begin)
-                part = each.data[begin : begin + _CHUNK_BYTES].numpy()
-                calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
-        for call in calls:
-            call.wait()
-        self._ask_all(
-            Kind.RESUME,
-            lambda server: wire.encode(
-                ticket=ticket,
-                index_bytes=packed[server].index_bytes,
-                stamps=wire.encode_stamps(clocks[server].values()),
-            ),
-            frames,
-        )
+        self._transfer.scatter(state)
         self._worker = None
         self.pull()
-
-    def fetch_frozen(self, server: int, ticket: int, size: int) -> Tensor:
-        """The bytes of a frozen state of one server."""
-        data, frames = room_for(size), self._for_state()
-        calls = [
-            frames.begin(
-                server,
-                Kind.FETCH,
-                wire.encode(ticket=ticket, begin=begin, end=min(begin + _CHUNK_BYTES, size)),
-                [],
-                data[begin : begin + _CHUNK_BYTES].numpy(),
-                self._timeout,
-            )
-            for begin in range(0, size, _CHUNK_BYTES)
-        ]
-        for call in calls:
-            call.wait()
-        return data
-
-    def release_frozen(self, ticket: int) -> None:
-        """Lets servers forget a frozen state."""
-        self._ask_all(Kind.RELEASE, lambda _: wire.encode(ticket=ticket), self._for_state())
 
     # Life
 
@@ -361,8 +260,7 @@ class DenseClient:
             if keeper_of(parameter) is self:
                 del _KEEPERS[id(parameter)]
         self._frames.close()
-        if self._state_frames is not None:
-            self._state_frames.close()
+        self._transfer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -419,20 +317,6 @@ class DenseClient:
         answer, _ = self._frames.begin(server, Kind.CONFIGURE, head, [], None, self._timeout).wait()
         return bool(wire.decode(answer)["configured"])
 
-    def _for_state(self) -> DenseFrames:
-        if self._state_frames is None:
-            self._state_frames = self._servers.open_frames(WORDS)
-        return self._state_frames
-
-    def _ask_all(
-        self, kind: Kind, head_of: Callable[[int], bytes], frames: DenseFrames | None = None
-    ) -> list[dict[str, Any]]:
-        through = self._frames if frames is None else frames
-        servers = range(self._servers.num_ps)
-        calls = [through.begin(server, kind, head_of(server), [], None, self._timeout) for server in servers]
-        heads = [call.wait()[0] for call in calls]
-        return [wire.decode(head) if head else {} for head in heads]
-
     def _begin_pull(self, memory: DenseMemory) -> list[FrameCall]:
         worker = -1 if self._worker is None else self._worker
         return [
@@ -452,32 +336,6 @@ def keeper_of(parameter: nn.Parameter) -> DenseClient | None:
     if client is None or all(each is not parameter for each in client.parameters.values()):
         return None
     return client
-
-
-class FrozenShards:
-    """One exact moment of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
-
-    def __init__(self, client: DenseClient, ticket: int, answers: Sequence[Mapping[str, Any]]) -> None:
-        self._client, self._ticket, self._answers = client, ticket, answers
-        self._is_released = False
-
-    def gather(self) -> DenseState:
-        """Brings it here, in the form of one process, and lets the servers forget it."""
-        sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
-        shards = [
-            unpack(self._client.fetch_frozen(server, self._ticket, size), index_bytes)
-            for server, (size, index_bytes) in enumerate(sizes)
-        ]
-        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(each["stamps"])} for each in self._answers]
-        state = join_shards(self._client.layout, shards, clocks)
-        self.release()
-        return state
-
-    def release(self) -> None:
-        """Lets the servers forget it. Calling it again does nothing."""
-        if not self._is_released:
-            self._is_released = True
-            self._client.release_frozen(self._ticket)
 
 
 def _has_learned(optimizer: Optimizer) -> bool:

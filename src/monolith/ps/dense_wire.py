@@ -27,7 +27,7 @@ from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["WORDS", "DenseFrames", "DenseServers", "FrameCall", "Kind"]
 
@@ -89,6 +89,15 @@ class DenseServers(Protocol):
     def open_frames(self, words: bytes) -> DenseFrames:
         """A new conversation with each of them."""
         ...
+
+
+def ask_all(
+    frames: DenseFrames, num_ps: int, kind: Kind, head_of: Callable[[int], bytes], timeout_seconds: float
+) -> list[dict[str, Any]]:
+    """The heads of all servers' answers to one call each, sent before any is waited for."""
+    calls = [frames.begin(server, kind, head_of(server), [], None, timeout_seconds) for server in range(num_ps)]
+    heads = [call.wait()[0] for call in calls]
+    return [decode(head) if head else {} for head in heads]
 
 
 def encode(**values: Any) -> bytes:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from monolith.ps.dense_client import DenseClient, PreparedPush
+    from monolith.ps.dense_client import DenseClient
+    from monolith.ps.dense_push import PreparedPush
     from monolith.tables.batch import BatchStamp, Pending
 
 __all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "require_servers"]

@@ -1,0 +1,68 @@
+"""A push of dense gradients: before it is sent, and on its way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import DeadlineExceededError
+from monolith.tables.batch import BatchStamp, Pending
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith.ps.dense_wire import FrameCall
+
+__all__ = ["DenseJoined", "PendingPush", "PreparedPush"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseJoined:
+    """What the servers had of a worker when it joined."""
+
+    applied: BatchStamp | None
+    """Its last batch that every server had."""
+    next_seq: int
+    """No server had a batch of this number or above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedPush:
+    """The gradients of a batch and how they are to be applied, before they are sent."""
+
+    stamp: BatchStamp
+    step: int
+    rates: Mapping[str, list[dict[str, Any]]]
+    gradients: Mapping[str, Tensor | None]
+
+
+class PendingPush(Pending[int]):
+    """A push on its way to all servers; its result is the number of its batch."""
+
+    def __init__(self, seq: int, calls: Sequence[FrameCall]) -> None:
+        self._seq = seq
+        self._calls = calls
+
+    def done(self) -> bool:
+        """Whether every server has answered."""
+        return all(each.done for each in self._calls)
+
+    def result(self, timeout_seconds: float | None = None) -> int:
+        """Waits for all servers.
+
+        Raises:
+            OpError: of the first server that refused it, or could not be reached in time.
+        """
+        end = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while end is not None and not self.done():
+            if time.monotonic() > end:
+                raise DeadlineExceededError(
+                    f"dense weights: push of batch {self._seq}: not done in {timeout_seconds} s"
+                )
+            time.sleep(0.0005)
+        for call in self._calls:
+            call.wait()
+        return self._seq

@@ -1,0 +1,142 @@
+"""Moves the whole state of dense weights between a process and the servers: frozen and fetched, loaded and resumed."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import FailedPreconditionError
+from monolith.ps import dense_wire as wire
+from monolith.ps.dense_state import join_shards, split_state
+from monolith.ps.dense_wire import WORDS, Kind
+from monolith.ps.packed_state import pack, room_for, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith.checkpoint.remote_dense import DenseState
+    from monolith.ps.dense_layout import DenseLayout
+    from monolith.ps.dense_wire import DenseFrames, DenseServers
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["FrozenShards", "StateTransfer"]
+
+_CHUNK_BYTES = 64 << 20
+"""Of a state that is moved, in one call."""
+
+
+class StateTransfer:
+    """By a conversation of its own, so that a state which is moved beside training is in nobody's way. Any thread.
+
+    Args:
+        servers: Who keep the weights.
+        layout: Which ones.
+        timeout_seconds: For one call.
+    """
+
+    def __init__(self, servers: DenseServers, layout: DenseLayout, timeout_seconds: float) -> None:
+        self.layout = layout
+        self._servers, self._timeout = servers, timeout_seconds
+        self._opened: DenseFrames | None = None
+
+    def freeze(self) -> FrozenShards:
+        """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
+        ticket = secrets.randbits(62)
+        answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket))
+        return FrozenShards(self, ticket, answers)
+
+    def scatter(self, state: DenseState) -> None:
+        """Gives every server its part of a state; every worker has to join again.
+
+        Raises:
+            FailedPreconditionError: it is the state of other weights, or owners that differed were others.
+        """
+        num_ps = self._servers.num_ps
+        if not state.is_level and len(state.clocks) != num_ps:
+            raise FailedPreconditionError(
+                f"dense weights: a worker died between two of the {len(state.clocks)} servers of this state, and they"
+                f" differ by a batch; restore it into {len(state.clocks)} servers, not {num_ps}, or take another one"
+            )
+        clocks: Sequence[Mapping[int, BatchStamp]] = state.clocks if not state.is_level else [state.applied] * num_ps
+        ticket = secrets.randbits(62)
+        packed = [pack(each) for each in split_state(self.layout, state)]
+        frames, calls = self._frames(), []
+        for server, each in enumerate(packed):
+            size = each.data.numel()
+            for begin in range(0, size, _CHUNK_BYTES):
+                head = wire.encode(ticket=ticket, bytes=size, begin=begin)
+                part = each.data[begin : begin + _CHUNK_BYTES].numpy()
+                calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
+        for call in calls:
+            call.wait()
+        self._ask_all(
+            Kind.RESUME,
+            lambda server: wire.encode(
+                ticket=ticket,
+                index_bytes=packed[server].index_bytes,
+                stamps=wire.encode_stamps(clocks[server].values()),
+            ),
+        )
+
+    def fetch(self, server: int, ticket: int, size: int) -> Tensor:
+        """The bytes of a frozen state of one server."""
+        data, frames = room_for(size), self._frames()
+        calls = [
+            frames.begin(
+                server,
+                Kind.FETCH,
+                wire.encode(ticket=ticket, begin=begin, end=min(begin + _CHUNK_BYTES, size)),
+                [],
+                data[begin : begin + _CHUNK_BYTES].numpy(),
+                self._timeout,
+            )
+            for begin in range(0, size, _CHUNK_BYTES)
+        ]
+        for call in calls:
+            call.wait()
+        return data
+
+    def release(self, ticket: int) -> None:
+        """Lets servers forget a frozen state."""
+        self._ask_all(Kind.RELEASE, lambda _: wire.encode(ticket=ticket))
+
+    def close(self) -> None:
+        """Ends the conversation."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def _ask_all(self, kind: Kind, head_of: Callable[[int], bytes]) -> list[dict[str, Any]]:
+        return wire.ask_all(self._frames(), self._servers.num_ps, kind, head_of, self._timeout)
+
+    def _frames(self) -> DenseFrames:
+        if self._opened is None:
+            self._opened = self._servers.open_frames(WORDS)
+        return self._opened
+
+
+class FrozenShards:
+    """One exact moment of the dense weights on all servers. A `FrozenDense` of the checkpoint."""
+
+    def __init__(self, transfer: StateTransfer, ticket: int, answers: Sequence[Mapping[str, Any]]) -> None:
+        self._transfer, self._ticket, self._answers = transfer, ticket, answers
+        self._is_released = False
+
+    def gather(self) -> DenseState:
+        """Brings it here, in the form of one process, and lets the servers forget it."""
+        sizes = [(wire.field(each, "bytes"), wire.field(each, "index_bytes")) for each in self._answers]
+        shards = [
+            unpack(self._transfer.fetch(server, self._ticket, size), index_bytes)
+            for server, (size, index_bytes) in enumerate(sizes)
+        ]
+        clocks = [{stamp.worker: stamp for stamp in wire.decode_stamps(each["stamps"])} for each in self._answers]
+        state = join_shards(self._transfer.layout, shards, clocks)
+        self.release()
+        return state
+
+    def release(self) -> None:
+        """Lets the servers forget it. Calling it again does nothing."""
+        if not self._is_released:
+            self._is_released = True
+            self._transfer.release(self._ticket)
