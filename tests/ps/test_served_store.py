@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,12 @@ def test_tables_that_differ_are_refused_and_the_difference_is_shown() -> None:
         ):
             assert part in text
         PsStore(others, servers=store.cluster, name="another").close()
+
+
+def test_a_store_has_more_tables_than_a_greeting_has_room_for() -> None:
+    many = {f"table {number}": TableConfig([Segment(2)] * 8) for number in range(60)}
+    with running(2) as servers, closing(PsStore(many, servers=[server.address for server in servers])) as store:
+        assert store.join(worker=0).next_seq == 0
 
 
 def test_a_second_client_sees_the_rows_of_the_first() -> None:

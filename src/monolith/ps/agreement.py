@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from monolith.tables.table_config import TableConfig, sorted_by_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "require_agreement"]
+__all__ = ["WIRE_VERSION", "agreement_of", "configs_of", "digest_of", "require_agreement"]
 
 WIRE_VERSION = 1
 """Of the control calls and of the frames. To change either: raise it; a client and a server of two versions part with a
@@ -23,6 +24,11 @@ def agreement_of(configs: Mapping[str, TableConfig]) -> bytes:
     """Canonical bytes of some tables."""
     tables = {config.name: config.to_dict() for config in sorted_by_name(configs)}
     return json.dumps({"tables": tables, "wire": WIRE_VERSION}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def digest_of(agreement: bytes) -> bytes:
+    """What stands for an agreement in the greeting of a worker, which has to be short."""
+    return hashlib.sha256(agreement).hexdigest().encode()
 
 
 def configs_of(agreement: bytes) -> dict[str, TableConfig]:

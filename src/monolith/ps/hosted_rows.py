@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.ps.agreement import configs_of
+from monolith.ps.agreement import configs_of, digest_of
 from monolith.ps.held_gates import Owner
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.tables._local_history import LocalChangeReader, overlap
@@ -52,7 +52,7 @@ class HostedRows:
         self.history.take_life(*life)
         self._core = self.store.native.core
         self._frames = frames
-        host = frames.host_rows(name, self._core, self.owned.start, self.owned.stop, agreement)
+        host = frames.host_rows(name, self._core, self.owned.start, self.owned.stop, digest_of(agreement))
         self.owner = Owner(host.gate, self.clock)
         """How its pushes are held."""
 

@@ -16,7 +16,7 @@ from monolith.ps._block_stream import messages_of
 from monolith.ps._opening import configure_store, open_on_all
 from monolith.ps._row_calls import PendingRows
 from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
-from monolith.ps.agreement import agreement_of
+from monolith.ps.agreement import agreement_of, digest_of
 from monolith.ps.cluster import PsCluster
 from monolith.ps.joined import PsJoined
 from monolith.ps.newest_time import NewestTime
@@ -130,9 +130,9 @@ class PsStore:
     @property
     def frames_words(self) -> list[bytes]:
         """With which a worker greets each server."""
+        digest = digest_of(self._agreement)
         return [
-            b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, self._agreement)
-            for owned in self.owned
+            b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, digest) for owned in self.owned
         ]
 
     # Batches
