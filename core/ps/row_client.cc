@@ -185,6 +185,10 @@ void RowPush::Ask(int server, bool with_ids, rpc::Deadline deadline) {
   PushQuestion question;
   question.push = order_.push;
   question.push.incarnation = order_.incarnations[static_cast<size_t>(server)];
+  if (!order_.joined_behind.empty()) {
+    const int64_t had = order_.joined_behind[static_cast<size_t>(server)];
+    if (question.push.previous < had && had < question.push.first_seq) question.push.previous = had;
+  }
   question.step = order_.step;
   question.scale = order_.scale;
   question.known_finite = order_.known_finite;

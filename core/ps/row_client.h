@@ -80,6 +80,9 @@ struct PushOrder {
   bool known_finite = false;
   uint64_t ticket = kNoTicket;  // of the pull whose plan this is, if it was pulled
   std::vector<uint64_t> dropped;
+  // The worker's last batch at each server when it joined. A worker goes on behind the one that had least, and names
+  // that batch; one that had more is told the batch it had. Empty: all had the same.
+  std::vector<int64_t> joined_behind = {};
 };
 
 // An update on its way.

@@ -13,7 +13,7 @@ import monolith as ml
 from monolith.checkpoint import TrainState
 from monolith.checkpoint.model_state import model_state
 from monolith.tables import BatchStamp, BlockKind, Store
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, Cut
 
 
 class Ranker(nn.Module):
@@ -105,14 +105,19 @@ def contents(run: Run) -> dict[str, Any]:
 def tables_of(store: Store) -> tuple[Any, ...]:
     """Rows with state and times, counts of admission, stamps: everything that a cut holds."""
     cut = store.cut()
-    blocks = [
-        (block.kind, block.table, block.bucket, block.digest, *sorted(_rows(block)))
-        for block in cut.blocks(ALL_BUCKETS, state=True)
-    ]
+    blocks = blocks_in(cut)
     cut.release()
     stamps = [clock.stamps for clock in cut.applied]
     assert all(each == stamps[0] for each in stamps)
-    return stamps[0], sorted(blocks)
+    return stamps[0], blocks
+
+
+def blocks_in(cut: Cut) -> list[tuple[Any, ...]]:
+    """Kind, table, bucket, digest and rows of every block."""
+    return sorted(
+        (block.kind, block.table, block.bucket, block.digest, *sorted(_rows(block)))
+        for block in cut.blocks(ALL_BUCKETS, state=True)
+    )
 
 
 def _rows(block: Any) -> list[Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import Tensor
@@ -21,9 +22,29 @@ Keeps: TypeAlias = Callable[[str], bool]
 """Whether the weight or store of this name has state of its own and keeps it."""
 
 
+Lost: TypeAlias = Mapping[str, Sequence[int]]
+"""Store -> its owners that have lost their rows, where others have not. Other stores have lost all, or nothing."""
+
+
 def keep_nothing(_: str) -> bool:
     """Everything is restored."""
     return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What of a state is restored, and what keeps what it has."""
+
+    keeps: Keeps = keep_nothing
+    lost: Lost = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is restored, whatever the state is made of."""
+        return self.keeps is keep_nothing and not self.lost
+
+
+ALL_PARTS = Parts()
 
 
 def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, keeps: Keeps) -> dict[str, Any]:

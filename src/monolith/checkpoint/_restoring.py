@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor
 
 from monolith import _core
-from monolith.checkpoint._adapting import Keeps, adapt, keep_nothing
+from monolith.checkpoint._adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
+from monolith.checkpoint._store_restore import StoreRestore
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint.model_state import load_model_state, model_state
 from monolith.checkpoint.state_files import split_path
@@ -22,8 +23,6 @@ from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.checkpoint.value_tree import decode
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.nn.row_state import EXTRA_STATE
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint.manifest import TablesEntry
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
-    from monolith.tables.store import PreparedRestore, Store
+    from monolith.tables.store import Store
 
 _SHOWN_CHANGES = 8
 """Weights that a message lists by name."""
@@ -54,18 +53,20 @@ class LoadedCheckpoint:
         FailedPreconditionError: a store cannot take its tables.
     """
 
-    def __init__(self, path: str, stores: Mapping[str, Store], *, keeps: Keeps = keep_nothing) -> None:
+    def __init__(self, path: str, stores: Mapping[str, Store], parts: Parts = ALL_PARTS) -> None:
         self.path = path
         self.manifest = read_manifest(path)
         self._folder = open_folder(split_path(path)[0])
-        self._stores = stores
-        self._prepared: dict[str, PreparedRestore] = {}
+        self._prepared: list[StoreRestore] = []
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
             reading = beside.submit(self._read_tensors)
             if self.manifest.kind == "full":
                 for name, entry in _matching(self.manifest.tables, stores).items():
-                    if not keeps(name):
-                        self._prepared[name] = self._prepare(stores[name], entry, undone)
+                    if name in parts.lost or not parts.keeps(name):
+                        _require_same_snapshot(self._folder, entry)
+                        folder = self._folder.place(entry.folder)
+                        prepared = StoreRestore(stores[name], folder, lost=parts.lost.get(name))
+                        self._prepared.append(undone.enter_context(prepared))
             self.state: dict[str, Any] = decode(self.manifest.state, reading.result())
             """The trees with their tensors."""
             self._closing = undone.pop_all()
@@ -77,9 +78,8 @@ class LoadedCheckpoint:
 
     def load_tables(self) -> None:
         """Replaces the rows of every store, and how far it has come."""
-        for name, prepared in self._prepared.items():
-            report = prepared.load()
-            self._stores[name].resume(applied=report.applied, generation=self.manifest.generation)
+        for prepared in self._prepared:
+            prepared.load(generation=self.manifest.generation)
 
     def __enter__(self) -> Self:
         return self
@@ -93,26 +93,25 @@ class LoadedCheckpoint:
             return {}
         return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
-    def _prepare(self, store: Store, entry: TablesEntry, undone: ExitStack) -> PreparedRestore:
-        _require_same_snapshot(self._folder, entry)
-        folder = self._folder.place(entry.folder)
-        source = undone.enter_context(closing(open_source(folder)))
-        return undone.enter_context(store.prepare_restore(folder, source.manifest, buckets=ALL_BUCKETS))
 
-
-def restore_all(
-    path: str, state: TrainState, options: RestoreOptions, *, keeps: Keeps = keep_nothing
-) -> SavedCheckpoint:
+def restore_all(path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
     """Puts everything back: tables, weights, optimizers, schedules, extra, generators, step and positions.
 
-    Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back.
+    Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back. A
+    process that has not made a step yet takes them over all the same.
+
+    Args:
+        path: Of the checkpoint.
+        state: What it is put into.
+        options: What may differ.
+        parts: What keeps what it has, and what is restored in part.
 
     Raises:
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
-    checkpoint, saved = _restore_model(path, state, options, keeps)
-    if not _any_kept(state, keeps):
+    checkpoint, saved = _restore_model(path, state, options, parts)
+    if not (parts.lost or _any_kept(state, parts.keeps)) or _is_new(state):
         for part in ("schedules", "extra"):
             for name, value in getattr(state, part).items():
                 if name in saved[part]:
@@ -125,22 +124,22 @@ def restore_all(
 
 def restore_model(path: str, state: TrainState, options: RestoreOptions) -> SavedCheckpoint:
     """Puts tables, weights and optimizers back, and leaves the rest of the run as it is. Raises as `restore_all`."""
-    checkpoint, _ = _restore_model(path, state, options, keep_nothing)
+    checkpoint, _ = _restore_model(path, state, options, ALL_PARTS)
     return checkpoint.saved
 
 
 def _restore_model(
-    path: str, state: TrainState, options: RestoreOptions, keeps: Keeps
+    path: str, state: TrainState, options: RestoreOptions, parts: Parts
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
-    with LoadedCheckpoint(path, state.stores, keeps=keeps) as checkpoint:
-        if keeps is not keep_nothing:
+    with LoadedCheckpoint(path, state.stores, parts) as checkpoint:
+        if not parts.is_whole:
             bring_here(state)
-        saved = adapt(checkpoint.state, state, options, keeps)
+        saved = adapt(checkpoint.state, state, options, parts.keeps)
         optimizers = require_fit(saved, state)
         if state.dense is None:
             require_level(saved)
         checkpoint.load_tables()
-    _begin_anew(state, keeps)
+    _begin_anew(state, parts.keeps)
     if state.model is not None:
         load_model_state(state.model, saved["model"])
     for name, values in optimizers.items():
@@ -181,6 +180,10 @@ def _begin_anew(state: TrainState, keeps: Keeps) -> None:
 def _any_kept(state: TrainState, keeps: Keeps) -> bool:
     weights = {} if state.model is None else model_state(state.model)
     return any(keeps(name) for name in [*weights, *state.stores])
+
+
+def _is_new(state: TrainState) -> bool:
+    return state.global_step == 0 and not state.applied
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:

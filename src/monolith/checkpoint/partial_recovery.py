@@ -1,29 +1,32 @@
 """Restores only what was lost: parts of a model that still have their state keep it.
 
-A *device* is a part of the model with a life of its own, such as a parameter server: the weights and tables below one
-of its modules. Surviving devices are ahead of the one that is reloaded; that skew is accepted.
+A *device* is a part of the model with a life of its own: a parameter server, which has the rows of some buckets, or the
+weights and tables below one of the model's modules. Surviving devices are ahead of the one that is reloaded; that skew
+is accepted. What admission has counted is put back on all servers, as the original does.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.checkpoint._adapting import ALL_PARTS, Parts
 from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.part_owners import PartOwners, part_owners
 from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
+from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.config import config, keywords_of
 from monolith.errors import InvalidArgumentError
+from monolith.nn.row_state import EXTRA_STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
 
-    from monolith.checkpoint._adapting import Keeps
     from monolith.checkpoint._folder import FolderPath
     from monolith.checkpoint.train_state import TrainState
 
@@ -31,37 +34,84 @@ EVERYWHERE_ELSE = ""
 """The device of what is below no module of the device map; always restored."""
 
 
+class Servers(Protocol):
+    """Parameter servers; `monolith.ps.PsCluster` is some."""
+
+    @property
+    def num_ps(self) -> int:
+        """How many."""
+        ...
+
+
 class PsMonitor:
-    """Remembers which devices have state. The mark is with the module: one that was built anew has none.
+    """Says which devices have state.
+
+    That of a server is with its process: one that was started anew has none. That of a module is with the module: one
+    that was built anew has none.
 
     Args:
-        devices: Name of a module -> its device. A number n stands for modules ``ps_0`` to ``ps_<n-1>`` on
-            ``/job:ps/task:0`` and so on.
+        devices: Parameter servers, or their number: they are ``/job:ps/task:0`` and so on. A number n stands for
+            modules ``ps_0`` to ``ps_<n-1>`` of a model that has its tables in this process. Or name of a module -> its
+            device.
     """
 
-    def __init__(self, devices: Mapping[str, str] | int) -> None:
-        if isinstance(devices, int):
-            devices = {f"ps_{number}": f"/job:ps/task:{number}" for number in range(devices)}
+    def __init__(self, devices: Mapping[str, str] | int | Servers) -> None:
+        self._num_ps: int | None = None
+        if not isinstance(devices, Mapping):
+            self._num_ps = devices if isinstance(devices, int) else devices.num_ps
+            devices = {f"ps_{number}": _device(number) for number in range(self._num_ps)}
         self.devices = dict(devices)
         self._initialized: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def is_ps_uninitialized(self, state: TrainState, device: str) -> bool:
         """Whether this device has lost its state, or never had any."""
-        modules = [self._module(state, name) for name, each in self.devices.items() if each == device]
-        if not modules:
+        named = [name for name, each in self.devices.items() if each == device]
+        if not named:
             known = sorted(set(self.devices.values()))
             raise InvalidArgumentError(f"PsMonitor: unknown device {device!r}; there are {known}")
-        return not all(module in self._initialized for module in modules)
+        owners = self.owners(state)
+        if owners:
+            return any(device == _device(number) for each in owners.values() for number in each.uninitialized())
+        return not all(self._module(state, name) in self._initialized for name in named)
 
     def has_lost(self, state: TrainState, name: str) -> bool:
         """Whether the weight or store of this name is on a device without state, or on none."""
         device = SaverBuilder(self.devices).device_of(name)
         return device == EVERYWHERE_ELSE or self.is_ps_uninitialized(state, device)
 
+    def lost_owners(self, state: TrainState) -> dict[str, list[int]]:
+        """Stores on servers of which some have state -> those that have none. Of the others all is restored.
+
+        As in the original, a single server is restored whether it has state or not.
+        """
+        lost = {name: list(owners.uninitialized()) for name, owners in self.owners(state).items()}
+        return {name: found for name, found in lost.items() if self._num_ps != 1 and len(found) != self._num_ps}
+
     def setup_ps_initialized_state(self, state: TrainState) -> None:
         """Every device of this state has state from now on."""
-        for name in self.devices:
+        owners = self.owners(state)
+        for each in owners.values():
+            each.set_initialized()
+        for name in () if owners else self.devices:
             self._initialized.add(self._module(state, name))
+
+    def owners(self, state: TrainState) -> dict[str, PartOwners]:
+        """Store -> the servers that have its rows; nothing where devices are modules.
+
+        Raises:
+            InvalidArgumentError: there are more or fewer than this monitor was made for.
+        """
+        if self._num_ps is None:
+            return {}
+        found = {name: part_owners(store) for name, store in state.stores.items()}
+        served = {name: owners for name, owners in found.items() if owners is not None}
+        for name, owners in served.items():
+            if len(owners.owned) != self._num_ps:
+                raise InvalidArgumentError(
+                    f"PsMonitor: made for {self._num_ps} servers, but store {name!r} is on {len(owners.owned)}; give it"
+                    " the cluster of the store"
+                )
+        return served
 
     def _module(self, state: TrainState, name: str) -> nn.Module:
         modules: dict[str, nn.Module] = {} if state.model is None else dict(state.model.named_modules())
@@ -70,6 +120,10 @@ class PsMonitor:
                 f"PsMonitor: the model has no module {name!r}; it has {sorted(filter(None, modules))}"
             )
         return modules[name]
+
+
+def _device(number: int) -> str:
+    return f"/job:ps/task:{number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +206,16 @@ class PartialRecoverySaver(Saver):
         if self._ps_monitor is not None:
             self._ps_monitor.setup_ps_initialized_state(state)
 
-    def _keeps(self, state: TrainState) -> Keeps:
+    def _parts(self, state: TrainState) -> Parts:
         monitor = self._ps_monitor
         if monitor is None:
-            return super()._keeps(state)
+            return super()._parts(state)
+        if monitor.owners(state):
+            lost = monitor.lost_owners(state)
+            # A module whose rows are partly ahead goes on where it is; its steps are not set back.
+            states = {EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in lost}
+            complete = {name for name, servers in lost.items() if not servers}
+            return Parts(keeps=lambda name: name in states or name in complete, lost=lost) if lost else ALL_PARTS
         builder = SaverBuilder(monitor.devices)
         alive = {device for device in set(monitor.devices.values()) if not monitor.is_ps_uninitialized(state, device)}
-        return lambda name: builder.device_of(name) in alive
+        return Parts(keeps=lambda name: builder.device_of(name) in alive)

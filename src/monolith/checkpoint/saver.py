@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, Self, overload
 
-from monolith.checkpoint._adapting import Keeps, keep_nothing
+from monolith.checkpoint._adapting import ALL_PARTS, Parts
 from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint._cut import StateCut, encode_state, take_cut
 from monolith.checkpoint._folder import FolderPath, local_path, open_folder
@@ -285,11 +285,11 @@ class Saver:
             restored = restore_without_dense(path, state, keep_step=options.continue_training)
             self._folder.replace(CLEAR_NN, b"clear_nn")
             return restored
-        return restore_all(path, state, options, keeps=self._keeps(state))
+        return restore_all(path, state, options, self._parts(state))
 
-    def _keeps(self, state: TrainState) -> Keeps:  # noqa: ARG002 - for those who override it
-        """Which parts of the state keep what they have."""
-        return keep_nothing
+    def _parts(self, state: TrainState) -> Parts:  # noqa: ARG002 - for those who override it
+        """Which parts of the state keep what they have, and which owners of rows have lost theirs."""
+        return ALL_PARTS
 
     def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
         if self._claim is None:

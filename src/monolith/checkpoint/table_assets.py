@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from monolith.checkpoint._catalog import Catalog, full_local_path
 from monolith.checkpoint._cut import require_folder_name
 from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint._store_restore import StoreRestore
 from monolith.checkpoint._writing import ASSETS
 from monolith.checkpoint.state_files import split_path
-from monolith.tables.snapshot import restore, save_cut
+from monolith.tables.snapshot import save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
@@ -60,14 +61,19 @@ def restore_table_assets(state: TrainState, basename: str, *, ps_monitor: PsMoni
 
 
 def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> None:
+    lost = {} if ps_monitor is None else ps_monitor.lost_owners(state)
+    served = {} if ps_monitor is None else ps_monitor.owners(state)
     for name, store in state.stores.items():
-        if ps_monitor is not None and not ps_monitor.has_lost(state, name):
+        if ps_monitor is not None and name not in served and not ps_monitor.has_lost(state, name):
             continue
-        report = restore(store, f"{assets}/{name}")
-        extra: Any = report.extra if isinstance(report.extra, dict) else {}
-        store.resume(applied=report.applied, generation=report.generation)
+        with StoreRestore(store, f"{assets}/{name}", lost=lost.get(name)) as restore:
+            reports = restore.load(generation=restore.manifest.generation)
+        logger.info("tables of %r were restored from '%s': %s", name, assets, [report.rows for report in reports])
+        if lost.get(name) == []:
+            continue
+        saved = restore.manifest.extra if name not in lost else None  # or the run goes on where it is
+        extra: Any = saved if isinstance(saved, dict) else {}
         for each, module in state.embeddings.items():
             if module.store is store:
                 module.discard()
                 module.set_extra_state(extra.get("modules", {}).get(each, module.saved_state()))
-        logger.info("tables of %r were restored from '%s': %s", name, assets, report.rows)

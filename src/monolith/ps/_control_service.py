@@ -22,7 +22,7 @@ from monolith.ps._wire_values import (
     stats_message,
 )
 from monolith.ps.agreement import WIRE_VERSION, configs_of, require_agreement
-from monolith.ps.held_gates import HeldGates
+from monolith.ps.held_gates import HeldGates, rows_owner
 from monolith.ps.hosted_rows import HostedRows
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.protos import parameter_server_pb2 as messages
@@ -63,6 +63,8 @@ class ControlService:
         self.visitors = Visitors()
         self._lock = threading.Lock()  # guards what follows
         self._stores: dict[str, HostedRows] = {}
+        self._initialized: set[str] = set()
+        """Owners of which a client has said that they have state."""
 
     def close(self) -> None:
         """Gives up what clients have open, and ends the stores."""
@@ -71,7 +73,7 @@ class ControlService:
             stores = list(self._stores.values())
             self._stores.clear()
         for rows in stores:
-            self.gates.remove(_owner_name(rows.name))
+            self.gates.remove(rows_owner(rows.name))
             rows.close()
 
     def leave(self, client: int) -> None:
@@ -115,7 +117,7 @@ class ControlService:
             if rows is None:
                 rows = HostedRows(request.store, request.agreement, place=self._place, life=life, frames=self._frames)
                 self._stores[request.store] = rows
-                self.gates.add(_owner_name(rows.name), rows.owner)
+                self.gates.add(rows_owner(rows.name), rows.owner)
         require_agreement(request.agreement, rows.agreement, store=request.store)
         if request.adopt and rows.life != life:
             rows.history.take_life(*life)
@@ -125,8 +127,9 @@ class ControlService:
         """Forgets a store."""
         with self._lock:
             rows = self._stores.pop(request.store, None)
+            self._initialized.discard(rows_owner(request.store))
         if rows is not None:
-            self.gates.remove(_owner_name(rows.name))
+            self.gates.remove(rows_owner(rows.name))
             rows.close()
         return messages.Done()
 
@@ -143,6 +146,17 @@ class ControlService:
         return messages.MomentResponse(
             epoch=rows.last_epoch, newest_times=rows.newest_times(), life=_life_message(rows)
         )
+
+    def Initialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
+        """Which owners have state."""
+        with self._lock:
+            return messages.OwnersResponse(owners=[name for name in request.owners if name in self._initialized])
+
+    def SetInitialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
+        """Owners have state from now on, as long as this process lives."""
+        with self._lock:
+            self._initialized.update(request.owners)
+        return messages.Done()
 
     # Holding
 
@@ -330,10 +344,6 @@ class ControlService:
     def _reader(self, request: messages.ReaderRequest) -> tuple[HostedRows, LocalChangeReader]:
         rows = self._rows(request.store)
         return rows, rows.reader(request.name, mark_in(request.opened_at))
-
-
-def _owner_name(store: str) -> str:
-    return f"rows/{store}"
 
 
 def _life_message(rows: HostedRows) -> messages.Life:

@@ -12,16 +12,14 @@ from monolith.ps.protos import parameter_server_pb2 as messages
 if TYPE_CHECKING:
     from monolith.ps.cluster import PsCluster
 
-__all__ = ["configure_store", "open_on_all"]
+__all__ = ["configuration", "configure_store", "open_on_all"]
 
 _log = logging.getLogger(__name__)
 
 
 def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
     """Makes a store, or finds it. The first server decides which life it is, and between two that come together."""
-    request = messages.ConfigureRequest(
-        store=name, agreement=agreement, life=messages.Life(generation=0, life=secrets.randbits(63))
-    )
+    request = configuration(name, agreement)
     first = cluster.ask_one(0, "Configure", request)
     request.life.CopyFrom(first.life)
     for index, answer in enumerate(cluster.ask("Configure", request)):
@@ -34,6 +32,16 @@ def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
             )
             request.adopt = True
             cluster.ask_one(index, "Configure", request)
+
+
+def configuration(name: str, agreement: bytes, *, adopted: messages.Life | None = None) -> messages.ConfigureRequest:
+    """Makes a store where it is not; where it is, it takes the life that is to be adopted, if there is one."""
+    return messages.ConfigureRequest(
+        store=name,
+        agreement=agreement,
+        life=adopted or messages.Life(generation=0, life=secrets.randbits(63)),
+        adopt=adopted is not None,
+    )
 
 
 def open_on_all(

@@ -135,3 +135,8 @@ class HeldGates:
 
 def _lacks(clock: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
     return any(clock.get(worker, -1) < seq for worker, seq in wanted.items())
+
+
+def rows_owner(store: str) -> str:
+    """Name of the owner that a server's part of a store is."""
+    return f"rows/{store}"

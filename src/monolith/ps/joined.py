@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _SUBJECT = "parameter servers"
 _NO_TICKET = 0
+_NOTHING = -1
 _ANY_INCARNATION = 0
 
 
@@ -39,6 +40,10 @@ class PsJoined:
 
     Calls go to all servers at once and return; servers take those of one worker in their order. Updates that a server
     could not take, because it has lost what it kept for them, are sent again in order by whoever asks for a result.
+
+    Servers may have come to different batches of the worker: it died between two of them, or one of them was restored.
+    A worker that goes on behind the one that has least, with the same batches under the same numbers, gives each what
+    it lacks: the others ignore what they have. One that goes on with `next_seq` leaves that out.
     """
 
     def __init__(self, store: PsStore, worker: int) -> None:
@@ -52,6 +57,8 @@ class PsJoined:
         least = min(known, key=lambda stamp: stamp.seq) if len(known) == len(stamps) else None
         self.applied = None if least is None else stamp_from_core(least)
         self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
+        behind = [_NOTHING if stamp is None else stamp.seq for stamp in stamps]
+        self._joined_behind = behind if len(set(behind)) > 1 else []
         store.newest_time.raise_to(max(newest for _, _, newest in found))
         self._tickets = itertools.count(_NO_TICKET + 1)
         self._order = threading.Lock()  # of what is handed over
@@ -205,4 +212,5 @@ class PsJoined:
             known_finite=is_finite,
             ticket=tickets[0] if is_kept else _NO_TICKET,
             dropped=[] if is_kept else tickets,
+            joined_behind=self._joined_behind,
         )

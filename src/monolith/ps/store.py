@@ -13,7 +13,7 @@ import numpy as np
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._block_stream import messages_of
-from monolith.ps._opening import configure_store, open_on_all
+from monolith.ps._opening import configuration, configure_store, open_on_all
 from monolith.ps._row_calls import PendingRows
 from monolith.ps._wire_values import buckets_message, stamp_message, stats_in
 from monolith.ps.agreement import agreement_of, digest_of
@@ -25,6 +25,7 @@ from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import RemoteCut
 from monolith.ps.remote_reader import RemoteReader, open_reader
 from monolith.ps.remote_restore import RemoteRestore
+from monolith.ps.row_owners import RowOwners
 from monolith.tables._arrays import bucket_array, id_array, time_array
 from monolith.tables._local_history import overlap
 from monolith.tables._native_tables import NativeTables
@@ -106,6 +107,8 @@ class PsStore:
                 self.cluster.close()
             raise
         self.cluster.on_move(self._follow)
+        self.owners = RowOwners(self)
+        """The servers, as a restore of those that were lost needs them."""
 
     @property
     def schema(self) -> Schema:
@@ -131,9 +134,7 @@ class PsStore:
     def frames_words(self) -> list[bytes]:
         """With which a worker greets each server."""
         digest = digest_of(self._agreement)
-        return [
-            b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, digest) for owned in self.owned
-        ]
+        return [b"rows\n%s\n%d %d\n%s" % (self.name.encode(), owned.start, owned.stop, digest) for owned in self.owned]
 
     # Batches
 
@@ -249,6 +250,7 @@ class PsStore:
     ) -> RemoteRestore:
         """Reads and checks the files of some buckets, each server those of its own."""
         bucket_bounds(buckets)
+        self.open_at_new_servers()
         match = match_tables(
             manifest, self.schema.tables, ignore_unknown_tables=ignore_unknown_tables, origin=f"folder '{folder}'"
         )
@@ -340,6 +342,17 @@ class PsStore:
         """Asks the servers: rows were replaced, or others may have pushed."""
         found = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
         self.newest_time.set(max(time for moment in found for time in moment.newest_times))
+
+    def open_at_new_servers(self) -> None:
+        """Servers that were started anew get the store, of a life of its own: no cut is made until it was restored."""
+        request = configuration(self.name, self._agreement)
+        for index, answer in enumerate(self.cluster.ask("Configure", request)):
+            if answer.is_new:
+                self._follow(index)
+
+    def take_life(self, life: messages.Life) -> None:
+        """All servers are of this life from now on, which ends marks and readers; rows and workers stay."""
+        self.cluster.ask("Configure", configuration(self.name, self._agreement, adopted=life))
 
     # Inside
 

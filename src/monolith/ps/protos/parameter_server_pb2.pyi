@@ -102,6 +102,20 @@ class StoreRequest(_message.Message):
     store: str
     def __init__(self, store: _Optional[str] = ...) -> None: ...
 
+class OwnersRequest(_message.Message):
+    __slots__ = ("owners",)
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, owners: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class OwnersResponse(_message.Message):
+    __slots__ = ("owners", "failure")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    failure: Failure
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
 class TableNumbers(_message.Message):
     __slots__ = ("numbers",)
     class NumbersEntry(_message.Message):

@@ -24,7 +24,7 @@ from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_
 from monolith.tables.snapshot.manifest import FileEntry, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -46,12 +46,21 @@ def read_blocks(path: SnapshotPath) -> Iterator[RowBlock]:
         yield from blocks_of(path, source.manifest)
 
 
-def blocks_of(path: SnapshotPath, manifest: Manifest, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-    """Every block of the files of some buckets that a manifest lists; such a file may have other buckets, too."""
+def blocks_of(
+    path: SnapshotPath,
+    manifest: Manifest,
+    buckets: range = ALL_BUCKETS,
+    *,
+    kinds: Collection[BlockKind] = frozenset(BlockKind),
+) -> Iterator[RowBlock]:
+    """Every block of these kinds in the files of some buckets that a manifest lists; others are not read.
+
+    Such a file may have other buckets, too.
+    """
     files = [file for file in manifest.files if file.end > buckets.start and file.begin < buckets.stop]
     with fetched_files(path, files) as paths:
         for entry, local in zip(files, paths, strict=True):
-            yield from _file_blocks(local, entry, manifest.snapshot_id)
+            yield from _file_blocks(local, entry, manifest.snapshot_id, kinds)
 
 
 def read_keys(path: SnapshotPath) -> Iterator[tuple[TableSchema, NDArray[np.int64]]]:
@@ -113,9 +122,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int) -> Iterator[RowBlock]:
+def _file_blocks(path: Path, entry: FileEntry, snapshot_id: int, kinds: Collection[BlockKind]) -> Iterator[RowBlock]:
     with _opened(path) as file:
-        for offset, length, _, _, _, _, crc, _ in _index(file, path, entry, snapshot_id):
+        for offset, length, _, _, _, kind, crc, _ in _index(file, path, entry, snapshot_id):
+            if kind not in kinds:
+                continue
             file.seek(offset)
             data = file.read(length)
             if len(data) != length or data[-TRAILER.size :] != TRAILER.pack(crc, 0):

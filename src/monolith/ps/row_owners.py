@@ -1,0 +1,77 @@
+"""The servers of a store as owners that can be lost one by one: who has state, and how one of them is put back."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from monolith.ps._wire_values import stamp_message
+from monolith.ps.held_gates import rows_owner
+from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.tables.local_store import agreed_stamps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.ps.store import PsStore
+    from monolith.tables.history import OwnerClock
+
+__all__ = ["RowOwners"]
+
+
+class RowOwners:
+    """`monolith.checkpoint.part_owners.PartOwners` of the rows of one store. Any thread may call it.
+
+    A server has state once a chief has said so. That is lost with its process, as the rows are.
+    """
+
+    def __init__(self, store: PsStore) -> None:
+        self._store = store
+        self._request = messages.OwnersRequest(owners=[rows_owner(store.name)])
+
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """The buckets of each server."""
+        return self._store.owned
+
+    def uninitialized(self) -> list[int]:
+        """Servers that have no state; those that were started anew get the store, without rows, first."""
+        self._store.open_at_new_servers()
+        answers = self._store.cluster.ask("Initialized", self._request)
+        return [index for index, answer in enumerate(answers) if not answer.owners]
+
+    def set_initialized(self) -> None:
+        """All servers have state from now on: it was restored, or a run begins with what they have."""
+        self._store.open_at_new_servers()
+        lives = {(moment.life.generation, moment.life.life) for moment in self._moments()}
+        if len(lives) > 1:  # no checkpoint was there for one that was started anew: it begins with nothing
+            self._begin_life(generation=0)
+        self._store.cluster.ask("SetInitialized", self._request)
+
+    def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Lost servers take over how far a saved run had come; the others stay where they are.
+
+        Marks and readers of before are refused from now on, as changes of lost servers are not known; workers have to
+        join again, and go on behind the server that has least.
+
+        Raises:
+            FailedPreconditionError: what was saved cannot be divided among servers as they are.
+        """
+        stamps = {index: agreed_stamps(applied, self.owned[index]) for index in lost}
+        life = self._begin_life(generation=generation)
+        for index, own in stamps.items():
+            request = messages.ResumeRequest(
+                store=self._store.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
+            )
+            self._store.cluster.ask_one(index, "Resume", request)
+        self._store.refresh_newest_time()
+
+    def _moments(self) -> list[messages.MomentResponse]:
+        return self._store.cluster.ask("Moment", messages.StoreRequest(store=self._store.name))
+
+    def _begin_life(self, *, generation: int) -> messages.Life:
+        """All servers are of one life from now on."""
+        highest = max([generation, *(moment.life.generation for moment in self._moments())])
+        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
+        self._store.take_life(life)
+        return life
