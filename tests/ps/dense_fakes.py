@@ -97,6 +97,12 @@ class FakeServers:
     def num_ps(self) -> int:
         return len(self.shards)
 
+    def uninitialized(self, owner: str) -> list[int]:
+        raise NotImplementedError(owner)
+
+    def set_initialized(self, owner: str) -> None:
+        raise NotImplementedError(owner)
+
     def open_frames(self, words: bytes) -> FakeFrames:
         assert all(shard.greet(words, "a test") == b"" for shard in self.shards)
         return FakeFrames(self)

@@ -26,6 +26,12 @@ class SocketServers:
     def num_ps(self) -> int:
         return len(self.servers)
 
+    def uninitialized(self, owner: str) -> list[int]:
+        raise NotImplementedError(owner)
+
+    def set_initialized(self, owner: str) -> None:
+        raise NotImplementedError(owner)
+
     def open_frames(self, words: bytes) -> DenseFrames:
         addresses = [("127.0.0.1", server.port) for server in self.servers]
         frames: DenseFrames = _core.FrameClient(addresses, [words] * self.num_ps)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
+import torch
+from torch import nn
 
 from checkpoint.runs import Run, blocks_in
 from checkpoint.zygote import Zygote
@@ -23,6 +25,7 @@ from monolith.hooks import (
 )
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
+from monolith.ps.dense_client import DenseClient
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS
@@ -33,6 +36,30 @@ from ps.counting import Counter, second_worker
 from ps.served import ServerProcess, served
 
 IDS = range(40)
+
+
+class Variables(Counter):
+    """Counts two dense weights, each on a server of its own, beside the ids."""
+
+    def __init__(self, ids: Sequence[int], cluster: PsCluster) -> None:
+        super().__init__(ids)
+        self.v0, self.v1 = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        sgd = torch.optim.SGD([self.v0, self.v1], lr=1.0)
+        self.dense = DenseClient({"v0": self.v0, "v1": self.v1}, sgd, cluster)
+        self.state.optimizers["dense"] = sgd
+        self.state.dense = self.dense
+
+    def step(self, stamp: BatchStamp | None = None) -> None:
+        stamp = self.state.next_stamp() if stamp is None else stamp
+        for each in (self.v0, self.v1):
+            each.grad = torch.ones(1)
+        self.dense.push(stamp, step=self.state.global_step).result()
+        super().step(stamp)
+
+    @property
+    def variables(self) -> list[float]:
+        self.dense.pull()
+        return [-float(each.detach()) for each in (self.v0, self.v1)]
 
 
 class Servers:
@@ -67,7 +94,7 @@ def servers(zygote: Zygote) -> Iterator[Servers]:
     found.close()
 
 
-Chief = Callable[[], tuple[PsCluster, Counter]]
+Chief = Callable[[], tuple[PsCluster, Variables]]
 
 
 @pytest.fixture
@@ -75,11 +102,12 @@ def chief(servers: Servers) -> Iterator[Chief]:
     """Begins as the process of a chief does: finds the servers and builds the model."""
     with ExitStack() as closing:
 
-        def begin() -> tuple[PsCluster, Counter]:
+        def begin() -> tuple[PsCluster, Variables]:
             cluster = closing.enter_context(PsCluster(servers.addresses))
             with use_table_defaults(TableDefaults(store=partial(PsStore, servers=cluster))):
-                counter = Counter(IDS)
+                counter = Variables(IDS, cluster)
             closing.callback(counter.emb.store.close)
+            closing.callback(counter.dense.close)
             return cluster, counter
 
         yield begin
@@ -105,12 +133,19 @@ def counts(counter: Counter) -> list[set[float]]:
     return [found[0], found[1]]
 
 
+def values(counter: Variables) -> list[tuple[float, float]]:
+    """What each server has counted: its variable, and its ids."""
+    found = counts(counter)
+    assert [len(each) for each in found] == [1, 1]
+    return list(zip(counter.variables, (each.pop() for each in found), strict=True))
+
+
 def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
     session(counter, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)), steps=1)
-    assert counts(counter) == [{1}, {1}]
+    assert values(counter) == [(1, 1), (1, 1)]
     counter.step()  # without any hook
-    assert counts(counter) == [{2}, {2}]
+    assert values(counter) == [(2, 2), (2, 2)]
 
     servers.replace(1)
     cluster, counter = chief()  # one of the original servers, and a new one
@@ -118,18 +153,18 @@ def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief)
     assert not monitor.is_ps_uninitialized(counter.state, "/job:ps/task:0")
     assert monitor.is_ps_uninitialized(counter.state, "/job:ps/task:1")
     session(counter, PartialRecoverySaver(tmp_path, ps_monitor=monitor), steps=0)
-    assert counts(counter) == [{2}, {1}]
+    assert values(counter) == [(2, 2), (1, 1)]
     assert not monitor.is_ps_uninitialized(counter.state, "/job:ps/task:1")
     counter.step()  # the batch that one server lacks; the other ignores it
-    assert counts(counter) == [{2}, {2}]
+    assert values(counter) == [(2, 2), (2, 2)]
     counter.step()
-    assert counts(counter) == [{3}, {3}]
+    assert values(counter) == [(3, 3), (3, 3)]
 
     servers.replace(0)
     servers.replace(1)
     _, counter = chief()  # new servers only
     session(counter, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)), steps=0)
-    assert counts(counter) == [{1}, {1}]
+    assert values(counter) == [(1, 1), (1, 1)]
     assert counter.state.global_step == 1
 
 
@@ -140,7 +175,7 @@ def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chi
     servers.replace(1)
     _, counter = chief()
     session(counter, PartialRecoverySaver(tmp_path), steps=0)
-    assert counts(counter) == [{1}, {1}]
+    assert values(counter) == [(1, 1), (1, 1)]
     assert counter.state.global_step == 1
 
 
@@ -154,12 +189,10 @@ def test_a_chief_that_lives_goes_on_where_it_is(tmp_path: Path, servers: Servers
     with pytest.raises(FailedPreconditionError, match="may have been started anew"):
         counter.emb.cut()
     session(counter, saver, steps=0)
-    expected = [{2.0}, {2.0}]
-    expected[index] = {1}
-    assert counts(counter) == expected
+    assert values(counter) == [(1, 1) if number == index else (2, 2) for number in range(2)]
     assert counter.state.global_step == 2  # the run is not set back, and the lost batch not made again
     counter.step()
-    assert counts(counter) == [{2 if number == index else 3} for number in range(2)]
+    assert values(counter) == [(2, 2) if number == index else (3, 3) for number in range(2)]
 
 
 # A server that forgets a store has nothing of it, as one that was started anew; what follows needs no processes.

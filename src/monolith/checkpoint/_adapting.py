@@ -37,11 +37,13 @@ class Parts:
 
     keeps: Keeps = keep_nothing
     lost: Lost = field(default_factory=dict)
+    lost_dense: Sequence[int] | None = None
+    """Owners of dense weights of other processes that have lost theirs, where others have not; None: all, or none."""
 
     @property
     def is_whole(self) -> bool:
         """Whether everything is restored, whatever the state is made of."""
-        return self.keeps is keep_nothing and not self.lost
+        return self.keeps is keep_nothing and not self.lost and self.lost_dense is None
 
 
 ALL_PARTS = Parts()

@@ -12,7 +12,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -73,8 +73,13 @@ def remote_names(state: TrainState) -> dict[str, str]:
     return {name: known[id(value)] for name, value in named if known[id(value)] in state.dense.names}
 
 
-def scatter_saved(saved: Mapping[str, Any], state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
-    """Gives the owners of the dense weights their parts of what was saved.
+def scatter_saved(
+    saved: Mapping[str, Any],
+    state: TrainState,
+    applied: Mapping[int, BatchStamp],
+    owners_without: Sequence[int] | None = None,
+) -> None:
+    """Gives the owners of the dense weights their parts of what was saved; or those alone that have no state.
 
     Raises:
         FailedPreconditionError: owners that differed by a batch were saved, and now there are others.
@@ -95,7 +100,8 @@ def scatter_saved(saved: Mapping[str, Any], state: TrainState, applied: Mapping[
     }
     clocks = [applied] if owners is None else [_stamps(each) for each in owners["clocks"]]
     apart = () if owners is None else tuple(owners["apart"])
-    state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart))
+    found = DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart)
+    state.dense.scatter(found, owners_without)
 
 
 def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:

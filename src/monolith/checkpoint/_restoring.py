@@ -111,7 +111,8 @@ def restore_all(path: str, state: TrainState, options: RestoreOptions, parts: Pa
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
     checkpoint, saved = _restore_model(path, state, options, parts)
-    if not (parts.lost or _any_kept(state, parts.keeps)) or _is_new(state):
+    has_kept = parts.lost or parts.lost_dense is not None or _any_kept(state, parts.keeps)
+    if not has_kept or _is_new(state):
         for part in ("schedules", "extra"):
             for name, value in getattr(state, part).items():
                 if name in saved[part]:
@@ -132,7 +133,7 @@ def _restore_model(
     path: str, state: TrainState, options: RestoreOptions, parts: Parts
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
     with LoadedCheckpoint(path, state.stores, parts) as checkpoint:
-        if not parts.is_whole:
+        if not parts.is_whole and parts.lost_dense is None:
             bring_here(state)
         saved = adapt(checkpoint.state, state, options, parts.keeps)
         optimizers = require_fit(saved, state)
@@ -144,7 +145,7 @@ def _restore_model(
         load_model_state(state.model, saved["model"])
     for name, values in optimizers.items():
         state.optimizers[name].load_state_dict(values if state.dense is None else {**values, "state": {}})
-    scatter_saved(saved, state, checkpoint.manifest.applied)
+    scatter_saved(saved, state, checkpoint.manifest.applied, parts.lost_dense)
     return checkpoint, saved
 
 

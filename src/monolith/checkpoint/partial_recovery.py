@@ -25,9 +25,12 @@ from monolith.errors import InvalidArgumentError
 from monolith.nn.row_state import EXTRA_STATE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from monolith.checkpoint._folder import FolderPath
+    from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.checkpoint.train_state import TrainState
 
 EVERYWHERE_ELSE = ""
@@ -69,9 +72,9 @@ class PsMonitor:
         if not named:
             known = sorted(set(self.devices.values()))
             raise InvalidArgumentError(f"PsMonitor: unknown device {device!r}; there are {known}")
-        owners = self.owners(state)
-        if owners:
-            return any(device == _device(number) for each in owners.values() for number in each.uninitialized())
+        lost = [each.uninitialized() for each in self._served(state)]
+        if lost:
+            return any(device == _device(number) for each in lost for number in each)
         return not all(self._module(state, name) in self._initialized for name in named)
 
     def has_lost(self, state: TrainState, name: str) -> bool:
@@ -85,14 +88,23 @@ class PsMonitor:
         As in the original, a single server is restored whether it has state or not.
         """
         lost = {name: list(owners.uninitialized()) for name, owners in self.owners(state).items()}
-        return {name: found for name, found in lost.items() if self._num_ps != 1 and len(found) != self._num_ps}
+        return {name: found for name, found in lost.items() if self._is_part(found)}
+
+    def lost_dense(self, state: TrainState) -> list[int] | None:
+        """The same for dense weights on servers; None: all of them are restored, or they are in this process."""
+        lost = [] if state.dense is None or self._num_ps is None else list(state.dense.uninitialized())
+        return lost if state.dense is not None and self._is_part(lost) else None
+
+    def is_served(self, state: TrainState) -> bool:
+        """Whether devices are servers; else they are modules."""
+        return bool(self._served(state))
 
     def setup_ps_initialized_state(self, state: TrainState) -> None:
         """Every device of this state has state from now on."""
-        owners = self.owners(state)
-        for each in owners.values():
+        served = self._served(state)
+        for each in served:
             each.set_initialized()
-        for name in () if owners else self.devices:
+        for name in () if served else self.devices:
             self._initialized.add(self._module(state, name))
 
     def owners(self, state: TrainState) -> dict[str, PartOwners]:
@@ -112,6 +124,13 @@ class PsMonitor:
                     " the cluster of the store"
                 )
         return served
+
+    def _served(self, state: TrainState) -> list[PartOwners | RemoteDense]:
+        dense = [] if state.dense is None or self._num_ps is None else [state.dense]
+        return [*self.owners(state).values(), *dense]
+
+    def _is_part(self, lost: Sequence[int]) -> bool:
+        return self._num_ps not in {None, 1, len(lost)}
 
     def _module(self, state: TrainState, name: str) -> nn.Module:
         modules: dict[str, nn.Module] = {} if state.model is None else dict(state.model.named_modules())
@@ -210,12 +229,15 @@ class PartialRecoverySaver(Saver):
         monitor = self._ps_monitor
         if monitor is None:
             return super()._parts(state)
-        if monitor.owners(state):
+        if monitor.is_served(state):
             lost = monitor.lost_owners(state)
             # A module whose rows are partly ahead goes on where it is; its steps are not set back.
             states = {EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in lost}
             complete = {name for name, servers in lost.items() if not servers}
-            return Parts(keeps=lambda name: name in states or name in complete, lost=lost) if lost else ALL_PARTS
+            dense = monitor.lost_dense(state)
+            if not lost and dense is None:
+                return ALL_PARTS
+            return Parts(keeps=lambda name: name in states or name in complete, lost=lost, lost_dense=dense)
         builder = SaverBuilder(monitor.devices)
         alive = {device for device in set(monitor.devices.values()) if not monitor.is_ps_uninitialized(state, device)}
         return Parts(keeps=lambda name: builder.device_of(name) in alive)

@@ -73,6 +73,14 @@ class RemoteDense(Protocol):
         """Has every owner copy what it has."""
         ...
 
-    def scatter(self, state: DenseState) -> None:
-        """Gives every owner its part of a state; workers have to join again."""
+    def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
+        """Gives every owner, or some of them, its part of a state; workers have to join again."""
+        ...
+
+    def uninitialized(self) -> Sequence[int]:
+        """Owners that have no state: nobody has said since they began that they have."""
+        ...
+
+    def set_initialized(self) -> None:
+        """All owners have state from now on, as long as they live."""
         ...

@@ -273,6 +273,15 @@ class PsCluster:
         """Asks all servers to end their processes."""
         self.ask("Stop", messages.StopRequest(drain_seconds=drain_seconds))
 
+    def uninitialized(self, owner: str) -> list[int]:
+        """Servers of which nobody has said, since their process began, that this owner has state there."""
+        answers = self.ask("Initialized", messages.OwnersRequest(owners=[owner]))
+        return [index for index, answer in enumerate(answers) if not answer.owners]
+
+    def set_initialized(self, owner: str) -> None:
+        """It has state on all servers from now on, as long as their processes live."""
+        self.ask("SetInitialized", messages.OwnersRequest(owners=[owner]))
+
     def drop_store(self, name: str) -> None:
         """Servers forget a store and its rows."""
         self.ask("DropStore", messages.StoreRequest(store=name))

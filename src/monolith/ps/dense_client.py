@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DenseClient", "keeper_of"]
 
+_OWNER = "dense"
 _FIRST_CLIENT_SECONDS = 5.0
 """How long the others wait for the client that said first what the weights are: it may have died in between."""
 
@@ -242,15 +243,29 @@ class DenseClient:
         """Has every server copy what it has now; `FrozenShards.gather` brings it here afterwards."""
         return self._transfer.freeze()
 
-    def scatter(self, state: DenseState) -> None:
-        """Gives every server its part of a state, and the parameters here too; every worker has to join again.
+    def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
+        """Gives every server, or some of them, its part of a state; every worker has to join again.
+
+        The parameters here are those of the servers then.
 
         Raises:
             FailedPreconditionError: it is the state of other weights, or owners that differed were others.
         """
-        self._transfer.scatter(state)
+        self._transfer.scatter(state, servers)
         self._worker = None
         self.pull()
+
+    def uninitialized(self) -> list[int]:
+        """Servers that have no state; those that were started anew get the weights of this process first."""
+        layout = self.layout.to_bytes()
+        for server in range(self._servers.num_ps):
+            if not self._is_configured(server):
+                self._configure_one(server, secrets.randbits(62), layout)
+        return self._servers.uninitialized(_OWNER)
+
+    def set_initialized(self) -> None:
+        """All servers have state from now on, as long as they live."""
+        self._servers.set_initialized(_OWNER)
 
     # Life
 

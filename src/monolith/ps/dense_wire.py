@@ -90,6 +90,14 @@ class DenseServers(Protocol):
         """A new conversation with each of them."""
         ...
 
+    def uninitialized(self, owner: str) -> list[int]:
+        """Servers of which nobody has said, since they began, that this owner has state there."""
+        ...
+
+    def set_initialized(self, owner: str) -> None:
+        """It has state on all of them from now on."""
+        ...
+
 
 def ask_all(
     frames: DenseFrames, num_ps: int, kind: Kind, head_of: Callable[[int], bytes], timeout_seconds: float

@@ -27,7 +27,7 @@ class RowOwners:
 
     def __init__(self, store: PsStore) -> None:
         self._store = store
-        self._request = messages.OwnersRequest(owners=[rows_owner(store.name)])
+        self._name = rows_owner(store.name)
 
     @property
     def owned(self) -> tuple[range, ...]:
@@ -37,8 +37,7 @@ class RowOwners:
     def uninitialized(self) -> list[int]:
         """Servers that have no state; those that were started anew get the store, without rows, first."""
         self._store.open_at_new_servers()
-        answers = self._store.cluster.ask("Initialized", self._request)
-        return [index for index, answer in enumerate(answers) if not answer.owners]
+        return self._store.cluster.uninitialized(self._name)
 
     def set_initialized(self) -> None:
         """All servers have state from now on: it was restored, or a run begins with what they have."""
@@ -46,7 +45,7 @@ class RowOwners:
         lives = {(moment.life.generation, moment.life.life) for moment in self._moments()}
         if len(lives) > 1:  # no checkpoint was there for one that was started anew: it begins with nothing
             self._begin_life(generation=0)
-        self._store.cluster.ask("SetInitialized", self._request)
+        self._store.cluster.set_initialized(self._name)
 
     def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Lost servers take over how far a saved run had come; the others stay where they are.

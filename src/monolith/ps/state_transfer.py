@@ -47,8 +47,8 @@ class StateTransfer:
         answers = self._ask_all(Kind.FREEZE, lambda _: wire.encode(ticket=ticket))
         return FrozenShards(self, ticket, answers)
 
-    def scatter(self, state: DenseState) -> None:
-        """Gives every server its part of a state; every worker has to join again.
+    def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
+        """Gives every server, or some of them, its part of a state; every worker has to join again.
 
         Raises:
             FailedPreconditionError: it is the state of other weights, or owners that differed were others.
@@ -63,7 +63,9 @@ class StateTransfer:
         ticket = secrets.randbits(62)
         packed = [pack(each) for each in split_state(self.layout, state)]
         frames, calls = self._frames(), []
-        for server, each in enumerate(packed):
+        given = range(num_ps) if servers is None else servers
+        for server in given:
+            each = packed[server]
             size = each.data.numel()
             for begin in range(0, size, _CHUNK_BYTES):
                 head = wire.encode(ticket=ticket, bytes=size, begin=begin)
@@ -71,14 +73,16 @@ class StateTransfer:
                 calls.append(frames.begin(server, Kind.LOAD, head, [part], None, self._timeout))
         for call in calls:
             call.wait()
-        self._ask_all(
-            Kind.RESUME,
-            lambda server: wire.encode(
+        resumed = []
+        for server in given:
+            head = wire.encode(
                 ticket=ticket,
                 index_bytes=packed[server].index_bytes,
                 stamps=wire.encode_stamps(clocks[server].values()),
-            ),
-        )
+            )
+            resumed.append(frames.begin(server, Kind.RESUME, head, [], None, self._timeout))
+        for call in resumed:
+            call.wait()
 
     def fetch(self, server: int, ticket: int, size: int) -> Tensor:
         """The bytes of a frozen state of one server."""
