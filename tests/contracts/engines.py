@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from contracts.pipe_store import PipeHost, PipeStore
+from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
-from monolith.tables import LocalShards, LocalStore, TableConfig
+from monolith.tables import LocalShards, LocalStore, Segment, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
+from monolith.testing.ps_cluster import PsProcesses
 from monolith.testing.reference_store import ReferenceStore
 
 StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
@@ -24,7 +28,7 @@ STORES: dict[str, StoreFactory] = {
     "five shards": partial(LocalShards, num_shards=5),
     "pipe": PipeStore,
 }
-SERVERS = {"one server": 1, "three servers": 3, "five servers": 5}
+SERVERS = {"one server": 1, "three servers": 3, "five servers": 5, "two servers over TLS": 2}
 """Engines that are parameter servers, and how many."""
 
 
@@ -42,10 +46,24 @@ class ServedStore(PsStore):
 
 
 @contextmanager
+def _servers(name: str) -> Iterator[PsProcesses]:
+    with ExitStack() as ended:
+        options: dict[str, Path] = {}
+        if name.endswith("TLS"):
+            made = make_certificate(Path(ended.enter_context(TemporaryDirectory())), "server")
+            options = {"tls_certificate": made.certificate, "tls_key": made.key}
+        yield ended.enter_context(create_test_ps_cluster(SERVERS[name], **options))
+
+
+@contextmanager
 def engine(name: str) -> Iterator[StoreFactory]:
     """Builds stores of one engine; those that are in another process share one, which takes seconds to start."""
     if name in SERVERS:
-        with create_test_ps_cluster(SERVERS[name]) as (_, config), config.connect() as cluster:
+        with _servers(name) as (_, config), config.connect() as cluster:
+            # What a cluster has for good, such as the way through TLS, is there before the first test looks.
+            first = ServedStore({"first": TableConfig([Segment(1)])}, cluster=cluster)
+            first.join(worker=0)
+            first.close()
             yield partial(ServedStore, cluster=cluster)
         return
     if name != "pipe":

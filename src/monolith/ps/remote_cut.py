@@ -58,6 +58,8 @@ class RemoteCut(Cut):
         requests = [messages.CutRequest(store=store, number=number) for number in self._numbers]
         self._release = weakref.finalize(self, cluster.tell, "ReleaseCut", requests)
         self._release.atexit = False  # the end of the process releases it anyway
+        self._taking = threading.Lock()
+        self._taken: set[int] = set()
 
     @property
     def mark(self) -> Mark:
@@ -85,6 +87,7 @@ class RemoteCut(Cut):
                 f"cut: mark {since.epoch} comes after this cut, which is of mark {self._mark.epoch}; ask a reader"
                 " instead"
             )
+        self._take(buckets)
         requests = [
             messages.CutBlocksRequest(
                 store=self._store,
@@ -95,7 +98,11 @@ class RemoteCut(Cut):
             )
             for owned, number in zip(self._cluster.owned, self._numbers, strict=True)
         ]
-        return open_blocks(self._cluster, "CutBlocks", requests, keeps=self)
+        try:
+            return open_blocks(self._cluster, "CutBlocks", requests, keeps=self)
+        except BaseException:
+            self._taken.difference_update(buckets)
+            raise
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """The bucket files of all servers, which write at once."""
@@ -124,6 +131,16 @@ class RemoteCut(Cut):
     def release(self) -> None:
         """Lets the servers forget the old images. Calling it again does nothing."""
         self._release()
+
+    def _take(self, buckets: range) -> None:
+        """Refuses here what one server would refuse after others have given theirs away."""
+        with self._taking:
+            again = min(self._taken.intersection(buckets), default=None)
+            if again is not None:
+                raise FailedPreconditionError(
+                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
+                )
+            self._taken.update(buckets)
 
     def _require_open(self) -> None:
         if not self._release.alive:

@@ -28,10 +28,12 @@ class PsClusterConfig:
     addresses: Sequence[str]
     """In the order of their index."""
     token: str | None = field(default=None, repr=False)
+    tls_ca: str | None = None
+    """File with the authority of their certificate; None: they have none."""
 
     def connect(self, *, timeout_seconds: float = 60.0) -> PsCluster:
         """The servers as a client sees them."""
-        return PsCluster(self.addresses, token=self.token, timeout_seconds=timeout_seconds)
+        return PsCluster(self.addresses, token=self.token, tls_ca=self.tls_ca, timeout_seconds=timeout_seconds)
 
 
 class PsProcess:
@@ -108,10 +110,13 @@ class PsProcess:
 class PsProcesses:
     """Servers and how clients reach them: a pair to unpack, and a context manager that ends them."""
 
-    def __init__(self, num_ps: int, options: Sequence[str] = (), token: str | None = None) -> None:
+    def __init__(
+        self, num_ps: int, options: Sequence[str] = (), *, token: str | None = None, tls_ca: str | None = None
+    ) -> None:
         self.servers = [PsProcess(index, num_ps, options) for index in range(num_ps)]
         try:
-            self.config = PsClusterConfig(addresses=[server.address for server in self.servers], token=token)
+            addresses = [server.address for server in self.servers]
+            self.config = PsClusterConfig(addresses=addresses, token=token, tls_ca=tls_ca)
         except BaseException:
             self.close()
             raise
@@ -131,7 +136,13 @@ class PsProcesses:
         self.close()
 
 
-def create_test_ps_cluster(num_ps: int, *, token_file: str | Path | None = None) -> PsProcesses:
+def create_test_ps_cluster(
+    num_ps: int,
+    *,
+    token_file: str | Path | None = None,
+    tls_certificate: str | Path | None = None,
+    tls_key: str | Path | None = None,
+) -> PsProcesses:
     """Starts parameter servers as processes; a pair to unpack, and a context manager that ends them.
 
     >>> with create_test_ps_cluster(1) as (servers, config), config.connect() as cluster:
@@ -141,8 +152,10 @@ def create_test_ps_cluster(num_ps: int, *, token_file: str | Path | None = None)
     Args:
         num_ps: How many.
         token_file: File with a secret that clients must know.
+        tls_certificate: File with their certificate, PEM, which clients trust; turns TLS on.
+        tls_key: File with its private key.
     """
-    if token_file is None:
-        return PsProcesses(num_ps)
-    token = Path(token_file).read_text(encoding="utf-8").strip()
-    return PsProcesses(num_ps, ["--token_file", str(token_file)], token)
+    given = {"--token_file": token_file, "--tls_certificate": tls_certificate, "--tls_key": tls_key}
+    options = [str(part) for name, value in given.items() if value is not None for part in (name, value)]
+    token = None if token_file is None else Path(token_file).read_text(encoding="utf-8").strip()
+    return PsProcesses(num_ps, options, token=token, tls_ca=None if tls_certificate is None else str(tls_certificate))
