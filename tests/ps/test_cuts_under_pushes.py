@@ -117,5 +117,7 @@ def test_a_worker_that_died_between_two_servers_leaves_a_checkpoint_for_as_many(
     for place in (nullcontext(), served(clusters[3])):
         with place:
             other_number = Counter([*OURS, *BOTH])
+            other_number.step()
             with pytest.raises(FailedPreconditionError, match=r"worker 1's .*restore with as many owners as saved"):
                 Saver(tmp_path).restore(other_number.state)
+            assert set(other_number.counts([*OURS, *BOTH])) == {1}  # nothing was replaced

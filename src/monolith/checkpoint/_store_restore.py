@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from monolith.checkpoint.part_owners import part_owners
 from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import BlockKind
 from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.location import open_source
@@ -49,6 +50,7 @@ class StoreRestore:
                 for buckets in self._lost_ranges()
             ]
             self._read_filters(folder)
+            self._require_agreement()
             self._closing = undone.pop_all()
 
     def load(self, *, generation: int) -> list[RestoreReport]:
@@ -73,6 +75,16 @@ class StoreRestore:
         if self._owners is None or self._lost is None:
             return [ALL_BUCKETS]
         return [self._owners.owned[owner] for owner in self._lost]
+
+    def _require_agreement(self) -> None:
+        """Refuses before anything has changed what `resume` would refuse: batches that one owner cannot have in part.
+
+        Raises:
+            FailedPreconditionError: as said.
+        """
+        for owner, buckets in enumerate(getattr(self._store, "owned", (ALL_BUCKETS,))):
+            if self._lost is None or owner in self._lost:
+                agreed_stamps(self.manifest.applied, buckets)
 
     def _read_filters(self, folder: str) -> None:
         """Those of the owners that keep their rows."""
