@@ -45,6 +45,29 @@ TEST(ConversationTest, ABodyGoesWhereItsPlaceIs) {
   EXPECT_EQ(pair.Begin(kEcho, "after")->Wait().head, "after") << "the channel has healed";
 }
 
+TEST(ConversationTest, BodiesOfAnySizeArriveHoweverTheyAreCut) {
+  Pair pair;
+  // Around what is taken at a time and what is waited for together, on both sides.
+  for (const size_t bytes : {size_t{1} << 20, (size_t{1} << 20) + 1, (size_t{8} << 20) - 1, (size_t{8} << 20) + 500'000,
+                             (size_t{16} << 20) + 3, size_t{20'000'000}}) {
+    const std::string body(bytes, 'b');
+    for (int again = 0; again < 3; ++again) {
+      const auto call = pair.Begin(kEcho, "x", body);
+      ASSERT_EQ(call->Wait().body.size(), bytes);
+    }
+    ASSERT_EQ(pair.Begin(kEcho, "small", "s")->Wait().head, "small");
+  }
+}
+
+TEST(ConversationTest, ManyLargeCallsInARowLeaveNoneUnheard) {
+  Pair pair;
+  const std::string body(700'000, 'b');
+  std::vector<std::shared_ptr<Call>> calls;
+  for (int i = 0; i < 50; ++i) calls.push_back(pair.Begin(kEcho, std::to_string(i), body));
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(calls[i]->Wait().head, std::to_string(i));
+  ASSERT_EQ(pair.Begin(kEcho, "small", "s")->Wait().head, "small");
+}
+
 TEST(ConversationTest, AnErrorOfTheServiceIsTheCallsAndNobodyElses) {
   Pair pair;
   const auto before = pair.Begin(kEcho, "1"), bad = pair.Begin(kFail, "no such row"), after = pair.Begin(kEcho, "2");

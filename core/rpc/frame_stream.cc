@@ -26,16 +26,18 @@ FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLim
     const std::span<uint8_t> missing = Missing();
     const Transfer transfer = rpc::Receive(socket, missing);
     if (transfer.kind == Transfer::kBroken) return State::kBroken;
-    if (transfer.kind == Transfer::kMustWait) {
-      WakeFor(socket, part_ == Part::kBody ? std::min(missing.size(), kWorthWaking) : 1);
-      return State::kWaits;
-    }
+    if (transfer.kind == Transfer::kMustWait) break;
     taken += transfer.bytes;
     received_in_part_ += transfer.bytes;
     received_ += transfer.bytes;
     num_received_ += transfer.bytes;
-    if (transfer.bytes == missing.size() && Advance(limits, place)) return State::kComplete;
+    if (transfer.bytes == missing.size() && Advance(limits, place)) {
+      WakeFor(socket, 1);  // the next frame may be small
+      return State::kComplete;
+    }
   }
+  // Also where it stops for others' sake: what is left may be less than what was waited for before.
+  WakeFor(socket, part_ == Part::kBody ? std::min(Missing().size(), kWorthWaking) : 1);
   return State::kWaits;
 }
 
