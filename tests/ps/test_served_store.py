@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -62,6 +64,19 @@ def test_a_second_client_sees_the_rows_of_the_first() -> None:
         assert rows_of(second, [1, 2, 3]) == rows_of(first, [1, 2, 3]) == [[-1.0, -1.0]] * 2 + [[-2.0, -2.0]]
         with first.cut() as cut, second.cluster.held():
             assert cut.mark.life == second.moments()[0].life.life
+
+
+def test_a_store_that_nobody_knows_any_more_ends_at_once() -> None:
+    with running(1) as servers, PsCluster([server.address for server in servers]) as cluster:
+        store = PsStore(ONE_TABLE, servers=cluster)
+        ended = weakref.ref(store)
+        assert store.owners.owned == store.owned
+        gc.disable()  # with it go connections and a thread, which must not wait for the collector
+        try:
+            del store
+            assert ended() is None
+        finally:
+            gc.enable()
 
 
 def test_caps_are_shared_out() -> None:

@@ -107,8 +107,6 @@ class PsStore:
                 self.cluster.close()
             raise
         self.cluster.on_move(self._follow)
-        self.owners = RowOwners(self)
-        """The servers, as a restore of those that were lost needs them."""
 
     @property
     def schema(self) -> Schema:
@@ -124,6 +122,11 @@ class PsStore:
     def owned(self) -> tuple[range, ...]:
         """The buckets of each server."""
         return self.cluster.owned
+
+    @property
+    def owners(self) -> RowOwners:
+        """The servers, as a restore of those that were lost needs them."""
+        return RowOwners(self)  # not kept: a store that nobody knows any more ends at once, without its connections
 
     @property
     def timeout_seconds(self) -> float:
