@@ -23,6 +23,10 @@ from parity_ledger import claimed_tests
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
+# Tests import gRPC by themselves, too; `monolith.cluster.credentials` says why this comes before it.
+if environment.get("GRPC_ENABLE_FORK_SUPPORT") is None:
+    environment.put("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)

@@ -11,16 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith import environment
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["ClientCredentials", "ServerCredentials", "load_grpc"]
 
 _HEADER = "authorization"
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
 
 def load_grpc(*, who: str = "the controller service", extra: str = "control") -> Any:
     """The gRPC package, imported on first use; `who` needs it, and `extra` of ours brings it."""
+    # Its own way with forks starts threads in the child that abort it, if others were inside gRPC: the processes of a
+    # data loader would die. Without it a child simply has no gRPC, as it has no other threads.
+    if environment.get(_FORK_SUPPORT) is None:
+        environment.put(_FORK_SUPPORT, "false")
     try:
         return importlib.import_module("grpc")
     except ModuleNotFoundError as err:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port
+from monolith.cluster.credentials import load_grpc
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -91,13 +92,9 @@ class _Master:
     """The master at an address: its messages, and calls with the common time limit."""
 
     def __init__(self, addr: str) -> None:
-        try:
-            grpc = importlib.import_module("grpc")
-            self.messages: Any = importlib.import_module("monolith.cluster.protos.app_master_service_pb2")
-            wrappers = importlib.import_module("google.protobuf.wrappers_pb2")
-        except ModuleNotFoundError as err:
-            message = "the application master needs grpcio; run: pip install 'monolith-torch[primus]'"
-            raise ModuleNotFoundError(message, name=err.name) from err
+        grpc = load_grpc(who="the application master", extra="primus")
+        self.messages: Any = importlib.import_module("monolith.cluster.protos.app_master_service_pb2")
+        wrappers = importlib.import_module("google.protobuf.wrappers_pb2")
         self.rpc_error: type[Exception] = grpc.RpcError
         self._int64: Any = wrappers.Int64Value
         self._channel = _get_channel(addr, grpc)
