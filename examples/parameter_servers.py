@@ -84,7 +84,7 @@ def train(model: Model, worker: int, num_workers: int) -> None:
         model.embeddings.step()
 
 
-def test_loss(model: Model) -> float:
+def held_out_loss(model: Model) -> float:
     """On the last clicks."""
     ids, clicks = make_clicks()
     model.eval()
@@ -112,7 +112,7 @@ def train_on_servers() -> float:
         if any([worker.wait() for worker in workers]):  # noqa: C419 - all are waited for
             raise SystemExit("a worker has failed: see above")
         with closing(Model(addresses)) as model:
-            return test_loss(model)
+            return held_out_loss(model)
 
 
 def main() -> None:
@@ -128,7 +128,7 @@ def main() -> None:
     begun = time.monotonic()
     alone = Model()
     train(alone, worker=0, num_workers=1)
-    expected, between = test_loss(alone), time.monotonic()
+    expected, between = held_out_loss(alone), time.monotonic()
     got, ended = train_on_servers(), time.monotonic()
     print(f"one process:              log loss {expected:.4f}, {between - begun:.1f} s")
     print(f"{NUM_WORKERS} workers on {NUM_SERVERS} servers:   log loss {got:.4f}, {ended - between:.1f} s")

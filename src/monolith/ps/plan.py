@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from monolith.tables.local_plan import LocalPlan
+from typing import TYPE_CHECKING
+
+from monolith.tables.local_plan import NO_BATCH, LocalPlan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from monolith import _core
+    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.batch import BatchStamp
 
 
 class PsPlan(LocalPlan):
@@ -10,11 +20,14 @@ class PsPlan(LocalPlan):
 
     __slots__ = ("ticket",)
 
-    ticket: int
-
-    @classmethod
-    def of(cls, *given: object) -> PsPlan:
-        """Made as a `LocalPlan`; no server has it yet."""
-        plan = cls(*given)  # type: ignore[arg-type]  # as LocalPlan says
-        plan.ticket = 0
-        return plan
+    def __init__(
+        self,
+        native: NativeTables,
+        core: _core.Plan,
+        table_splits: NDArray[np.int64],
+        stamp: BatchStamp = NO_BATCH,
+        like: object = None,
+    ) -> None:
+        super().__init__(native, core, table_splits, stamp, like)
+        self.ticket = 0
+        """0: no server has it yet."""

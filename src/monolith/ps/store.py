@@ -149,14 +149,7 @@ class PsStore:
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PsPlan:
         """Groups the ids of one batch; asks no server."""
-        flat = id_array(ids, _SUBJECT).reshape(-1)
-        splits = id_array(table_splits, _SUBJECT, "table_splits")
-        if splits.shape != (len(self.native) + 1,):
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: table_splits must have shape ({len(self.native) + 1},), got {splits.shape}"
-            )
-        core = self.native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), _SUBJECT))
-        return PsPlan.of(self.native, core, splits.copy(), stamp)
+        return PsPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Rows as they are now."""

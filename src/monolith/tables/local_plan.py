@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables._arrays import tensor_view
+from monolith.tables._arrays import bucket_array, id_array, tensor_view
 from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
@@ -54,6 +54,31 @@ class LocalPlan:
         """What the ids came in as; results are of that kind."""
         self.status = "new"
         """new, open (read for training), applied or discarded; changed by `OpenPlans` alone."""
+
+    @classmethod
+    def of_batch(
+        cls,
+        native: NativeTables,
+        ids: Tensor,
+        table_splits: Tensor,
+        *,
+        stamp: BatchStamp,
+        buckets: Tensor | None,
+        subject: str,
+    ) -> Self:
+        """Groups the ids of one batch of all tables; touches no row and takes no lock.
+
+        Raises:
+            InvalidArgumentError: something does not fit.
+        """
+        flat = id_array(ids, subject).reshape(-1)
+        splits = id_array(table_splits, subject, "table_splits")
+        if splits.shape != (len(native) + 1,):
+            raise InvalidArgumentError(
+                f"{subject}: table_splits must have shape ({len(native) + 1},), got {splits.shape}"
+            )
+        core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
+        return cls(native, core, splits.copy(), stamp)
 
     @property
     def unique_ids(self) -> Any:
