@@ -52,7 +52,7 @@ class TestContradictions:
             ({"tide_start_hour": 1}, "tide"),
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
-            ({"index": 1, "num_workers": 3}, "option index=1 .* is refused: runs of several processes are not part"),
+            ({"index": 1, "num_workers": 3}, "option index=1 .* is refused: it is about a job of several processes"),
             ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
             ({"feature_evict_every_n_steps": -1}, "evict_every_steps must be > 0"),
             ({"params_override": "[]"}, "must be a JSON object"),

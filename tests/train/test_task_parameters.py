@@ -84,11 +84,12 @@ class TestTheTable:
     def test_what_is_set_is_a_field_of_our_own_configs(self) -> None:
         for each in PARAMETERS:
             if isinstance(each.effect, Sets):
-                params = Task.params().set(**{each.name: not each.default})
+                other = not each.default if isinstance(each.default, bool) else each.default + 1
+                params = Task.params().set(**{each.name: other})
                 section, _, field = each.effect.field.rpartition(".")
                 made = [trainer_config_of(RunnerConfig(), given) for given in (params, Task.params(), Params(), None)]
                 found = [getattr(getattr(config, section), field) for config in made]
-                assert found == [not each.default, each.default, each.default, each.default]
+                assert found == [other, each.default, each.default, each.default]
 
 
 class TestRefused:

@@ -45,6 +45,10 @@ class InputOptions(Config):
     """First hour."""
     end_hour: int | None = None
     """Hour after the last one."""
+    dynamic_sharding: bool = False
+    """Workers take files from a queue that they share, instead of a fixed share each."""
+    num_readers: int = 1
+    """Files that one worker reads at a time."""
 
     @property
     def topics(self) -> list[str]:

@@ -14,7 +14,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.files import remove_folder
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
-from monolith.train.compat.refusal import require_effective
+from monolith.train.compat.refusal import require_effective, require_one_process
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.prepare_run import prepare_run
 from monolith.train.trainer import Trainer
@@ -91,6 +91,7 @@ def make_trainer(
         ValueError: an option that does nothing here, or that contradicts another one.
     """
     require_effective(options)
+    require_one_process(options)
     flags: dict[str, object] = {}
     if isinstance(options, RunnerConfig):
         prepare_run(options, flags)

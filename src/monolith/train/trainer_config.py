@@ -11,6 +11,7 @@ from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.input_options import InputOptions
+from monolith.train.job_config import JobConfig
 
 __all__ = [
     "ControlConfig",
@@ -216,6 +217,8 @@ class TrainerConfig(Config):
     """Logs, metrics and profiles."""
     control: ControlConfig | None = None
     """Serve the controller from the chief, where there is a model directory; None: do not."""
+    job: JobConfig = JobConfig()
+    """The processes of a job; a run of one needs none of it."""
     input: InputOptions = InputOptions()
     """What the run was told about its input: `Task.ctx.input`."""
     deterministic: bool = False

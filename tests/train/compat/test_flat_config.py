@@ -19,9 +19,9 @@ from monolith.train import (
 
 
 class TestNames:
-    def test_as_many_options_as_the_original_has_and_three_of_our_own(self) -> None:
+    def test_as_many_options_as_the_original_has_and_nine_of_our_own(self) -> None:
         counts = [len(each.option_names()) for each in (CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig)]
-        assert counts == [3 + 72, 3 + 72 + 14, 3 + 72 + 14 + 39]
+        assert counts == [3 + 72, 8 + 72 + 14, 9 + 72 + 14 + 39]
 
     @pytest.mark.parametrize(
         ("name", "default"),
@@ -185,9 +185,11 @@ class TestRunConfig:
     @pytest.mark.parametrize(
         ("name", "value"), [("max_retry_times", 5), ("retry_wait_in_secs", 6), ("partial_recovery", True)]
     )
-    def test_another_value_for_one_of_its_own_defaults_is_refused(self, name: str, value: Any) -> None:
-        with pytest.raises(ValueError, match=f"option {name}={value} .* is refused"):
-            trainer_config_of(RunConfig(**{name: value}).to_runner_config())
+    def test_another_value_for_one_of_its_own_defaults_is_of_a_job(self, name: str, value: Any) -> None:
+        made = RunConfig(**{name: value}).to_runner_config()
+        assert getattr(made, name) == value
+        with pytest.raises(ValueError, match=f"option {name}={value} .* is refused: it is about a job"):
+            require_one_process(made)
 
     def test_the_pipeline_is_on_and_consul_becomes_zookeeper(self) -> None:
         made = RunConfig().to_runner_config()

@@ -42,6 +42,7 @@ TIDE = {"tide_start_hour": 1, "tide_start_minute": 1, "tide_end_hour": 2, "tide_
 TOGETHER: dict[str, dict[str, Any]] = {
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
+    "index": {"num_workers": 5},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
 }
 """Options that only mean something beside others."""
@@ -58,6 +59,7 @@ OTHERS: dict[str, Any] = {
     "serve_controller": False,
     "enable_alias_map_auto_gen": False,
     "device_fn": lambda _: "cpu",
+    "operation_timeout_in_ms": 3000,
 }
 """Values of options that do not take just any."""
 

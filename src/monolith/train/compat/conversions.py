@@ -46,6 +46,11 @@ def seconds_of_hours(hours: int) -> int | None:
     return hours * 3600 or None
 
 
+def seconds_of_ms(milliseconds: int) -> float | None:
+    """Seconds; None for a number below 0, which stands for no limit."""
+    return None if milliseconds < 0 else milliseconds / 1000
+
+
 def interval(name: str) -> Callable[[CpuTrainingConfig, Params], Any]:
     """Makes an interval of saving: an option in steps or seconds; where neither is set, the task's parameter."""
     stem, _, unit = name.rpartition("_")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[Any, Params], Any]
     """From all options, and the parameters of the task, to the value of a field."""
 
-__all__ = ["Effect", "InRunnerSettings", "Makes", "ReadBy", "Refused", "Sets", "effects_of"]
+__all__ = ["Effect", "InRunnerSettings", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ class InRunnerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OfAJob:
+    """It is about a job of several processes: a run of one refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadBy:
     """Somebody reads it who is no config."""
 
@@ -74,7 +79,7 @@ class Refused:
     """Values besides the default that say what is so anyway."""
 
 
-Effect: TypeAlias = Sets | Makes | InRunnerSettings | ReadBy | Refused
+Effect: TypeAlias = Sets | Makes | InRunnerSettings | OfAJob | ReadBy | Refused
 
 
 def effects_of(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:

@@ -21,9 +21,10 @@ from monolith.train.compat.conversions import (
     none_if_empty,
     profile_from,
     seconds_of_hours,
+    seconds_of_ms,
     tide_window,
 )
-from monolith.train.compat.effects import InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
+from monolith.train.compat.effects import InRunnerSettings, Makes, OfAJob, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import FlatConfig, flat_config
 
 __all__ = ["CpuTrainingConfig", "DistributedCpuTrainingConfig", "RunnerConfig"]
@@ -39,15 +40,14 @@ class CpuTrainingConfig(FlatConfig):
     CpuTrainingConfig(embedding_prefetch_capacity=1, save_checkpoints_steps=500)
     """
 
-    server_type: Annotated[
-        str, InRunnerSettings(), ReadBy("trainers, which are workers: any other value is an error")
-    ] = "worker"
+    server_type: Annotated[str, InRunnerSettings(), ReadBy("`distributed_train`; a trainer is a worker")] = "worker"
     """The role of this process."""
-    index: Annotated[int, Refused(reasons.CLUSTER), InRunnerSettings()] = 0
+    index: Annotated[int, OfAJob(), Sets("worker_index"), InRunnerSettings()] = 0
     """Which one of its role; worker 0 is the chief, and only it saves."""
     num_ps: Annotated[int, Sets("tables.num_ps")] = 0
-    """Parameter servers, in the process of the only worker, up to 1024; rows and checkpoints do not depend on it."""
-    num_workers: Annotated[int, Refused(reasons.CLUSTER)] = 1
+    """Parameter servers, up to 1024: processes of a job, or parts of the only process; rows and checkpoints do not
+    depend on it."""
+    num_workers: Annotated[int, OfAJob(), Sets("num_workers")] = 1
     """Workers, the chief among them."""
     model_name: Annotated[str, Sets("model_name")] = ""
     """Under which name the model is known, also in metrics; the task's by default."""
@@ -85,7 +85,7 @@ class CpuTrainingConfig(FlatConfig):
     """All ranks save to one directory."""
     mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
     """What to do: train, eval, or infer (also predict)."""
-    partial_recovery: Annotated[bool | None, Refused(reasons.CLUSTER)] = None
+    partial_recovery: Annotated[bool | None, OfAJob(), Sets("job.partial_recovery", bool)] = None
     """After a failure restore only the servers that lost their state."""
     tide_start_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
     """When cheap machines come, UTC: all four of these, or none."""
@@ -117,7 +117,7 @@ class CpuTrainingConfig(FlatConfig):
         bool, Refused("the reading thread does so whenever embedding_prefetch_capacity > 0")
     ] = False
     """Find distinct ids in the thread that reads."""
-    chief_timeout_secs: Annotated[int, Refused(reasons.CLUSTER)] = 1800
+    chief_timeout_secs: Annotated[int, OfAJob(), Sets("job.chief_timeout_seconds")] = 1800
     """How long the chief waits for its workers at the end."""
     save_checkpoints_secs: Annotated[int | None, Makes("saving.every_seconds", interval("save_checkpoints_secs"))] = (
         None
@@ -135,7 +135,7 @@ class CpuTrainingConfig(FlatConfig):
         int | None, Makes("saving.dense_every_steps", interval("dense_only_save_checkpoints_steps"))
     ] = None
     """Steps between checkpoints without tables."""
-    dense_only_stop_training_when_save: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    dense_only_stop_training_when_save: Annotated[bool, OfAJob(), Sets("job.barrier_at_dense_saves")] = False
     """Stop workers for those, too."""
     warmup_file: Annotated[str, Refused(reasons.SERVING)] = "./warmup_file"
     """Requests that warm up serving."""
@@ -147,11 +147,13 @@ class CpuTrainingConfig(FlatConfig):
     """Newest checkpoints that stay; of the others one a day stays for good."""
     submit_time_secs: Annotated[int | None, Sets("reporting.submit_time")] = None
     """When the job was submitted, Unix seconds: the start of the metric `run_start_elapsed_time.all`."""
-    containers_ready_time_secs: Annotated[int | None, Refused(reasons.CLUSTER)] = None
+    containers_ready_time_secs: Annotated[
+        int | None, Refused("the chief measures it itself: see the metric container_ready_elapsed_time.all")
+    ] = None
     """When its machines were there."""
     cluster_type: Annotated[str, Sets("reporting.cluster_type")] = "stable"
     """A tag of metrics: stable, tide or k8s."""
-    max_slow_start_wait_minute: Annotated[int, Refused(reasons.CLUSTER)] = 10
+    max_slow_start_wait_minute: Annotated[int, OfAJob(), Sets("job.max_slow_start_wait_minutes")] = 10
     """Longest wait of a worker's slow start."""
     enable_model_ckpt_info: Annotated[
         bool, Refused("counts by slot are written with every checkpoint, to ckpt.info-<step>")
@@ -173,7 +175,7 @@ class CpuTrainingConfig(FlatConfig):
         bool, Refused("lookups always go straight into one buffer of the model's layout")
     ] = False
     """Look up straight into the model's layout."""
-    force_shutdown_ps: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    force_shutdown_ps: Annotated[bool, OfAJob(), Sets("job.force_shutdown_ps")] = False
     """Stop the servers at the end of realtime training, too."""
     clear_nn: Annotated[bool, Sets("restoring.clear_nn")] = False
     """Start the dense part anew, once."""
@@ -252,20 +254,30 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
         int, ReadBy("`make_trainer`, for `torch.set_num_interop_threads`, if it is set")
     ] = 16
     """Dense operations at a time."""
-    num_extra_ps: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    num_extra_ps: Annotated[int, OfAJob(), Sets("job.num_extra_ps")] = 0
     """Servers beyond num_ps, from which the slowest are dropped."""
-    num_redundant_ps: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    num_redundant_ps: Annotated[int, OfAJob(), Sets("job.num_redundant_ps")] = 0
     """Servers beyond need, so that the job begins when enough are there."""
-    uuid: Annotated[str, Refused(reasons.CLUSTER), InRunnerSettings()] = ""
+    uuid: Annotated[str, OfAJob(), Sets("job.uuid"), InRunnerSettings()] = ""
     """Name of the run, under which its processes find each other; name of its service in Consul."""
-    operation_timeout_in_ms: Annotated[int, Refused(reasons.CLUSTER)] = -1
+    operation_timeout_in_ms: Annotated[int, OfAJob(), Sets("job.operation_timeout_seconds", seconds_of_ms)] = -1
     """Longest wait of one operation; below 0: none."""
-    session_creation_timeout_secs: Annotated[int, Refused(reasons.CLUSTER)] = 7200
+    session_creation_timeout_secs: Annotated[int, OfAJob(), Sets("job.session_creation_timeout_seconds")] = 7200
     """How long a worker waits for a session."""
-    max_retry_times: Annotated[int, Refused(reasons.CLUSTER)] = 0
+    max_retry_times: Annotated[int, OfAJob(), Sets("job.max_retry_times")] = 0
     """Restarts after a change of the cluster."""
-    retry_wait_in_secs: Annotated[int, Refused(reasons.CLUSTER)] = 30
+    retry_wait_in_secs: Annotated[int, OfAJob(), Sets("job.retry_wait_seconds")] = 30
     """Pause before each of them."""
+    host: Annotated[str | None, OfAJob(), Sets("job.host")] = None
+    """Interface to listen on and to be found at; None: that of this machine. Not in the original."""
+    token_file: Annotated[str | None, OfAJob(), Sets("job.token_file")] = None
+    """File with a secret that all processes of the job must know. Not in the original."""
+    recovery_interval_seconds: Annotated[float, OfAJob(), Sets("job.recovery_interval_seconds")] = 10.0
+    """How often a server writes down what has changed, for partial_recovery; 0: never. Not in the original."""
+    recovery_dir: Annotated[str | None, OfAJob(), Sets("job.recovery_dir")] = None
+    """Where; None: recovery/ in the model directory. Not in the original."""
+    monolith_default_machine_info_mem_limit: Annotated[int, OfAJob(), Sets("job.memory_limit_bytes")] = 1 << 62
+    """Bytes of resident memory of a server above which training stops until it is below again."""
     fountain_zk_host: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
     """Where the external data service registers."""
     fountain_model_name: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
@@ -285,17 +297,17 @@ class RunnerConfig(DistributedCpuTrainingConfig):
 
     task: Annotated[str | None, ReadBy("`monolith train`, whose positional argument it is")] = None
     """Which task: module:Class, or a registered name."""
-    tf_config: Annotated[str | None, Refused(reasons.CLUSTER), InRunnerSettings()] = None
+    tf_config: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """TF_CONFIG of the scheduler Primus, JSON."""
     deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InRunnerSettings()] = None
     """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
-    discovery_type: Annotated[ServiceDiscoveryType, Refused(reasons.CLUSTER), InRunnerSettings()] = (
-        ServiceDiscoveryType.CONSUL
-    )
+    discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InRunnerSettings()] = ServiceDiscoveryType.CONSUL
     """Who knows the addresses."""
-    zk_server: Annotated[str | None, Refused(reasons.CLUSTER), InRunnerSettings()] = None
+    discovery_dir: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
+    """Folder in which processes leave their addresses, for discovery_type host. Not in the original."""
+    zk_server: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """Servers of ZooKeeper."""
-    zk_watch_address_family: Annotated[str, Refused(reasons.CLUSTER), InRunnerSettings()] = AddressFamily.IPV4
+    zk_watch_address_family: Annotated[str, OfAJob(), InRunnerSettings()] = AddressFamily.IPV4
     """Which addresses are watched there, ipv4 or ipv6."""
     is_local: Annotated[bool, Sets("restoring.alone"), InRunnerSettings()] = False
     """This process alone: nobody is looked for; `monolith train` sets it."""
@@ -341,9 +353,9 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     is_hourly: Annotated[bool, Sets("input.is_hourly")] = False
     start_hour: Annotated[int | None, Sets("input.start_hour")] = None
     end_hour: Annotated[int | None, Sets("input.end_hour")] = None
-    enable_dynamic_sharding: Annotated[bool, Refused(reasons.CLUSTER)] = False
+    enable_dynamic_sharding: Annotated[bool, Sets("input.dynamic_sharding")] = False
     """Files from a queue that workers share."""
-    max_task_num_per_worker: Annotated[int, Refused(reasons.CLUSTER)] = 1
+    max_task_num_per_worker: Annotated[int, Sets("input.num_readers")] = 1
     """Readers of one worker at a time."""
     disable_native_metrics: Annotated[bool, Sets("reporting.train_metrics", negated)] = True
     """Do without AUC or squared error of training in the log."""
@@ -359,6 +371,6 @@ class RunnerConfig(DistributedCpuTrainingConfig):
             )
 
     def runner_settings(self) -> RunnerSettings:
-        """Who this process is and how it finds the others, for `cluster.get_discovery`; no trainer looks yet."""
+        """Who this process is and how it finds the others, for `cluster.get_discovery`."""
         names = [name for name, effects in effects_of(type(self)).items() if InRunnerSettings() in effects]
         return RunnerSettings(**{name: getattr(self, name) for name in names})

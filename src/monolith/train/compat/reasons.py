@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-CLUSTER: Final = "runs of several processes are not part of this version"
 SYNC: Final = "synchronous training by collective calls is not part of this version"
 SERVING: Final = "serving and what is sent to it are not part of this version"
 ITEMS: Final = "candidate items are not predicted after training; use Trainer.predict over them"

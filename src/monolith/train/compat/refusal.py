@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith import environment
-from monolith.train.compat.effects import Refused, effects_of
+from monolith.train.compat.effects import OfAJob, Refused, effects_of
 from monolith.train.compat.variables import REFUSED_VARIABLES
 
 if TYPE_CHECKING:
     from monolith.train.compat.flat_config import FlatConfig
 
-__all__ = ["require_effective"]
+__all__ = ["require_effective", "require_one_process"]
 
 
 def require_effective(config: FlatConfig) -> None:
@@ -31,3 +31,18 @@ def require_effective(config: FlatConfig) -> None:
     for name, reason in REFUSED_VARIABLES.items():
         if environment.get(name) is not None:
             raise ValueError(f"environment variable {name} is refused: {reason}; unset it")
+
+
+def require_one_process(config: FlatConfig) -> None:
+    """Refuses options of a job of several processes, in a run that is one process.
+
+    Raises:
+        ValueError: names it, its value and what to do.
+    """
+    for name, effects in effects_of(type(config)).items():
+        value, default = getattr(config, name), config.default_of(name)
+        if OfAJob() in effects and config.is_set(name) and value != default:
+            raise ValueError(
+                f"option {name}={value!r} (from {config.origin(name)}) is refused: it is about a job of several"
+                f" processes, and this run is one; start a job (docs/how-to/launch.md), or leave it at {default!r}"
+            )

@@ -50,7 +50,6 @@ _EVALUATION = ReadBy("`Trainer.evaluate`")
 _TRAINING = ReadBy("`Trainer.train`")
 _STEP = ReadBy("each step of a `Session`")
 _INTERVAL = ReadBy("`trainer_config_of`, where the options of these names are not set")
-_CLUSTER = Refused(reasons.CLUSTER)
 _FOUNTAIN = Refused(reasons.FOUNTAIN)
 _INSIGHT = Refused(reasons.INSIGHT)
 _SERVING = Refused(reasons.SERVING)
@@ -111,12 +110,17 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     ),
     Parameter("train.dense_only_save_checkpoints_secs", None, "Seconds between dense-only checkpoints.", _INTERVAL),
     Parameter("train.dense_only_save_checkpoints_steps", None, "Steps between dense-only checkpoints.", _INTERVAL),
-    Parameter("train.max_pending_seconds_for_barrier", 30, "How long a save waits for the workers.", _CLUSTER),
+    Parameter(
+        "train.max_pending_seconds_for_barrier",
+        30,
+        "How long a save waits for the workers.",
+        Sets("job.max_pending_seconds_for_barrier"),
+    ),
     Parameter(
         "train.slow_start_steps",
         0,
         "Factor of the slow start: worker i waits for step int(this * ln(1 + i)).",
-        _CLUSTER,
+        Sets("job.slow_start_steps"),
     ),
     Parameter(
         "train.sample_bias",
