@@ -16,6 +16,7 @@ from monolith.train import (
     RunnerConfig,
     trainer_config_of,
 )
+from monolith.train.compat.refusal import require_one_process
 
 
 class TestNames:
