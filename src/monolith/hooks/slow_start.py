@@ -80,6 +80,7 @@ class CustomGlobalStepWaiterHook(Hook):
         max_non_tide_wait_minute: How long to wait at most.
         extra_wait_seconds: What chance adds to that, in seconds; by default 0 to 600, evenly.
         clock: Measures the wait.
+        global_step: The step of the whole job; None: that of the session, which its own steps alone may move.
         tide: The window.
     """
 
@@ -90,6 +91,7 @@ class CustomGlobalStepWaiterHook(Hook):
         max_non_tide_wait_minute: float = 10,
         extra_wait_seconds: Callable[[], float] | None = None,
         clock: Clock | None = None,
+        global_step: Callable[[], int] | None = None,
         **tide: Unpack[TideOptions],
     ) -> None:
         self._window = TideWindow.of(tide)
@@ -97,6 +99,7 @@ class CustomGlobalStepWaiterHook(Hook):
         extra = random.uniform(0, MAX_EXTRA_WAIT_SECONDS) if extra_wait_seconds is None else extra_wait_seconds()  # noqa: S311 - spreads load, guards nothing
         self._slow_start = SlowStart(wait_until_step, max_non_tide_wait_minute * 60 + extra)
         self._wait_until_step = wait_until_step
+        self._global_step = global_step
         self._worker_is_started = wait_until_step <= 0
 
     def before_run(self, context: StepContext) -> None:
@@ -107,7 +110,8 @@ class CustomGlobalStepWaiterHook(Hook):
                 _log.info("tide window %s is closed: stopping instead of waiting to start", self._window)
                 context.request_stop()
                 return
-            step, now = context.global_step, self._clock.monotonic()
+            step = context.global_step if self._global_step is None else self._global_step()
+            now = self._clock.monotonic()
             decision = self._slow_start.decide(step, now)
             if decision is SlowStart.Decision.WAIT:
                 if now >= next_line:

@@ -236,8 +236,21 @@ class PsCluster:
         """Calls a method with the index of each server that has another address from then on; keeps it not alive."""
         self._moved.append(weakref.WeakMethod(callback))
 
-    def move(self, index: int, address: str) -> None:
-        """A server is at another address from now on.
+    def is_there(self, index: int, timeout_seconds: float) -> bool:
+        """Whether a server answers within this time, and is the process that it was when this client found it."""
+        call = self._channels[index].begin("Describe", messages.DescribeRequest(), timeout_seconds)
+        try:
+            return bool(call.result().life == self._described[index].life)
+        except OpError:
+            return False
+
+    def move(self, index: int, address: str, *, timeout_seconds: float | None = None) -> None:
+        """A server is at another address from now on, or another process has its place.
+
+        Args:
+            index: Which one.
+            address: Where it is.
+            timeout_seconds: How long it is waited for; None: the limit of this client.
 
         Raises:
             FailedPreconditionError: the one there is another server.
@@ -247,7 +260,8 @@ class PsCluster:
         split_address(address)
         channel = ControlChannel(index, address, self._credentials)
         try:
-            described = channel.begin("Describe", messages.DescribeRequest(), self.timeout_seconds).result()
+            limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+            described = channel.begin("Describe", messages.DescribeRequest(), limit).result()
             self._require_place(index, described, channel)
         except BaseException:
             channel.close()

@@ -97,7 +97,7 @@ class DenseClient:
         self._memory.show_in(self._parameters)
         _KEEPERS.update({id(each): weakref.ref(self) for each in self._parameters.values()})
         if is_first and any(_has_learned(each) for each in self._optimizers.values()):
-            self.scatter(self._own_state())
+            self.scatter(self.first_state())
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -126,7 +126,11 @@ class DenseClient:
         self._previous = [each[0].seq if each else NOTHING_APPLIED for each in stamps]
         self._pushes = []
         least = min((each[0] for each in stamps if each), key=lambda stamp: stamp.seq, default=None)
-        return DenseJoined(applied=least if all(stamps) else None, next_seq=max(self._previous) + 1)
+        return DenseJoined(
+            applied=least if all(stamps) else None,
+            next_seq=max(self._previous) + 1,
+            applied_by_server=[each[0] if each else None for each in stamps],
+        )
 
     def pull(self) -> int:
         """Brings the weights as they are now into the parameters; returns this worker's last batch in all of them."""
@@ -301,8 +305,8 @@ class DenseClient:
             self._configure_one(server, origin, layout)
         return winner == origin
 
-    def _own_state(self) -> DenseState:
-        """What an optimizer has learned before its weights went to servers."""
+    def first_state(self) -> DenseState:
+        """The weights of this process, and what an optimizer has learned before they went to servers; of no batch."""
         optimizers = {
             name: {
                 "state": {

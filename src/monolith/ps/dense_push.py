@@ -27,6 +27,8 @@ class DenseJoined:
     """Its last batch that every server had."""
     next_seq: int
     """No server had a batch of this number or above."""
+    applied_by_server: Sequence[BatchStamp | None] = ()
+    """Its last batch at each server; None where there was none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,8 @@ class PsJoined:
         self._incarnations = [incarnation for incarnation, _, _ in found]
         stamps = [stamp for _, stamp, _ in found]
         known = [stamp for stamp in stamps if stamp is not None]
+        self.applied_by_server = [None if stamp is None else stamp_from_core(stamp) for stamp in stamps]
+        """Its last batch at each server; None where there was none."""
         # A worker resumes behind the server that has least; the others ignore what they have.
         least = min(known, key=lambda stamp: stamp.seq) if len(known) == len(stamps) else None
         self.applied = None if least is None else stamp_from_core(least)

@@ -10,7 +10,7 @@ from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
 from monolith.cluster import BarrierOp
 from monolith.files import join
-from monolith.hook import Hook
+from monolith.hook import Hook, StepContext
 from monolith.hooks.checkpoint_saver import NoFirstSaveCheckpointSaverHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.hooks.eviction import EvictionHook, evict_expired
@@ -21,15 +21,21 @@ from monolith.hooks.server import ServerCredentials, ServerHook
 from monolith.hooks.step_timing import StepCounterHook
 from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
+from monolith.train._job_hooks import save_guards
 from monolith.train._marker_hooks import marker_hooks, on_demand_timer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from monolith.clock import Clock
-    from monolith.hook import HookedSession, StepContext
+    from monolith.cluster import Barrier
+    from monolith.hook import HookedSession
+    from monolith.hooks.saver_listener import SaveGuard
     from monolith.hooks.timer import SecondOrStepTimer
+    from monolith.train.job_part import JobPart
     from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
-__all__ = ["chief_hooks", "eviction_hooks", "report_hooks"]
+__all__ = ["chief_hooks", "eviction_hooks", "report_hooks", "save_if_due"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +44,12 @@ DENSE_ONLY = "dense_only"
 
 
 def chief_hooks(
-    config: TrainerConfig, saver: Saver | None, *, model_name: str, clock: Clock | None = None
+    config: TrainerConfig,
+    saver: Saver | None,
+    *,
+    model_name: str,
+    clock: Clock | None = None,
+    job: JobPart | None = None,
 ) -> list[Hook]:
     """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
@@ -47,10 +58,19 @@ def chief_hooks(
         hooks.append(NanTensorHook())
         timers = _timer(config.saving), _dense_timer(config.saving)
         hooks += marker_hooks(config, *timers, clock=clock or SystemClock())
-        saving = _saving_hooks(config.saving, saver, *timers)
+        guards = [] if job is None else save_guards(job)
+        saving = _saving_hooks(
+            config.saving,
+            saver,
+            *timers,
+            guards=guards,
+            dense_guards=guards if config.job.barrier_at_dense_saves else [],
+        )
         hooks += saving
         if config.control is not None:
-            hooks.append(_server_hook(config.control, config.model_dir, saving[0]))
+            # Without a job the barrier is that of this process, at which nobody else waits.
+            barrier = BarrierOp(1) if job is None else job.client.barrier
+            hooks.append(_server_hook(config.control, config.model_dir, saving[0], barrier))
         if config.reporting.profile_from is not None:
             windows = ProfileWindows(config.reporting.profile_from, every_steps=config.reporting.profile_every_steps)
             hooks.append(ProfilerHook(config.model_dir, windows))
@@ -80,7 +100,17 @@ def report_hooks(config: TrainerConfig) -> list[Hook]:
     return hooks
 
 
-def _server_hook(control: ControlConfig, model_dir: str, saver_hook: NoFirstSaveCheckpointSaverHook) -> ServerHook:
+def save_if_due(session: HookedSession, hooks: Sequence[Hook]) -> None:
+    """What savers do after a step, for a chief that makes none: it waits for the steps of its workers."""
+    with session.step_lock:
+        for hook in hooks:
+            if isinstance(hook, NoFirstSaveCheckpointSaverHook):
+                hook.after_run(StepContext(session))
+
+
+def _server_hook(
+    control: ControlConfig, model_dir: str, saver_hook: NoFirstSaveCheckpointSaverHook, barrier: Barrier
+) -> ServerHook:
     token = None if control.token_file is None else Path(control.token_file).read_text(encoding="utf-8").strip()
     credentials = ServerCredentials(
         token=token,
@@ -88,20 +118,27 @@ def _server_hook(control: ControlConfig, model_dir: str, saver_hook: NoFirstSave
         tls_key=control.tls_key,
         tls_client_ca=control.tls_client_ca,
     )
-    # The barrier of this process: workers of other processes do not wait at it.
-    barrier = BarrierOp(1)
     return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
 
 
 def _saving_hooks(
-    saving: SavingConfig, saver: Saver, timer: SecondOrStepTimer | None, dense_timer: SecondOrStepTimer | None
+    saving: SavingConfig,
+    saver: Saver,
+    timer: SecondOrStepTimer | None,
+    dense_timer: SecondOrStepTimer | None,
+    *,
+    guards: Sequence[SaveGuard] = (),
+    dense_guards: Sequence[SaveGuard] = (),
 ) -> list[NoFirstSaveCheckpointSaverHook]:
     listeners = [EvictAfterSave()] if saving.evict_after else []
-    full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners)
+    full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners, guard_saver_listeners=guards)
     if dense_timer is None:
         return [full]
     dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), max_to_keep=saving.max_to_keep, dense_only=True)
-    return [full, NoFirstSaveCheckpointSaverHook(dense_saver, timer=dense_timer, full_saver_hook=full)]
+    dense = NoFirstSaveCheckpointSaverHook(
+        dense_saver, timer=dense_timer, full_saver_hook=full, guard_saver_listeners=dense_guards
+    )
+    return [full, dense]
 
 
 def _dense_timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
@@ -144,12 +181,15 @@ class TrainMetricsHook(Hook):
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps
+        self._told = 0
         self._evaluation = Evaluation(with_error=True)
 
     def after_run(self, context: StepContext) -> None:
         """Adds a step, and logs when it is time."""
         self._evaluation.add(context.session.last)
-        if context.global_step % self._every_steps == 0:
+        intervals = context.global_step // self._every_steps  # other workers may have made the very step
+        if intervals != self._told:
+            self._told = intervals
             found = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
             _log.info("step %d: %s", context.global_step, found)
             self._evaluation = Evaluation(with_error=True)

@@ -60,8 +60,13 @@ def require_servers(settings: DenseConfig, servers: object | None) -> None:
 class DenseStep(Protocol):
     """Where dense weights learn. The thread that trains owns it."""
 
-    def join(self, worker: int) -> int:
-        """Begins an incarnation of a worker; returns the number of its first batch that is free everywhere."""
+    def join(self, worker: int) -> Sequence[BatchStamp | None]:
+        """Begins an incarnation of a worker; returns its last batch at each server, None where there was none."""
+        ...
+
+    @property
+    def under_way(self) -> int:
+        """Steps of which some server has not confirmed its update."""
         ...
 
     def begin(self) -> None:
@@ -83,8 +88,13 @@ class DenseHere:
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
 
-    def join(self, worker: int) -> int:  # noqa: ARG002 - nobody else trains them
-        """Every number is free."""
+    def join(self, worker: int) -> Sequence[BatchStamp | None]:  # noqa: ARG002 - nobody else trains them
+        """There are no servers."""
+        return ()
+
+    @property
+    def under_way(self) -> int:
+        """A step is made when it returns."""
         return 0
 
     def begin(self) -> None:
@@ -115,9 +125,14 @@ class DenseThere:
         self._postponed: PreparedPush | None = None
         self._pending: Pending[int] | None = None
 
-    def join(self, worker: int) -> int:
+    def join(self, worker: int) -> Sequence[BatchStamp | None]:
         """As the servers say."""
-        return self._client.join(worker).next_seq
+        return self._client.join(worker).applied_by_server
+
+    @property
+    def under_way(self) -> int:
+        """What is postponed, and what is on its way."""
+        return (self._postponed is not None) + (self._pending is not None)
 
     def begin(self) -> None:
         """Brings the weights, and begins what was postponed."""

@@ -29,13 +29,30 @@ __all__ = ["ModelStep"]
 
 
 class ModelStep:
-    """Runs a task on batches. The thread that trains owns it."""
+    """Runs a task on batches. The thread that trains owns it.
 
-    def __init__(self, task: Task, state: TrainState, pipeline: TablePipeline, dense: DenseStep) -> None:
+    Args:
+        task: What is run.
+        state: What it changes.
+        pipeline: Reads and updates of the rows.
+        dense: Moves the dense weights.
+        count: Says what the global step is behind the step of a batch; None: one more, as nobody else trains.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        state: TrainState,
+        pipeline: TablePipeline,
+        dense: DenseStep,
+        *,
+        count: Callable[[BatchStamp], int] | None = None,
+    ) -> None:
         self._task = task
         self._state = state
         self._pipeline = pipeline
         self._dense = dense
+        self._count = count
         self._optimizers = list(state.optimizers.values())
         self._embeddings: Sequence[Embeddings] = list(state.embeddings.values())
         self._clip = _clipping(task)
@@ -102,9 +119,11 @@ class ModelStep:
         self._dense.step(stamp, step)
         taken = [each.take_step(scale=row_scale, global_step=step) for each in self._embeddings]
         self._pipeline.push([each for each in taken if each is not None])
+        reached = step + 1 if self._count is None or stamp is None else max(step, self._count(stamp))
         for schedule in self._state.schedules.values():
-            schedule.step()  # type: ignore[attr-defined]  # a schedule has one
-        self._state.global_step = step + 1
+            for _ in range(reached - step):  # those of other workers, too
+                schedule.step()  # type: ignore[attr-defined]  # a schedule has one
+        self._state.global_step = reached
 
     def _prepare_dense(self) -> float:
         """Clips and decays the dense gradients; returns the factor of the rows' gradients."""

@@ -10,6 +10,7 @@ from monolith.train.preemption import is_preemption
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
+    from monolith.train.job_part import JobPart
     from monolith.train.session import Session
 
 __all__ = ["MOST_ATTEMPTS", "Recovery"]
@@ -25,18 +26,29 @@ class Recovery:
     """Makes a session anew after each failure, with longer and longer waits while it comes no further.
 
     A run that trains the same steps again and again, and never gets to its next checkpoint, is ended: whoever
-    supervises it is to know.
+    supervises it is to know. In a job there is no such limit: the others are waited for, and looked for wherever they
+    come back.
 
     Args:
         session: The one that trains.
         clock: Measures the waits.
+        job: The part of this process in a job; None: it is alone.
     """
 
-    def __init__(self, session: Session, *, clock: Clock) -> None:
+    def __init__(self, session: Session, *, clock: Clock, job: JobPart | None = None) -> None:
         self._session = session
         self._clock = clock
+        self._job = job
+        self._refused_at: tuple[int, int] | None = None
         self._failures_in_a_row, self._failed_at = 0, -1
         self._restored_at, self._attempts = session.global_step, 0
+
+    def is_first_refusal(self) -> bool:
+        """Whether nothing was refused before at this step: once may be the doing of others, twice is not."""
+        generation = 0 if self._job is None else self._job.client.state.generation
+        at = (self._session.global_step, generation)
+        is_first, self._refused_at = at != self._refused_at, at
+        return is_first
 
     def start_over(self, error: OpError) -> None:
         """Makes the session anew from its last checkpoint.
@@ -55,7 +67,7 @@ class Recovery:
     def _rebuild(self, error: OpError) -> None:
         waits = self._failures_in_a_row
         while True:
-            if self._attempts == MOST_ATTEMPTS:
+            if self._attempts == MOST_ATTEMPTS and self._job is None:
                 raise type(error)(
                     f"session: started over {MOST_ATTEMPTS} times from step {self._restored_at} without getting to"
                     f" another checkpoint; the last failure was: {error}"
@@ -64,6 +76,8 @@ class Recovery:
             if waits:
                 self._clock.sleep(min(2.0 ** (waits - 1), _LONGEST_WAIT_SECONDS))
             try:
+                if self._job is not None:
+                    self._job.find_servers()
                 self._session.rebuild()
             except OpError as failure:
                 if not is_preemption(failure):

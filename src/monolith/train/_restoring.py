@@ -25,8 +25,8 @@ __all__ = ["go_on", "restore_to_look"]
 _log = logging.getLogger(__name__)
 
 
-def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> None:
-    """Puts back what a run has saved, to train on; nothing where there is none."""
+def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
+    """Puts back what a run has saved, to train on; False where there is nothing."""
     restoring = config.restoring
     if restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
         copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
@@ -35,14 +35,15 @@ def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Cloc
     path = _named_checkpoint(config, saver.model_dir, training=True)
     restored = saver.restore(state, path, options=_left_by_the_task(state))
     if restored is None:
-        return
+        return False
     _log.info("session: goes on from %s", restored.path)
-    if state.position(config.worker_index) is None:
+    if state.position(config.worker_index) is None and state.global_step:
         _log.warning(
             "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
             " where it was",
             restored.path,
         )
+    return True
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:

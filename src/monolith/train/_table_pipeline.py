@@ -141,6 +141,11 @@ class TablePipeline:
         """Whether no batch is read ahead, so that the next one has to be waited for."""
         return not self._window
 
+    @property
+    def under_way(self) -> int:
+        """Steps whose updates are postponed, or on their way with nobody having asked for the outcome yet."""
+        return len(self._pushes) + bool(self._postponed)
+
     def next_batch(self, feed: BatchFeed) -> BatchTurn:
         """The batch whose turn it is, its rows read, or on their way, where that was to be done ahead.
 

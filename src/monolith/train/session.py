@@ -13,6 +13,7 @@ from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks.current_session import close_session, open_session
 from monolith.nn import BatchTurn, Embeddings
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.optim.global_step import global_step_from
 from monolith.ps.dense_client import DenseClient
 from monolith.tables.store import BatchStamp
@@ -20,6 +21,7 @@ from monolith.train._dense_step import DenseConfig, DenseHere, DenseStep, DenseT
 from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
+from monolith.train._resuming import Known
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from monolith.hook import Call, Hook
     from monolith.ps.dense_wire import DenseServers
     from monolith.train.history import History
+    from monolith.train.job_part import JobPart
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
 
@@ -71,6 +74,7 @@ class Session:
         deterministic: Takes time from the data alone and begins with a fixed seed, so that runs can be repeated.
         servers: Who keeps the dense weights and moves them; None: this process. Only for training.
         dense: What happens beside a step where servers keep them.
+        job: The part of this process in a job; its servers keep rows and dense weights.
 
     >>> from monolith.testing import ExampleTask
     >>> task = ExampleTask()
@@ -95,6 +99,7 @@ class Session:
         deterministic: bool = False,
         servers: DenseServers | None = None,
         dense: DenseConfig | None = None,
+        job: JobPart | None = None,
     ) -> None:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
@@ -116,6 +121,7 @@ class Session:
         self._worker_index = worker_index
         self._deterministic = deterministic
         self._servers = servers
+        self._job = job
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -185,6 +191,8 @@ class Session:
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
         """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
+        if self.mode == "train" and self._job is not None and self._next_batch is None:
+            self._begin_batches()  # servers say where this worker goes on
         made = BatchFeed(
             source,
             position=self.state.position(self._worker_index) if self.mode == "train" else None,
@@ -202,6 +210,14 @@ class Session:
             self._calls.finish_pushes(self)
             self._pipeline.settle()
             self._dense.settle()
+            if self._job is not None:
+                self._job.settled()
+
+    def take_worker(self, number: int) -> None:
+        """Goes on as another worker of the job: the next feed is that of its input, from where it is."""
+        self.settle()
+        self._worker_index = number
+        self._next_batch = None
 
     # Life
 
@@ -253,7 +269,9 @@ class Session:
             self._restore(self._state)
         if self._state.model is not None:
             self._state.model.train(self.mode == "train")
-        self._step = ModelStep(self.task, self._state, self._pipeline, self._dense)
+        self._step = ModelStep(
+            self.task, self._state, self._pipeline, self._dense, count=None if self._job is None else self._count
+        )
         self._embeddings = _embeddings_of(self._state)
         self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
         self._clock = BatchClock()
@@ -284,7 +302,8 @@ class Session:
         if self._deterministic:
             torch.manual_seed(0)
         self.task.ctx = TaskContext(self.task.ctx.input)  # functions that build() makes asynchronous belong to this one
-        model = self.task.make_model()
+        with use_table_defaults(TableDefaults(store=None if self._job is None else self._job.new_store_factory())):
+            model = self.task.make_model()
         made = self.task.optimizers(model)
         optimizers: Mapping[str, torch.optim.Optimizer] = {}
         if isinstance(made, torch.optim.Optimizer):
@@ -309,10 +328,9 @@ class Session:
         return self.last
 
     def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
-        last = self.state.applied.get(self._worker_index)
         if self._next_batch is None:
-            self._next_batch = self._join(last)
-            self._clock = BatchClock(0 if last is None else last.event_time)
+            self._begin_batches()
+        last = self.state.applied.get(self._worker_index)
         time = self._clock.time_of(batch) if self.mode == "train" else time_of(batch)
         if time is None and self._deterministic:
             time = 0
@@ -327,15 +345,35 @@ class Session:
         self._next_batch += self.mode == "train"
         return BatchTurn(batch, time=time, stamp=stamp)
 
-    def _join(self, last: BatchStamp | None) -> int:
-        """Makes this session the one that trains the rows as its worker; returns the number of its first batch."""
-        free = 0 if last is None else last.seq + 1
-        if self.mode == "train":
+    def _begin_batches(self) -> None:
+        """Makes this session the one that trains the rows as its worker, from its first batch on."""
+        last = self.state.applied.get(self._worker_index)
+        self._next_batch = 0 if last is None else last.seq + 1
+        if self.mode == "train" and self._job is not None:
+            found = self._job.resume(self._worker_index, self._join_servers())
+            self._next_batch, last = found.next_seq, found.behind
+            self.state.applied.pop(self._worker_index, None)
+            if last is not None:
+                self.state.applied[self._worker_index] = last
+        elif self.mode == "train":
             for each in self._embeddings:
                 each.join(self._worker_index)
-            dense = self._dense.join(self._worker_index)
-            free = max([free, dense, *(each.next_batch for each in self._embeddings)])
-        return free
+            dense = [stamp.seq + 1 for stamp in self._dense.join(self._worker_index) if stamp is not None]
+            self._next_batch = max([self._next_batch, *dense, *(each.next_batch for each in self._embeddings)])
+        self._clock = BatchClock(0 if last is None else last.event_time)
+
+    def _join_servers(self) -> list[Known]:
+        """Joins at every server, of every store and of the dense weights; what each of them has."""
+        owners = [each.join(self._worker_index).applied_by_server for each in self._embeddings]
+        owners.append(self._dense.join(self._worker_index))
+        return [Known(server, stamp) for stamps in owners for server, stamp in enumerate(stamps)]
+
+    def _count(self, stamp: BatchStamp) -> int:
+        """The global step of the job behind the step of a batch."""
+        assert self._job is not None  # noqa: S101 - asked for in a job only
+        # One more than is known to be under way: this step counts before its own update was handed over.
+        under_way = max(self._pipeline.under_way, self._dense.under_way)
+        return self._job.count(stamp, under_way=under_way)
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
         turn = self._make_turn(batch, position)

@@ -5,29 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import logging
-from typing import TYPE_CHECKING, Any, Literal, overload
-
-import torch
+from typing import TYPE_CHECKING, Any, overload
 
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
-from monolith.errors import OpError, OutOfRangeError
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
 from monolith.tables.local_shards import LocalShards
-from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks
+from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks, save_if_due
 from monolith.train._dense_step import require_servers
+from monolith.train._job_hooks import chief_job_hooks, worker_job_hooks
+from monolith.train._job_restoring import JobSaver, restore_in_job
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._prediction import run_batches, write_predictions
-from monolith.train._recovery import Recovery
 from monolith.train._restoring import go_on, restore_to_look
+from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.history import History
-from monolith.train.preemption import is_preemption
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
 from monolith.train.signatures import describe_signatures, write_signatures
@@ -43,13 +40,12 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import Hook
     from monolith.ps.dense_wire import DenseServers
+    from monolith.train.job_part import JobPart
     from monolith.train.params import Params
     from monolith.train.task import Mode
     from monolith.train.trainer_config import PipelineConfig
 
 __all__ = ["Trainer"]
-
-_log = logging.getLogger(__name__)
 
 
 class Trainer:
@@ -64,6 +60,7 @@ class Trainer:
         hooks: Attached to each training session.
         clock: Measures waits.
         servers: Parameter servers that keep the dense weights in training; None: they are in this process.
+        job: The part of this process in a job, whose servers keep rows and dense weights.
 
     >>> from monolith.testing import ExampleTask
     >>> trainer = Trainer(ExampleTask())
@@ -81,11 +78,13 @@ class Trainer:
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
         servers: DenseServers | None = None,
+        job: JobPart | None = None,
     ) -> None:
         self.task = _task_of(task)
         self.config = TrainerConfig() if config is None else config
-        require_servers(self.config.dense, servers)
-        self._servers = servers
+        self._job = job
+        self._servers = servers if job is None else job.cluster
+        require_servers(self.config.dense, self._servers)
         self.task.ctx = TaskContext(self.config.input)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
@@ -129,20 +128,31 @@ class Trainer:
             if saver is not None:
                 stack.callback(saver.close)
                 self._state = None  # the checkpoint has it; two copies of the tables would not fit
+            attached = self._training_hooks(saver, (*hooks, stop, *bar))
             session = Session(
                 self.task,
-                hooks=self._training_hooks(saver, (*hooks, stop, *bar)),
+                hooks=attached,
                 model_dir=self.config.model_dir,
-                restore=None if saver is None else lambda state: go_on(self.config, saver, state, clock=self._clock),
+                restore=lambda state: self._begin_with(saver, state),
                 state=self._state,
                 pipeline=self._pipeline,
                 worker_index=self.config.worker_index,
                 deterministic=self.config.deterministic,
                 servers=self._servers,
                 dense=self.config.dense,
+                job=self._job,
             )
             with session:
-                self._train(session, saver)
+                loop = TrainingLoop(
+                    self.task,
+                    session,
+                    saver,
+                    history=self.history,
+                    clock=self._clock,
+                    job=self._job,
+                    while_waiting=lambda: save_if_due(session, attached),
+                )
+                loop.run()
             self._state = session.state
             self._state.history = self.history
             return self._state
@@ -243,66 +253,32 @@ class Trainer:
     # Training
 
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
+        is_chief, job = self.config.worker_index == 0, self._job
         chief: list[Hook] = []
-        if self.config.worker_index == 0:
-            chief += chief_hooks(self.config, saver, model_name=self._model_name, clock=self._clock)
+        if is_chief:
+            chief += [] if job is None else chief_job_hooks(job)
+            chief += chief_hooks(self.config, saver, model_name=self._model_name, clock=self._clock, job=job)
             chief += self.task.training_chief_hooks()
         else:
             chief += marker_hooks(self.config, clock=self._clock)
+        # A checkpoint of the same step holds what they leave; rows of a job are those of all workers.
+        first = eviction_hooks(self.config.tables) if is_chief else []
+        together = [] if job is None else worker_job_hooks(job)
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
-        first = eviction_hooks(self.config.tables)  # a checkpoint of the same step holds what they leave
-        return [*first, *chief, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
+        return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
-    def _train(self, session: Session, saver: Saver | None) -> None:
-        recovery = Recovery(session, clock=self._clock)
-        first_step = session.global_step
-        while not session.stop_requested:
-            try:
-                self._run_steps(session)
-            except OutOfRangeError:
-                self._end("data", session, first_step)
-                return
-            except BaseException as error:
-                if isinstance(error, OpError) and is_preemption(error):
-                    recovery.start_over(error)
-                    continue
-                self._save_after(error, session, saver)
-                raise
-        self._end("stop", session, first_step)
-
-    def _end(self, by: Literal["data", "stop"], session: Session, first_step: int) -> None:
-        history, step = self.history, session.global_step
-        history.ended_by, history.num_steps = by, step - first_step
-        if by == "data" and step and not history.num_steps:
-            _log.warning(
-                "session: the input has no more data behind step %d, so that nothing was trained; give it more data, or"
-                " train on the same again with another model_dir",
-                step,
+    def _begin_with(self, saver: Saver | None, state: SessionState) -> None:
+        if self._job is not None:
+            session = state.session
+            restore_in_job(
+                self._job,
+                self.config,
+                saver if isinstance(saver, JobSaver) else None,
+                state,
+                give_up=lambda: session is not None and session.stop_requested,
             )
-        elif by == "data":
-            _log.info("session: the input ended at step %d", step)
-
-    def _run_steps(self, session: Session) -> None:
-        with session.feed(self.task.input_fn("train")) as feed:
-            while not session.stop_requested:
-                session.run_next(feed)
-
-    def _save_after(self, error: BaseException, session: Session, saver: Saver | None) -> None:
-        """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""
-        if saver is None or self.config.worker_index != 0:
-            return
-        step = session.global_step
-        if not session.is_whole or not _is_finite(session.state):
-            _log.warning("session: step %d is not saved after %r: its state is not that of a good step", step, error)
-            return
-        if session.last is None:  # what the run began with is on disk, or is nothing
-            _log.info("session: nothing is saved after %r: it came before the first step", error)
-            return
-        try:
-            session.settle()
-            saver.save(session.state, background=False)
-        except Exception:  # noqa: BLE001 - the first error is the one to tell
-            _log.exception("session: step %d could not be saved after %r", step, error)
+        elif saver is not None:
+            go_on(self.config, saver, state, clock=self._clock)
 
     # State
 
@@ -339,16 +315,16 @@ class Trainer:
         tables = TableDefaults(
             admission=config.tables.admission,
             initial_capacity=config.tables.initial_capacity,
-            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 else None,
+            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 and self._job is None else None,
         )
         with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):
             yield
 
     def _saver(self) -> Saver | None:
-        if self.config.model_dir is None:
+        if self.config.model_dir is None or (self._job is not None and not self._job.is_chief):
             return None
         saving = self.config.saving
-        return Saver(
+        return (Saver if self._job is None else JobSaver)(
             self.config.model_dir,
             max_to_keep=saving.max_to_keep,
             keep_every_hours=saving.keep_every_hours,
@@ -382,8 +358,3 @@ def _task_of(task: Task | type[Task] | Params) -> Task:
         raise TypeError(f"Trainer: expected a Task, got {type(made).__name__}")
     require_effective_parameters(made.p, Task.params())
     return made
-
-
-def _is_finite(state: TrainState) -> bool:
-    parameters = [] if state.model is None else list(state.model.parameters())
-    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)

@@ -1,0 +1,102 @@
+"""How the workers of a job end together: each trains what nobody else does, and the chief waits for all of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.cluster.job_state import JobState
+    from monolith.train.job_part import JobPart
+    from monolith.train.session import Session
+
+__all__ = ["JobEnd"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_LINE_SECONDS = 60.0
+
+
+class JobEnd:
+    """What comes when a worker has no more to train. The thread that trains owns it.
+
+    Args:
+        part: Of this worker in the job.
+        session: Its session.
+        while_waiting: Called about once a second while the chief waits.
+    """
+
+    def __init__(self, part: JobPart, session: Session, *, while_waiting: Callable[[], None]) -> None:
+        self._part = part
+        self._session = session
+        self._while_waiting = while_waiting
+        self._adopted: int | None = None
+
+    def has_more(self, ended_by: Literal["data", "stop"]) -> bool:
+        """Whether there is more to train: the input of a worker that was lost. Else returns when this one may end.
+
+        All that this worker has pushed is in the rows by then.
+        """
+        self._session.settle()
+        client = self._part.client
+        if ended_by == "data":
+            self._finish()
+            if self._adopt():
+                return True
+        else:
+            client.leave()
+        if not self._part.is_chief:
+            return False
+        return self._wait(may_adopt=ended_by == "data")
+
+    def _finish(self) -> None:
+        if self._adopted is None:
+            self._part.client.finish()
+            return
+        self._part.client.release_worker(self._adopted, finished=True)
+        self._adopted = None
+
+    def _adopt(self) -> bool:
+        number = self._part.client.adopt_worker()
+        if number is None:
+            return False
+        _log.warning("worker %d is gone: worker %d trains the rest of its input", number, self._part.client.index)
+        self._adopted = number
+        self._session.take_worker(number)
+        return True
+
+    def _wait(self, *, may_adopt: bool) -> bool:
+        """The chief waits for the others; True: it has adopted one that is gone."""
+        clock, client = self._part.clock, self._part.client
+        next_line = clock.monotonic()
+        gone_since = None
+        while missing := _unfinished(client.state):
+            client.require_connected()
+            now = clock.monotonic()
+            if may_adopt and client.state.adoptable and self._adopt():
+                return True
+            alive = [number for number in missing if _is_alive(client.state, number)]
+            gone_since = None if alive else gone_since if gone_since is not None else now
+            if gone_since is not None and now - gone_since >= self._part.settings.chief_timeout_seconds:
+                _log.warning("ending without workers %s, gone for %.0f s", missing, now - gone_since)
+                return False
+            if now >= next_line:
+                _log.info("waiting for workers %s to end", missing)
+                next_line = now + _LINE_SECONDS
+            seen = client.state.version
+            client.wait_for(lambda state, seen=seen: state.version != seen, timeout_seconds=_LOOK_SECONDS)
+            self._while_waiting()
+        return False
+
+
+def _unfinished(state: JobState) -> list[int]:
+    """Workers that may still push."""
+    return [number for number in range(1, state.num_workers) if number not in state.finished | state.left]
+
+
+def _is_alive(state: JobState, number: int) -> bool:
+    member = state.member("worker", number)
+    return member is not None and member.alive

@@ -1,0 +1,76 @@
+"""Hooks by which the workers of a job keep together, in the order in which they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.hook import Hook
+from monolith.hooks.barrier import BarrierHook, BarrierSaverListener
+from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_step
+from monolith.hooks.worker_sync import TrainingHooksHelper
+
+if TYPE_CHECKING:
+    from monolith.hook import StepContext
+    from monolith.hooks.saver_listener import SaveGuard
+    from monolith.ps.job import JobClient
+    from monolith.train.job_part import JobPart
+
+__all__ = ["JobHook", "chief_job_hooks", "save_guards", "worker_job_hooks"]
+
+
+def chief_job_hooks(part: JobPart) -> list[Hook]:
+    """Before the savers: the health of the servers, and that the model is there."""
+    hooks: list[Hook] = []
+    if part.health_hook is not None:
+        hooks.append(part.health_hook)
+    return [*hooks, *_in_step(part).training_chief_hooks]
+
+
+def save_guards(part: JobPart) -> list[SaveGuard]:
+    """Around each save of the chief."""
+    return [
+        BarrierSaverListener(part.client.barrier, max_pending_seconds=part.settings.max_pending_seconds_for_barrier)
+    ]
+
+
+def worker_job_hooks(part: JobPart) -> list[Hook]:
+    """Of every worker: alive, at the barrier, slow to start, and with an ear for the end of the job."""
+    index, settings = part.client.index, part.settings
+    hooks: list[Hook] = [*_in_step(part).training_hooks, BarrierHook(index, part.client.barrier)]
+    if settings.slow_start_steps and index:
+        hooks.append(
+            CustomGlobalStepWaiterHook(
+                slow_start_step(settings.slow_start_steps, index),
+                max_non_tide_wait_minute=settings.max_slow_start_wait_minutes,
+                global_step=lambda: part.client.state.global_step,
+            )
+        )
+    return [*hooks, JobHook(part.client)]
+
+
+def _in_step(part: JobPart) -> TrainingHooksHelper:
+    return TrainingHooksHelper(
+        True,
+        part.client.num_workers,
+        part.client.index,
+        # The trainer has waited for them: it saves meanwhile, and goes on where a server is lost.
+        chief_timeout_seconds=0.0,
+        flags=part.client.flags,
+    )
+
+
+class JobHook(Hook):
+    """Tells the job how far this worker is, and ends it with the job, or when another process has its number."""
+
+    def __init__(self, client: JobClient) -> None:
+        self._client = client
+
+    def before_run(self, context: StepContext) -> None:
+        """Looks at what was heard; asks nobody."""
+        self._client.require_connected()
+        if self._client.state.stop_requested:
+            context.request_stop()
+
+    def after_run(self, context: StepContext) -> None:
+        """Says how far it is, with the next renewal."""
+        self._client.set_progress(context.global_step)

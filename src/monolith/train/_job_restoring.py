@@ -1,0 +1,122 @@
+"""What the workers of a job begin with: the chief restores what servers have lost, and the others wait for it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint import Saver
+from monolith.checkpoint._adapting import Parts
+from monolith.checkpoint.part_owners import part_owners
+from monolith.nn.row_state import EXTRA_STATE
+from monolith.tables.history import ALL_BUCKETS
+from monolith.train._restoring import go_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monolith.checkpoint import TrainState
+    from monolith.train.job_part import JobPart
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["JOB", "JobSaver", "restore_in_job"]
+
+_log = logging.getLogger(__name__)
+
+JOB = "job"
+"""What a checkpoint calls the state of the coordinator: files that workers took, and who is finished."""
+
+
+class JobSaver(Saver):
+    """A saver that may be told to restore some servers only, and what is in this process."""
+
+    lost: Sequence[int] | None = None
+    """The servers to restore; None: all of them."""
+
+    def _parts(self, state: TrainState) -> Parts:
+        if self.lost is None:
+            return super()._parts(state)
+        lost = {name: list(self.lost) for name in state.stores}
+        states = {f"{name}.{EXTRA_STATE}" for name in lost}
+        keeps_rows = not self.lost
+        return Parts(
+            keeps=lambda name: name in states or (keeps_rows and name in lost),
+            lost=lost,
+            lost_dense=None if state.dense is None else list(self.lost),
+        )
+
+
+def restore_in_job(
+    part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState, *, give_up: Callable[[], bool]
+) -> None:
+    """Called when the session of a worker was built; returns when it may train."""
+    if not part.is_chief:
+        part.wait_until_restored([each.uninitialized for each in _owners_of(state)], give_up)
+        begin_at(state, part.client.state.global_step)
+        return
+    owners = _owners_of(state)
+    lost = sorted({server for each in owners for server in each.uninitialized()})
+    if part.client.state.restored and not lost:
+        _log.info("the servers have the model: going on at step %d", part.client.state.global_step)
+        _restore_some(saver, state, [])
+        begin_at(state, part.client.state.global_step)
+        return
+    has_survivors = part.client.state.restored and len(lost) < part.cluster.num_ps
+    if part.settings.partial_recovery and has_survivors and _restore_some(saver, state, lost):
+        _log.warning("servers %s were restored from the last checkpoint; the others keep what they have", lost)
+        _mark(owners)
+        begin_at(state, part.client.state.global_step)
+        return
+    if lost and has_survivors:
+        _log.warning("servers %s have lost their state: all go back to the last checkpoint", lost)
+    _restore_all(part, config, saver, state)
+    _mark(owners)
+    part.client.set_restored(state.global_step)
+
+
+def begin_at(state: TrainState, global_step: int) -> None:
+    """Goes on at a step that others have reached, with schedules that are there, too."""
+    before, state.global_step = state.global_step, global_step
+    if state.schedules and global_step > before:
+        for schedule in state.schedules.values():
+            for _ in range(global_step - int(getattr(schedule, "last_epoch", before))):
+                schedule.step()  # type: ignore[attr-defined]  # a schedule has one
+
+
+def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) -> bool:
+    """Restores these servers, and what is in this process, from the newest checkpoint; False: there is none."""
+    if saver is None:
+        return False
+    job = state.extra.pop(JOB, None)  # it goes on, too: nothing of it was lost
+    saver.lost = lost
+    try:
+        return saver.restore(state) is not None
+    finally:
+        saver.lost = None
+        if job is not None:
+            state.extra[JOB] = job
+
+
+def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
+    is_restored = saver is not None and go_on(config, saver, state, clock=part.clock)
+    if is_restored:
+        return
+    # Without a checkpoint all begin with nothing, whatever some servers still have.
+    for store in state.stores.values():
+        store.load([], buckets=ALL_BUCKETS, replace=True)
+        store.resume(applied=[], generation=0)
+    if state.dense is not None:
+        state.dense.scatter(state.dense.first_state())  # type: ignore[attr-defined]  # a DenseClient has it
+    state.applied.clear()
+    state.global_step = 0
+
+
+def _mark(owners: Sequence[Any]) -> None:
+    for each in owners:
+        each.set_initialized()
+
+
+def _owners_of(state: TrainState) -> list[Any]:
+    """Who can say which servers have state: of each store, and of the dense weights."""
+    found = [part_owners(store) for store in state.stores.values()]
+    return [each for each in [*found, state.dense] if each is not None]

@@ -1,0 +1,78 @@
+"""Behind which of its batches a worker goes on, where several owners of rows and weights know different last ones.
+
+An owner is one server's part of a store, or of the dense weights. They are apart when the worker died between two of
+them, or when one of them came back from an earlier moment. Batches come again under their numbers: who lacks one takes
+it, who has it ignores it. That needs an input which can be read again from a position.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.tables.batch import NOTHING_APPLIED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["Known", "Resumed", "resume"]
+
+
+class Known(NamedTuple):
+    """What one owner has of a worker."""
+
+    server: int
+    stamp: BatchStamp | None
+    """Its last batch here; None: there was none."""
+
+
+class Resumed(NamedTuple):
+    """Where a worker goes on."""
+
+    behind: BatchStamp | None
+    """The batch behind which its input goes on; None: from the beginning."""
+    next_seq: int
+    """Number of its next batch."""
+    lost: dict[int, int]
+    """Server -> updates that it lacks and that will not come again."""
+
+
+def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
+    """Decides it.
+
+    Args:
+        known: What each owner has.
+        acknowledged: The last batch that all owners have confirmed to this process, since all of them were restored
+            together; None: it is not known. What an owner lacks up to it was lost with that owner.
+
+    >>> from monolith.tables.batch import BatchStamp
+    >>> stamps = [BatchStamp(worker=0, seq=seq, position=b"at %d" % seq) for seq in range(10)]
+    >>> resume([Known(0, stamps[7]), Known(1, stamps[5])], None)[1:]
+    (6, {})
+    >>> resume([Known(0, stamps[7]), Known(1, stamps[3])], stamps[6])[1:]
+    (7, {1: 3})
+    """
+    behind = _behind(known, acknowledged)
+    seq = NOTHING_APPLIED if behind is None else behind.seq
+    lost: dict[int, int] = {}
+    for each in known:
+        missing = seq - _seq(each.stamp)
+        if missing > 0:
+            lost[each.server] = max(missing, lost.get(each.server, 0))
+    return Resumed(behind, seq + 1, lost)
+
+
+def _behind(known: Sequence[Known], acknowledged: BatchStamp | None) -> BatchStamp | None:
+    candidates = [each.stamp for each in known]
+    if acknowledged is not None and acknowledged.position:
+        return acknowledged
+    least = min(candidates, key=_seq, default=acknowledged)
+    if acknowledged is None and (least is None or least.position):
+        return least
+    # An input that does not say where it is cannot give a batch again.
+    return max([*candidates, acknowledged], key=_seq)
+
+
+def _seq(stamp: BatchStamp | None) -> int:
+    return NOTHING_APPLIED if stamp is None else stamp.seq

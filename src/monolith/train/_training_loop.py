@@ -1,0 +1,135 @@
+"""Runs the steps of a session to their end: of the data, of its steps, or of a job; starts over after a loss."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from monolith.errors import FailedPreconditionError, OpError, OutOfRangeError
+from monolith.train._job_end import JobEnd
+from monolith.train._recovery import Recovery
+from monolith.train.preemption import is_preemption
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.checkpoint import Saver, TrainState
+    from monolith.clock import Clock
+    from monolith.train.history import History
+    from monolith.train.job_part import JobPart
+    from monolith.train.session import Session
+    from monolith.train.task import Task
+
+__all__ = ["TrainingLoop"]
+
+_log = logging.getLogger(__name__)
+
+
+class TrainingLoop:
+    """One call of `Trainer.train`. The thread that trains owns it.
+
+    Args:
+        task: Gives the input.
+        session: What steps.
+        saver: Where the last whole step goes when an error ends the run; None: nowhere.
+        history: Hears how it ended.
+        clock: Measures waits.
+        job: The part of this process in a job; None: it is alone.
+        while_waiting: Called about once a second while a chief waits for its workers.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        session: Session,
+        saver: Saver | None,
+        *,
+        history: History,
+        clock: Clock,
+        job: JobPart | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._task = task
+        self._session = session
+        self._saver = saver
+        self._history = history
+        self._job = job
+        self._recovery = Recovery(session, clock=clock, job=job)
+        self._job_end = None if job is None else JobEnd(job, session, while_waiting=while_waiting)
+
+    def run(self) -> None:
+        """Returns when there is nothing more to do.
+
+        Raises:
+            BaseException: what ended training. The state of the last whole step was saved before, if there was one.
+        """
+        first_step = self._session.global_step
+        while True:
+            try:
+                ended_by = self._run_steps()
+                if self._job_end is not None and self._job_end.has_more(ended_by):
+                    continue
+            except BaseException as error:
+                if self._is_recoverable(error):
+                    self._recovery.start_over(error)
+                    continue
+                self._save_after(error)
+                raise
+            self._end(ended_by, first_step)
+            return
+
+    def _run_steps(self) -> Literal["data", "stop"]:
+        session = self._session
+        if session.stop_requested:
+            return "stop"
+        try:
+            with session.feed(self._task.input_fn("train")) as feed:
+                while not session.stop_requested:
+                    session.run_next(feed)
+        except OutOfRangeError:
+            return "data"
+        return "stop"
+
+    def _is_recoverable(self, error: BaseException) -> bool:
+        if not isinstance(error, OpError):
+            return False
+        # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.
+        is_refused = self._job is not None and isinstance(error, FailedPreconditionError)
+        return is_preemption(error) or (is_refused and self._recovery.is_first_refusal())
+
+    def _end(self, by: Literal["data", "stop"], first_step: int) -> None:
+        step = self._session.global_step
+        self._history.ended_by, self._history.num_steps = by, step - first_step
+        if by == "data" and step and not self._history.num_steps:
+            _log.warning(
+                "session: the input has no more data behind step %d, so that nothing was trained; give it more data, or"
+                " train on the same again with another model_dir",
+                step,
+            )
+        elif by == "data":
+            _log.info("session: the input ended at step %d", step)
+
+    def _save_after(self, error: BaseException) -> None:
+        """Saves the last whole step of a run that is about to end by an error, unless that would do harm."""
+        session = self._session
+        if self._saver is None or (self._job is not None and not self._job.is_chief):
+            return
+        step = session.global_step
+        if not session.is_whole or not _is_finite(session.state):
+            _log.warning("session: step %d is not saved after %r: its state is not that of a good step", step, error)
+            return
+        if session.last is None:  # what the run began with is on disk, or is nothing
+            _log.info("session: nothing is saved after %r: it came before the first step", error)
+            return
+        try:
+            session.settle()
+            self._saver.save(session.state, background=False)
+        except Exception:  # noqa: BLE001 - the first error is the one to tell
+            _log.exception("session: step %d could not be saved after %r", step, error)
+
+
+def _is_finite(state: TrainState) -> bool:
+    parameters = [] if state.model is None else list(state.model.parameters())
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)

@@ -1,0 +1,178 @@
+"""The part of one worker in a job: its servers, what it hears of the others, and how it goes on after a loss."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from monolith.errors import DeadlineExceededError
+from monolith.observe import MetricClient
+from monolith.ps.store import PsStore
+from monolith.train._resuming import Known, resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from monolith.clock import Clock
+    from monolith.hook import Hook
+    from monolith.ps.cluster import PsCluster
+    from monolith.ps.job import JobClient
+    from monolith.tables.batch import BatchStamp
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+    from monolith.train._resuming import Resumed
+    from monolith.train.job_config import JobConfig
+    from monolith.train.servers_back import ServersBack
+
+__all__ = ["JobPart"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.2
+"""How often a worker asks servers that are being restored whether they are."""
+
+
+class JobPart:
+    """What a session and its trainer need of a job. The thread that trains owns it.
+
+    Args:
+        cluster: The parameter servers.
+        client: This process at the coordinator.
+        settings: How patient it is.
+        servers_back: Finds servers that went away.
+        clock: Measures waits.
+    """
+
+    def __init__(
+        self,
+        cluster: PsCluster,
+        client: JobClient,
+        settings: JobConfig,
+        *,
+        servers_back: ServersBack,
+        clock: Clock,
+    ) -> None:
+        self.cluster = cluster
+        self.client = client
+        self.settings = settings
+        self.clock = clock
+        self.health_hook: Hook | None = None
+        """Looks after the memory of the servers; of the chief."""
+        self._servers_back = servers_back
+        self._metrics = MetricClient()
+        self._handed_over: deque[BatchStamp] = deque(maxlen=64)
+        self._acknowledged: BatchStamp | None = None
+        self._generation = 0
+        """Of the restore that what was acknowledged belongs to."""
+        self._others = 0
+        self._counters: list[Callable[[], int]] = []
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether it restores and saves."""
+        return self.client.index == 0
+
+    # What a model is built with
+
+    def new_store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store]:
+        """Makes the stores of one model on the servers, under names that every worker gives them alike."""
+        numbers = itertools.count()
+
+        def make(configs: Mapping[str, TableConfig]) -> Store:
+            number = next(numbers)
+            return PsStore(configs, servers=self.cluster, name=f"rows_{number}" if number else "rows")
+
+        return make
+
+    # Where a worker goes on
+
+    def resume(self, worker: int, known: Sequence[Known]) -> Resumed:
+        """Behind which batch a worker that has joined goes on; tells what was lost."""
+        state = self.client.state
+        is_same = self._generation == state.generation and self._acknowledged is not None
+        acknowledged = self._acknowledged if is_same and self._acknowledged is not None else None
+        if acknowledged is not None and acknowledged.worker != worker:
+            acknowledged = None
+        found = resume(known, acknowledged)
+        for server, updates in found.lost.items():
+            self._tell_lost(worker, server, updates)
+        self._generation = state.generation
+        self._handed_over.clear()
+        self._acknowledged = acknowledged
+        self._others = max(0, state.steps - found.next_seq)
+        return found
+
+    def _tell_lost(self, worker: int, server: int, updates: int) -> None:
+        _log.warning(
+            "worker %d: server %d came back without %d of its updates, which are lost; the other servers have them",
+            worker,
+            server,
+            updates,
+        )
+        self._metrics.emit_counter("lost_updates", updates, {"worker": worker, "server": server})
+        self.client.report_lost(worker, server, updates)
+
+    # Steps
+
+    def count_by(self, counters: Sequence[Callable[[], int]]) -> None:
+        """From now on the steps of the other workers are heard by these; each gives -1 before it knows."""
+        self._counters = list(counters)
+
+    def count(self, stamp: BatchStamp, *, under_way: int) -> int:
+        """A step was made; returns the global step of the job.
+
+        Args:
+            stamp: Of its batch.
+            under_way: Steps, this one included, of which some server has not confirmed its update.
+        """
+        self._handed_over.append(stamp)
+        if under_way < len(self._handed_over):
+            self._acknowledged = self._handed_over[-1 - under_way]
+        heard = next((steps for counter in self._counters if (steps := counter()) >= 0), -1)
+        if heard >= 0:
+            self._others = heard
+        return self.client.state.step_offset + self._others + stamp.seq + 1
+
+    def settled(self) -> None:
+        """All that was handed over is confirmed."""
+        if self._handed_over:
+            self._acknowledged = self._handed_over[-1]
+
+    # Losing and finding servers
+
+    def find_servers(self) -> None:
+        """Returns when all servers answer, wherever they are now.
+
+        Raises:
+            DeadlineExceededError: they do not within the time for a new session.
+        """
+        self._servers_back.wait(self.settings.session_creation_timeout_seconds)
+
+    def wait_until_restored(self, owners: Sequence[Callable[[], Sequence[int]]], give_up: Callable[[], bool]) -> None:
+        """Returns when the chief has restored the model and every server has its part.
+
+        Args:
+            owners: Each says which servers have no state of it.
+            give_up: Ends the wait.
+
+        Raises:
+            DeadlineExceededError: it took longer than the time for a new session.
+        """
+        end = self.clock.monotonic() + self.settings.session_creation_timeout_seconds
+        self.client.wait_for(
+            lambda state: state.restored,
+            timeout_seconds=self.settings.session_creation_timeout_seconds,
+            give_up=give_up,
+        )
+        while not give_up():
+            lost = sorted({server for owner in owners for server in owner()})
+            if self.client.state.restored and not lost:
+                return
+            if self.clock.monotonic() >= end:
+                raise DeadlineExceededError(
+                    f"worker {self.client.index}: the model was not restored on servers {lost or 'of the job'} within"
+                    f" {self.settings.session_creation_timeout_seconds:g} s; is the chief up?"
+                )
+            self.clock.sleep(_LOOK_SECONDS)

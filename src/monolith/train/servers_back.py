@@ -1,0 +1,80 @@
+"""Finds parameter servers that went away, under their index, wherever they came back."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.errors import DeadlineExceededError, OpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.clock import Clock
+    from monolith.ps.cluster import PsCluster
+
+__all__ = ["ServersBack"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.2
+_PROBE_SECONDS = 2.0
+_LINE_SECONDS = 10.0
+
+
+class ServersBack:
+    """Asks where the servers are until all of them answer. One thread at a time.
+
+    Args:
+        cluster: Whose addresses it changes.
+        addresses: Index -> address of the servers that are known now; may fail, and is asked again then.
+        clock: Measures waits.
+    """
+
+    def __init__(self, cluster: PsCluster, addresses: Callable[[], Mapping[int, str]], *, clock: Clock) -> None:
+        self._cluster = cluster
+        self._addresses = addresses
+        self._clock = clock
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Returns when all servers answer.
+
+        Raises:
+            DeadlineExceededError: some did not in this time; says which.
+        """
+        begin = self._clock.monotonic()
+        next_line = begin
+        while missing := self._look():
+            waited = self._clock.monotonic() - begin
+            if waited >= timeout_seconds:
+                raise DeadlineExceededError(
+                    f"parameter servers {missing} did not answer for {waited:.0f} s; start them again, under the same"
+                    " index"
+                )
+            if self._clock.monotonic() >= next_line:
+                _log.info("waiting for parameter servers %s (%.0f s)", missing, waited)
+                next_line = self._clock.monotonic() + _LINE_SECONDS
+            self._clock.sleep(_LOOK_SECONDS)
+
+    def _look(self) -> list[int]:
+        """Servers that do not answer; those that came back are known under their new address."""
+        missing = [index for index in range(self._cluster.num_ps) if not self._cluster.is_there(index, _PROBE_SECONDS)]
+        if not missing:
+            return []
+        try:
+            known = self._addresses()
+        except Exception as error:  # noqa: BLE001 - the service may come back, whatever it answers until then
+            _log.warning("discovery cannot say where parameter servers are: %s", error)
+            return missing
+        return [index for index in missing if not self._move(index, known.get(index))]
+
+    def _move(self, index: int, address: str | None) -> bool:
+        if address is None:
+            return False
+        try:
+            self._cluster.move(index, address, timeout_seconds=_PROBE_SECONDS)
+        except OpError as error:
+            _log.debug("parameter server %d is not at %s: %s", index, address, error)
+            return False
+        _log.info("parameter server %d is at %s", index, address)
+        return True
