@@ -307,6 +307,7 @@ void BindWorkers(nb::class_<Group>& group) {
       .def("stamps", [](const Group& self) { return WithoutGil([&] { return self.Stamps(); }); })
       .def("is_duplicate", &Group::IsDuplicate, "push"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("last_applied", &Group::LastApplied, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("steps", &Group::Steps, nb::call_guard<nb::gil_scoped_release>())
       .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a,
            nb::call_guard<nb::gil_scoped_release>());
 }

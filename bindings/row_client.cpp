@@ -93,7 +93,7 @@ void BindCalls(nb::module_& m) {
           [](Push& self, double seconds) {
             WaitHearingSignals([&](double limit) { return self.call->WaitFor(limit); });
             const auto result = WithoutGil([&] { return self.call->Finish(seconds); });
-            return std::pair(result.applied, result.newest_time);
+            return std::tuple(result.applied, result.newest_time, result.steps_of_others);
           },
           "timeout_seconds"_a);
 }
@@ -145,9 +145,10 @@ void BindRowClient(nb::module_& m) {
       .def(
           "join",
           [](ps::RowClient& self, int64_t worker, double seconds) {
-            std::vector<std::tuple<int64_t, std::optional<BatchStamp>, int64_t>> found;
+            std::vector<std::tuple<int64_t, std::optional<BatchStamp>, int64_t, int64_t>> found;
             for (ps::JoinAnswer& each : WithoutGil([&] { return self.Join(worker, seconds); }))
-              found.emplace_back(each.joined.incarnation, std::move(each.joined.last), each.newest_time);
+              found.emplace_back(each.joined.incarnation, std::move(each.joined.last), each.newest_time,
+                                 each.steps_of_others);
             return found;
           },
           "worker"_a, "timeout_seconds"_a)

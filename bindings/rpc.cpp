@@ -264,6 +264,7 @@ void BindClient(nb::module_& m) {
 }  // namespace
 
 void BindRpc(nb::module_& m) {
+  m.attr("FRAME_VERSION") = rpc::kFrameVersion;
   BindGate(m);
   BindServer(m);
   BindClient(m);

@@ -78,7 +78,7 @@ def _wire() -> Iterator[bytes]:
 
 def _frame(kind: int, head: bytes, body: bytes = b"") -> bytes:
     """docs/formats/frames.md has the grammar."""
-    front = struct.pack("<4sHHQQII", b"MMLF", 1, kind, 1, len(body), len(head), 0)
+    front = struct.pack("<4sHHQQII", b"MMLF", _core.FRAME_VERSION, kind, 1, len(body), len(head), 0)
     return front + struct.pack("<II", _core.crc32c(front), 0) + head + body
 
 

@@ -239,6 +239,7 @@ RowPush::Result RowPush::Finish(double timeout_seconds) {
     result.applied.skipped += answer.applied.skipped;
     result.applied.duplicate &= answer.applied.duplicate;
     result.newest_time = std::max(result.newest_time, answer.newest_time);
+    if (server == 0) result.steps_of_others = answer.steps_of_others;
   }
   calls_.clear();
   return result;

@@ -91,6 +91,7 @@ class RowPush {
   struct Result {
     Applied applied;
     int64_t newest_time = 0;
+    int64_t steps_of_others = 0;  // that server 0 has: the one that counts for the whole job
   };
 
   ~RowPush();

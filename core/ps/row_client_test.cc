@@ -77,6 +77,27 @@ TEST_P(RowServersTest, APushIsAppliedOnceHoweverOftenItComes) {
   EXPECT_EQ(RowsOf(cluster).rows, once.rows);
 }
 
+TEST_P(RowServersTest, AnswersSayHowManyBatchesOfOthersThereAre) {
+  RowCluster cluster(GetParam());
+  Trainer first(*cluster.client, *cluster.shell, 0), second(*cluster.client, *cluster.shell, 1);
+  const Plan plan = first.NewPlan(SpreadIds(50));
+  const std::vector<float> gradients(static_cast<size_t>(cluster.shell->NumValues(plan)), 1.0f);
+  const auto others_of = [&](Trainer& trainer, int64_t seq, int64_t previous) {
+    const auto push = trainer.NewPush(plan, gradients, seq, previous);
+    push->Begin(kEndsHangs);
+    return push->Finish(kEndsHangs).steps_of_others;
+  };
+  EXPECT_EQ(others_of(first, 0, kNothingApplied), 0);
+  EXPECT_EQ(others_of(second, 4, kNothingApplied), 1);
+  EXPECT_EQ(others_of(first, 1, 0), 5);
+  EXPECT_EQ(others_of(first, 1, 0), 5);  // of a repeated one, too
+  for (const auto& server : cluster.servers) EXPECT_EQ(server->group->Steps(), 7);
+  for (const JoinAnswer& each : cluster.client->Join(1, kEndsHangs)) EXPECT_EQ(each.steps_of_others, 2);
+  cluster.servers.front()->group->Resume(std::vector<BatchStamp>{{0, 1, "", 0}, {7, 99, "", 0}});
+  Trainer again(*cluster.client, *cluster.shell, 0);
+  EXPECT_EQ(others_of(again, 2, 1), 100);  // by server 0, whatever the others have
+}
+
 TEST_P(RowServersTest, APushWhosePlanIsGoneIsSentWithItsIdsAndThoseBehindItFollow) {
   RowCluster cluster(GetParam());
   Trainer trainer(*cluster.client, *cluster.shell, 0);

@@ -104,7 +104,8 @@ void RowHost::Close() {
 rpc::Answer RowHost::Join(const std::string& head) {
   const WhereQuestion question = DecodeWhereQuestion(head);
   if (question.worker < 0) throw Error(Code::kInvalidArgument, "join: a worker's number must be >= 0");
-  JoinAnswer answer{group_.Join(question.worker), group_.NewestTime(-1)};
+  const WorkerClocks::Joined joined = group_.Join(question.worker);
+  const JoinAnswer answer{joined, group_.NewestTime(-1), group_.StepsOfOthers(question.worker)};
   kept_.DropAllOf(question.worker);
   return {Encode(answer), {}, nullptr};
 }
@@ -133,27 +134,33 @@ rpc::Answer RowHost::Push(const std::string& head, std::span<const uint8_t> body
     PushGate& gate;
     ~Leaving() { gate.Leave(); }
   } leaving{gate_};
-  PushAnswer answer = Apply(question, body);
+  PushAnswer answer;
+  answer.outcome = Apply(question, body, &answer.applied);
   if (answer.outcome == Outcome::kApplied) kept_.Drop(stamp.worker, question.dropped);
   answer.last = group_.LastApplied(stamp.worker);
   answer.newest_time = group_.NewestTime(-1);
+  answer.steps_of_others = group_.StepsOfOthers(stamp.worker);
   return {Encode(answer), {}, nullptr};
 }
 
-PushAnswer RowHost::Apply(const PushQuestion& question, std::span<const uint8_t> body) {
+Outcome RowHost::Apply(const PushQuestion& question, std::span<const uint8_t> body, Applied* applied) {
   const int64_t worker = question.push.stamp.worker;
   group_.RequireCurrent(worker, question.push.incarnation);
-  if (question.push.previous > group_.LastApplied(worker)) return {Outcome::kIsLacking, {}, 0, 0};
+  if (question.push.previous > group_.LastApplied(worker)) return Outcome::kIsLacking;
   if (group_.IsDuplicate(question.push)) {
     kept_.Drop(worker, {question.ticket});
-    return {Outcome::kApplied, {.duplicate = true}, 0, 0};
+    applied->duplicate = true;
+    return Outcome::kApplied;
   }
   const PushBody parts = PushBodyOf(question, body);
-  if (question.ticket == kNoTicket)
-    return {Outcome::kApplied, ApplyTo(PlanOfDistinct(parts.ids, has_wide_, buckets_), question, parts), 0, 0};
+  if (question.ticket == kNoTicket) {
+    *applied = ApplyTo(PlanOfDistinct(parts.ids, has_wide_, buckets_), question, parts);
+    return Outcome::kApplied;
+  }
   const std::shared_ptr<const Plan> kept = kept_.Take(worker, question.ticket);
-  if (kept == nullptr) return {Outcome::kPlanIsGone, {}, 0, 0};
-  return {Outcome::kApplied, ApplyTo(*kept, question, parts), 0, 0};
+  if (kept == nullptr) return Outcome::kPlanIsGone;
+  *applied = ApplyTo(*kept, question, parts);
+  return Outcome::kApplied;
 }
 
 Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const PushBody& body) {

@@ -47,7 +47,7 @@ class RowHost {
   rpc::Answer Push(const std::string& head, std::span<const uint8_t> body);
   rpc::Answer Drop(const std::string& head);
   rpc::Answer Where(const std::string& head);
-  PushAnswer Apply(const PushQuestion& question, std::span<const uint8_t> body);
+  Outcome Apply(const PushQuestion& question, std::span<const uint8_t> body, Applied* applied);
   Applied ApplyTo(const Plan& plan, const PushQuestion& question, const PushBody& body);
 
   Group& group_;

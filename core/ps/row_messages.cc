@@ -158,6 +158,7 @@ PushQuestion DecodePushQuestion(std::string_view head) {
 std::string Encode(const PushAnswer& message) {
   MessageWriter writer;
   writer.Number(static_cast<uint8_t>(message.outcome)).Number(message.last).Number(message.newest_time);
+  writer.Number(message.steps_of_others);
   const Applied& applied = message.applied;
   writer.Number(applied.updated).Number(applied.inserted).Number(applied.filtered).Number(applied.skipped);
   return writer.Number(static_cast<uint8_t>(applied.duplicate)).Take();
@@ -169,6 +170,7 @@ PushAnswer DecodePushAnswer(std::string_view head) {
   message.outcome = static_cast<Outcome>(reader.Number<uint8_t>());
   message.last = reader.Number<int64_t>();
   message.newest_time = reader.Number<int64_t>();
+  message.steps_of_others = reader.Number<int64_t>();
   message.applied.updated = reader.Number<int64_t>();
   message.applied.inserted = reader.Number<int64_t>();
   message.applied.filtered = reader.Number<int64_t>();
@@ -224,7 +226,7 @@ WhereAnswer DecodeWhereAnswer(std::string_view head) {
 
 std::string Encode(const JoinAnswer& message) {
   MessageWriter writer;
-  writer.Number(message.joined.incarnation).Number(message.newest_time);
+  writer.Number(message.joined.incarnation).Number(message.newest_time).Number(message.steps_of_others);
   writer.Number(static_cast<uint8_t>(message.joined.last.has_value()));
   if (message.joined.last) WriteStamp(writer, *message.joined.last);
   return writer.Take();
@@ -235,6 +237,7 @@ JoinAnswer DecodeJoinAnswer(std::string_view head) {
   JoinAnswer message;
   message.joined.incarnation = reader.Number<int64_t>();
   message.newest_time = reader.Number<int64_t>();
+  message.steps_of_others = reader.Number<int64_t>();
   if (reader.Number<uint8_t>() != 0) message.joined.last = ReadStamp(reader);
   reader.End();
   return message;

@@ -67,6 +67,7 @@ struct PushAnswer {
   Applied applied;
   int64_t last = kNothingApplied;  // batch of this worker that the owner has
   int64_t newest_time = 0;
+  int64_t steps_of_others = 0;  // batches that the owner has of all other workers
 };
 
 struct DropQuestion {
@@ -84,6 +85,7 @@ struct WhereAnswer {
 struct JoinAnswer {
   WorkerClocks::Joined joined;
   int64_t newest_time = 0;
+  int64_t steps_of_others = 0;
 };
 
 std::string Encode(const PullQuestion& message);

@@ -54,14 +54,14 @@ std::string FrameHex(uint16_t kind, const std::string& head) {
 // docs/formats/frames.md has the same; tests/format/test_frames_page.py compares.
 TEST(FrameTest, BytesAreThoseOfTheFormat) {
   EXPECT_EQ(Hex(EncodeHeader({0x0102, 3, 4, 5})),
-            "4d4d4c4601000201030000000000000005000000000000000400000000000000f2da827b00000000");
+            "4d4d4c46020002010300000000000000050000000000000004000000000000005f31509800000000");
   EXPECT_EQ(FrameHex(kGreeting, EncodeGreeting({"secret", "hello"})),
-            "4d4d4c46010001000000000000000000000000000000000013000000000000"
-            "00b8015ea200000000060000007365637265740500000068656c6c6f");
+            "4d4d4c46020001000000000000000000000000000000000013000000000000"
+            "0015ea8c4100000000060000007365637265740500000068656c6c6f");
   EXPECT_EQ(FrameHex(kGreeting, ""),
-            "4d4d4c4601000100000000000000000000000000000000000000000000000000658f6cfd00000000");
+            "4d4d4c4602000100000000000000000000000000000000000000000000000000c864be1e00000000");
   EXPECT_EQ(FrameHex(kError, EncodeError(Code::kPermissionDenied, "no")),
-            "4d4d4c4601000000000000000000000000000000000000000a00000000000000fef581000000000008000000020000006e6f");
+            "4d4d4c4602000000000000000000000000000000000000000a00000000000000531e53e30000000008000000020000006e6f");
 }
 
 TEST(FrameTest, EveryFlippedBitIsRefused) {
@@ -75,13 +75,13 @@ TEST(FrameTest, EveryFlippedBitIsRefused) {
 
 TEST(FrameTest, AnotherVersionIsNamed) {
   HeaderBytes bytes = EncodeHeader({});
-  bytes[4] = 2;
+  bytes[4] = 3;
   try {
     DecodeHeader(Resealed(bytes), {});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kFailedPrecondition);
-    EXPECT_STREQ(error.what(), "frame: the other side speaks version 2, this one 1; install the same release on both");
+    EXPECT_STREQ(error.what(), "frame: the other side speaks version 3, this one 2; install the same release on both");
   }
 }
 

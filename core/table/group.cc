@@ -150,6 +150,16 @@ int64_t Group::LastApplied(int64_t worker) const {
   return workers_.LastApplied(worker);
 }
 
+int64_t Group::Steps() const {
+  Gate::Shared call(gate_);
+  return workers_.Steps();
+}
+
+int64_t Group::StepsOfOthers(int64_t worker) const {
+  Gate::Shared call(gate_);
+  return workers_.StepsOfOthers(worker);
+}
+
 void Group::RequireCurrent(int64_t worker, int64_t incarnation) const {
   Gate::Shared call(gate_);
   workers_.Require(worker, incarnation);

@@ -161,6 +161,8 @@ class Group {
   void Resume(std::span<const BatchStamp> stamps);
   std::vector<BatchStamp> Stamps() const;
   int64_t LastApplied(int64_t worker) const;
+  int64_t Steps() const;
+  int64_t StepsOfOthers(int64_t worker) const;
   void RequireCurrent(int64_t worker, int64_t incarnation) const;
 
   // History. Epochs are 64-bit and never return; 0 stands for "from the beginning". Changes made after Mark() returned

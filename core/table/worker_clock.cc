@@ -24,6 +24,9 @@ void RequirePossible(const Push& push) {
              " was not; repeat whole updates");
 }
 
+// Batches of a worker whose last one is `seq`. Strangers may say any number: the sum wraps, it does not overflow.
+uint64_t StepsBehind(int64_t seq) { return static_cast<uint64_t>(seq) + 1; }
+
 }  // namespace
 
 void RefuseGap(const Push& push, int64_t last) {
@@ -78,14 +81,18 @@ void WorkerClocks::Resume(std::span<const BatchStamp> stamps) {
   }
   for (const auto& [worker, stamp] : by_worker) FindOrAdd(worker);
   std::lock_guard lock(mutex_);
+  uint64_t steps = 0;
   for (const auto& [worker, state] : workers_) {
     const auto given = by_worker.find(worker);
     std::lock_guard state_lock(state->mutex);
     state->was_resumed = state->was_resumed || state->incarnation != 0;
     state->incarnation = 0;
     state->last.reset();
-    if (given != by_worker.end()) state->last = std::move(given->second);
+    if (given == by_worker.end()) continue;
+    steps += StepsBehind(given->second.seq);
+    state->last = std::move(given->second);
   }
+  steps_.store(static_cast<int64_t>(steps));
 }
 
 std::vector<BatchStamp> WorkerClocks::Stamps() const {
@@ -103,6 +110,14 @@ int64_t WorkerClocks::LastApplied(int64_t worker) const {
   if (state == nullptr) return kNothingApplied;
   std::lock_guard lock(state->mutex);
   return state->last.has_value() ? state->last->seq : kNothingApplied;
+}
+
+int64_t WorkerClocks::StepsOfOthers(int64_t worker) const {
+  const Worker* state = Find(worker);
+  if (state == nullptr) return Steps();
+  std::lock_guard lock(state->mutex);
+  const int64_t last = state->last.has_value() ? state->last->seq : kNothingApplied;
+  return static_cast<int64_t>(static_cast<uint64_t>(Steps()) - StepsBehind(last));
 }
 
 void WorkerClocks::Require(int64_t worker, int64_t incarnation) const {
@@ -129,7 +144,7 @@ void WorkerClocks::RequireCurrent(const Worker& state, int64_t worker, int64_t i
 }
 
 WorkerClocks::Turn::Turn(WorkerClocks& clocks, const Push& push)
-    : worker_(clocks.FindForPush(push)), turn_(worker_.turn) {
+    : clocks_(clocks), worker_(clocks.FindForPush(push)), turn_(worker_.turn) {
   RequirePossible(push);
   std::unique_lock lock(worker_.mutex);
   RequireCurrent(worker_, push.stamp.worker, push.incarnation);
@@ -144,6 +159,8 @@ WorkerClocks::Turn::Turn(WorkerClocks& clocks, const Push& push)
 
 void WorkerClocks::Turn::Record() noexcept {
   std::lock_guard lock(worker_.mutex);
+  const int64_t before = worker_.last.has_value() ? worker_.last->seq : kNothingApplied;
+  clocks_.steps_.fetch_add(static_cast<int64_t>(StepsBehind(stamp_.seq) - StepsBehind(before)));
   worker_.last = std::move(stamp_);
 }
 

@@ -68,6 +68,11 @@ class WorkerClocks {
   std::vector<BatchStamp> Stamps() const;
   // The number of the worker's last batch, or kNothingApplied.
   int64_t LastApplied(int64_t worker) const;
+  // How many batches were counted: of every worker the number of its last one, plus one. Batches that were summed into
+  // one push count each, and so do those that were discarded before it.
+  int64_t Steps() const { return steps_.load(); }
+  // Steps() without those of the worker, whose last batch is that of the same moment.
+  int64_t StepsOfOthers(int64_t worker) const;
   // Throws kFailedPrecondition unless the incarnation is the worker's present one.
   void Require(int64_t worker, int64_t incarnation) const;
 
@@ -90,6 +95,7 @@ class WorkerClocks {
   static void RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation);
 
   std::atomic<int64_t> incarnations_{0};                // begun so far, of all workers
+  std::atomic<int64_t> steps_{0};                       // changed with a worker's `last`, under its mutex
   mutable std::shared_mutex mutex_;                     // guards the map, not what it points to
   std::map<int64_t, std::unique_ptr<Worker>> workers_;  // none is ever removed
 };
@@ -110,6 +116,7 @@ class WorkerClocks::Turn {
   void Record() noexcept;
 
  private:
+  WorkerClocks& clocks_;
   Worker& worker_;
   const std::unique_lock<std::mutex> turn_;
   BatchStamp stamp_;  // copied before any row changes, so that recording cannot fail

@@ -58,6 +58,37 @@ TEST(WorkerClocksTest, KeepTheLastStampOfEveryWorker) {
   EXPECT_EQ(clocks.LastApplied(4), kNothingApplied);
 }
 
+TEST(WorkerClocksTest, CountTheBatchesOfAllWorkers) {
+  WorkerClocks clocks;
+  EXPECT_EQ(clocks.Steps(), 0);
+  const int64_t first = clocks.Join(3).incarnation, second = clocks.Join(4).incarnation;
+  Apply(&clocks, PushOf(first, 0, -1));
+  Apply(&clocks, PushOf(first, 7, 0));  // seven batches in one push, or some of them discarded
+  Apply(&clocks, PushOf(second, 1, -1, 4));
+  EXPECT_FALSE(Apply(&clocks, PushOf(second, 1, -1, 4)));  // counted once
+  EXPECT_EQ(clocks.Steps(), 8 + 2);
+  EXPECT_EQ(clocks.StepsOfOthers(3), 2);
+  EXPECT_EQ(clocks.StepsOfOthers(4), 8);
+  EXPECT_EQ(clocks.StepsOfOthers(5), 10);
+  clocks.Resume(std::vector<BatchStamp>{{4, 2, "", 0}, {6, 9, "", 0}});
+  EXPECT_EQ(clocks.Steps(), 3 + 10);
+  EXPECT_EQ(clocks.StepsOfOthers(3), 13);
+  EXPECT_EQ(clocks.StepsOfOthers(6), 3);
+  Apply(&clocks, PushOf(clocks.Join(4).incarnation, 3, 2, 4));
+  EXPECT_EQ(clocks.Steps(), 14);
+  clocks.Resume({});
+  EXPECT_EQ(clocks.Steps(), 0);
+}
+
+TEST(WorkerClocksTest, AStrangersNumberDoesNotOverflowTheSum) {
+  WorkerClocks clocks;
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  for (const int64_t worker : {1, 2}) Apply(&clocks, PushOf(clocks.Join(worker).incarnation, kLast, -1, worker));
+  EXPECT_EQ(clocks.LastApplied(2), kLast);
+  clocks.Resume(std::vector<BatchStamp>{{1, kLast, "", 0}, {2, kLast, "", 0}, {3, 0, "", 0}});
+  EXPECT_EQ(clocks.Steps(), 1);  // it wraps
+}
+
 TEST(WorkerClocksTest, ARepeatedPushIsADuplicateWhateverItNamesBeforeIt) {
   WorkerClocks clocks;
   const int64_t incarnation = clocks.Join(3).incarnation;

@@ -58,9 +58,11 @@ def test_it_names_every_code_and_its_class(project_root: Path, page: str) -> Non
 
 
 def test_its_vectors_are_right_and_those_of_the_core(project_root: Path, page: str) -> None:
+    version = number(source(project_root, "rpc/frame.h"), "kFrameVersion")
+
     def frame(kind: int, call: int, head: bytes, *, head_bytes: int | None = None, body_bytes: int = 0) -> str:
         size = len(head) if head_bytes is None else head_bytes
-        front = struct.pack("<4sHHQQII", b"MMLF", 1, kind, call, body_bytes, size, 0)
+        front = struct.pack("<4sHHQQII", b"MMLF", version, kind, call, body_bytes, size, 0)
         return (front + struct.pack("<II", _core.crc32c(front), 0) + head).hex()
 
     def text(content: bytes) -> bytes:

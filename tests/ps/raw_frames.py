@@ -27,7 +27,7 @@ def question(
     body: bytes = b"",
     *,
     call: int = 1,
-    version: int = 1,
+    version: int = _core.FRAME_VERSION,
     head_bytes: int | None = None,
     body_bytes: int | None = None,
 ) -> bytes:

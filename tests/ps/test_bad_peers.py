@@ -42,7 +42,7 @@ class Served:
         self,
         token: str = OPEN_SESAME,
         *,
-        version: int = 1,
+        version: int = _core.FRAME_VERSION,
         head_bytes: int | None = None,
         body_bytes: int | None = None,
     ) -> bytes:
@@ -170,7 +170,7 @@ class TestWhatIsSaid:
         code, text = error_in(said(served, served.greeting(version=7)))
         assert (code, text) == (
             1,
-            "frame: the other side speaks version 7, this one 1; install the same release on both",
+            f"frame: the other side speaks version 7, this one {_core.FRAME_VERSION}; install the same release on both",
         )
 
     @pytest.mark.parametrize("token", ["", "open sesam", "open sesame!", "Open sesame"])

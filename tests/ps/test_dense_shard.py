@@ -76,9 +76,9 @@ def weights(servers: TrainedServers) -> list[float]:
 
 
 def test_a_push_written_by_hand_moves_the_weights(servers: TrainedServers) -> None:
-    assert said_to_push(servers) == {"is_new": True, "applied": 0}
+    assert said_to_push(servers) == {"is_new": True, "applied": 0, "others": 0}
     assert weights(servers) == [0.5, 0.5, 0.5]
-    assert said_to_push(servers) == {"is_new": False, "applied": 0}
+    assert said_to_push(servers) == {"is_new": False, "applied": 0, "others": 0}
     assert weights(servers) == [0.5, 0.5, 0.5]
 
 

@@ -76,6 +76,12 @@ class ControlService:
             self.gates.remove(rows_owner(rows.name))
             rows.close()
 
+    def steps(self) -> int | None:
+        """Batches of all workers in the rows of the first store by name; None: there is no store."""
+        with self._lock:
+            first = min(self._stores, default=None)
+            return None if first is None else self._stores[first].steps
+
     def leave(self, client: int) -> None:
         """A stream of a client has ended; with the last one, what it has open here and what it holds."""
         if self.visitors.leave(client):

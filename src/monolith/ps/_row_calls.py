@@ -157,11 +157,12 @@ class PendingPush:
     def settle(self, store: PsStore) -> None:
         """Takes the answers; those before it were settled."""
         try:
-            applied, newest = self._push.finish(store.timeout_seconds)
+            applied, newest, steps_of_others = self._push.finish(store.timeout_seconds)
         except OpError as error:
             self._error = error
             return
         store.newest_time.raise_to(newest)
+        store.steps_of_others = steps_of_others
         store.plans.close_applied(self._update.plans)
         self._applied = applied_from_core(applied)
         if not self._applied.duplicate:

@@ -84,6 +84,8 @@ class DenseClient:
         self._incarnations: list[int] = []
         self._previous: list[int] = []
         self._pushes: list[PendingPush] = []
+        self.steps_of_others = -1
+        """Batches of all other workers that server 0 had when it answered last; -1: it was not asked yet."""
         self._frames: DenseFrames = servers.open_frames(WORDS)
         self._transfer = StateTransfer(servers, self.layout, timeout_seconds)
         try:
@@ -125,6 +127,7 @@ class DenseClient:
         stamps = [wire.decode_stamps(each["applied"]) for each in answers]
         self._previous = [each[0].seq if each else NOTHING_APPLIED for each in stamps]
         self._pushes = []
+        self.steps_of_others = wire.field(answers[0], "others")
         least = min((each[0] for each in stamps if each), key=lambda stamp: stamp.seq, default=None)
         return DenseJoined(
             applied=least if all(stamps) else None,
@@ -221,7 +224,7 @@ class DenseClient:
             ]
             calls.append(self._frames.begin(server, Kind.PUSH, head, parts, None, self._timeout))
             self._previous[server] = max(self._previous[server], stamp.seq)
-        pending = PendingPush(stamp.seq, calls)
+        pending = PendingPush(stamp.seq, calls, self._hear_steps)
         self._pushes = [each for each in self._pushes if not each.done()] + [pending]
         return pending
 
@@ -342,6 +345,9 @@ class DenseClient:
             self._frames.begin(server, Kind.PULL, wire.encode_pull(worker, region), [], place, self._timeout)
             for server, region, place in memory.places()
         ]
+
+    def _hear_steps(self, heads: Sequence[bytes]) -> None:
+        self.steps_of_others = wire.field(wire.decode(heads[0]), "others")
 
     def _received(self, calls: Sequence[FrameCall]) -> int:
         return min((wire.decode_seen(call.wait()[0]) for call in calls), default=NOTHING_APPLIED)

@@ -10,7 +10,7 @@ from monolith.errors import DeadlineExceededError
 from monolith.tables.batch import BatchStamp, Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -42,11 +42,18 @@ class PreparedPush:
 
 
 class PendingPush(Pending[int]):
-    """A push on its way to all servers; its result is the number of its batch."""
+    """A push on its way to all servers; its result is the number of its batch.
 
-    def __init__(self, seq: int, calls: Sequence[FrameCall]) -> None:
+    Args:
+        seq: Number of the batch.
+        calls: Begun, to each server.
+        on_applied: Gets the heads of all answers.
+    """
+
+    def __init__(self, seq: int, calls: Sequence[FrameCall], on_applied: Callable[[Sequence[bytes]], None]) -> None:
         self._seq = seq
         self._calls = calls
+        self._on_applied = on_applied
 
     def done(self) -> bool:
         """Whether every server has answered."""
@@ -65,6 +72,8 @@ class PendingPush(Pending[int]):
                     f"dense weights: push of batch {self._seq}: not done in {timeout_seconds} s"
                 )
             time.sleep(0.0005)
-        for call in self._calls:
-            call.wait()
+        heads = [call.wait()[0] for call in self._calls]
+        if heads:
+            self._calls = ()  # told once: a later look would bring back what was true then
+            self._on_applied(heads)
         return self._seq

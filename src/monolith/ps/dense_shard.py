@@ -98,6 +98,11 @@ class DenseShard:
         with self._lock:
             return {worker: stamp.seq for worker, stamp in self._clock.stamps.items()}
 
+    def steps(self) -> int:
+        """Batches of all workers in these weights."""
+        with self._lock:
+            return self._clock.steps
+
     @property
     def has_state(self) -> bool:
         """Whether a client has said what the weights are."""
@@ -162,8 +167,11 @@ class DenseShard:
 
     def _join(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
         self._require_weights()
-        incarnation, last = self._clock.join(wire.field(wire.decode(head), "worker"))
-        return wire.encode(incarnation=incarnation, applied=wire.encode_stamps([] if last is None else [last])), ()
+        worker = wire.field(wire.decode(head), "worker")
+        incarnation, last = self._clock.join(worker)
+        applied = wire.encode_stamps([] if last is None else [last])
+        others = self._clock.steps_of_others(worker)
+        return wire.encode(incarnation=incarnation, applied=applied, others=others), ()
 
     def _pull(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
         worker, region = wire.decode_pull(head)
@@ -183,7 +191,7 @@ class DenseShard:
             stamp, previous=wire.field(values, "previous"), incarnation=wire.field(values, "incarnation")
         )
         if not is_new:
-            return wire.encode(is_new=False, applied=last), ()
+            return self._pushed(stamp.worker, is_new=False)
         present, step = [each == "1" for each in values["present"]], wire.field(values, "step")
         weights.check(present, values["rates"], body)
         if not self.gate.enter(stamp.worker, stamp.seq, last):
@@ -197,7 +205,11 @@ class DenseShard:
             raise
         finally:
             self.gate.leave()
-        return wire.encode(is_new=True, applied=stamp.seq), ()
+        return self._pushed(stamp.worker, is_new=True)
+
+    def _pushed(self, worker: int, *, is_new: bool) -> Answer:
+        last, others = self._clock.last_applied(worker), self._clock.steps_of_others(worker)
+        return wire.encode(is_new=is_new, applied=last, others=others), ()
 
     def _freeze(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
         ticket = wire.field(wire.decode(head), "ticket")

@@ -3,15 +3,16 @@
 | kind | head | body | answer's head | answer's body |
 |---|---|---|---|---|
 | CONFIGURE | origin, layout_bytes | the layout as JSON, then all pieces; nothing: only asks | configured, origin | |
-| JOIN | worker | | incarnation, applied | |
+| JOIN | worker | | incarnation, applied, others | |
 | PULL | worker, region | | the worker's last batch in it | the pieces of the region |
-| PUSH | stamp, previous, incarnation, step, present, rates | gradients of present pieces | is_new, applied | |
+| PUSH | stamp, previous, incarnation, step, present, rates | gradients of present pieces | is_new, applied, others | |
 | FREEZE | ticket | | bytes, index_bytes, stamps | |
 | FETCH | ticket, begin, end | | | those bytes of the frozen state |
 | RELEASE | ticket | | | |
 | LOAD | ticket, bytes, begin | bytes of a state from `begin` on | | |
 | RESUME | ticket, index_bytes, stamps | | | |
 
+`others` is the number of batches that the shard has of all other workers.
 A client may say everything twice: after a broken connection it repeats what was not answered.
 """
 

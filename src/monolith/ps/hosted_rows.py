@@ -60,6 +60,11 @@ class HostedRows:
         """Worker -> number of its last batch in these rows."""
         return {stamp.worker: stamp.seq for stamp in self._core.stamps()}
 
+    @property
+    def steps(self) -> int:
+        """Batches of all workers in these rows."""
+        return self._core.steps()
+
     def close(self) -> None:
         """Ends conversations, readers and threads of these rows."""
         self._frames.drop_rows(self.name)

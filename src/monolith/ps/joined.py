@@ -50,8 +50,8 @@ class PsJoined:
         self._store = store
         self.worker = worker
         found = store.rows.join(worker, store.timeout_seconds)
-        self._incarnations = [incarnation for incarnation, _, _ in found]
-        stamps = [stamp for _, stamp, _ in found]
+        self._incarnations = [incarnation for incarnation, *_ in found]
+        stamps = [stamp for _, stamp, *_ in found]
         known = [stamp for stamp in stamps if stamp is not None]
         self.applied_by_server = [None if stamp is None else stamp_from_core(stamp) for stamp in stamps]
         """Its last batch at each server; None where there was none."""
@@ -61,7 +61,8 @@ class PsJoined:
         self.next_seq = max((stamp.seq + 1 for stamp in known), default=0)
         behind = [_NOTHING if stamp is None else stamp.seq for stamp in stamps]
         self._joined_behind = behind if len(set(behind)) > 1 else []
-        store.newest_time.raise_to(max(newest for _, _, newest in found))
+        store.newest_time.raise_to(max(newest for *_, newest, _ in found))
+        store.steps_of_others = found[0][3]
         self._tickets = itertools.count(_NO_TICKET + 1)
         self._order = threading.Lock()  # of what is handed over
         self._settling = threading.RLock()

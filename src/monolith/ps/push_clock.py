@@ -33,6 +33,8 @@ class PushClock:
     def __init__(self) -> None:
         self._workers: dict[int, _Worker] = {}
         self._incarnations = 0
+        self.steps = 0
+        """Batches of all workers: of each the number of its last one, plus one."""
 
     @property
     def stamps(self) -> dict[int, BatchStamp]:
@@ -43,6 +45,10 @@ class PushClock:
         """Number of the worker's last batch, or -1."""
         state = self._workers.get(worker)
         return NOTHING_APPLIED if state is None or state.last is None else state.last.seq
+
+    def steps_of_others(self, worker: int) -> int:
+        """`steps` without those of the worker."""
+        return self.steps - (self.last_applied(worker) + 1)
 
     def join(self, worker: int) -> tuple[int, BatchStamp | None]:
         """Begins an incarnation; returns its number, which no other one had here, and the worker's last batch."""
@@ -71,6 +77,7 @@ class PushClock:
 
     def record(self, stamp: BatchStamp) -> None:
         """Comes right after the weights have changed."""
+        self.steps += stamp.seq - self.last_applied(stamp.worker)
         self._workers[stamp.worker].last = stamp
 
     def resume(self, stamps: Iterable[BatchStamp]) -> None:
@@ -88,6 +95,7 @@ class PushClock:
         for state in self._workers.values():
             state.was_resumed = state.was_resumed or state.incarnation != 0
             state.incarnation, state.last = 0, None
+        self.steps = sum(stamp.seq + 1 for stamp in given.values())
         for worker, stamp in given.items():
             self._workers.setdefault(worker, _Worker()).last = stamp
 

@@ -172,6 +172,14 @@ class PsServer:
         """From now on its pushes are held with those to the rows."""
         self._service.gates.add(name, owner)
 
+    def steps(self) -> int:
+        """Batches of all workers that are in what is kept here: in the first store by name, else in the dense weights.
+
+        Of every worker the number of its last batch, plus one; it comes back with what is restored.
+        """
+        of_rows = self._service.steps()
+        return self.dense.steps() if of_rows is None else of_rows
+
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Waits until somebody has asked the server to stop; False: nobody has within this time."""
         return self._stop_asked.wait(timeout_seconds)

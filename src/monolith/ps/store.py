@@ -92,6 +92,8 @@ class PsStore:
         self.plans = OpenPlans(_SUBJECT)
         """Which training plans of this process have not ended."""
         self.newest_time = NewestTime()
+        self.steps_of_others = -1
+        """Batches of all other workers that server 0 had when it answered last; -1: it was not asked yet."""
         self.event_clock = EventClock(self.newest_time)
         self.is_closed = False
         self._owns_cluster = not isinstance(servers, PsCluster)

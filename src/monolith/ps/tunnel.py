@@ -358,5 +358,5 @@ def _trouble_of(error: Any) -> str:
 def _error_frame(code: int, text: str) -> bytes:
     message = text.encode()
     head = struct.pack("<II", code, len(message)) + message
-    front = struct.pack("<4sHHQQII", b"MMLF", 1, 0, 0, 0, len(head), 0)
+    front = struct.pack("<4sHHQQII", b"MMLF", _core.FRAME_VERSION, 0, 0, 0, len(head), 0)
     return front + struct.pack("<II", _core.crc32c(front), 0) + head
