@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
         tls_client_ca=args.tls_client_ca,
         num_threads=args.threads,
         modules=tuple(args.module),
+        memory_limit_bytes=args.monolith_default_machine_info_mem_limit,
     )
     with server:
         before = [signal.signal(each, lambda *_: server.stop(args.drain_seconds)) for each in _ENDINGS]

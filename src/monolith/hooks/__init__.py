@@ -20,6 +20,7 @@ from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingS
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
 from monolith.hooks.progress import ProgressHook
+from monolith.hooks.ps_health import PsHealthHook
 from monolith.hooks.request_time import ReqTimeControlDumpHook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.saver_listener import RestorerListener, SaveGuard, SaverListener
@@ -66,6 +67,7 @@ __all__ = [
     "ProfileWindows",
     "ProfilerHook",
     "ProgressHook",
+    "PsHealthHook",
     "RecordHook",
     "RecordWriter",
     "ReqTimeControlDumpHook",

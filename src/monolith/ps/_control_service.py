@@ -12,6 +12,7 @@ import torch
 from monolith._version import __version__
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.ps._block_stream import blocks_in, messages_of
+from monolith.ps._machine_calls import MachineCalls
 from monolith.ps._wire_values import (
     buckets_in,
     file_message,
@@ -40,7 +41,7 @@ __all__ = ["ControlService"]
 _LONGEST_HOLD_SECONDS = 60.0
 
 
-class ControlService:
+class ControlService(MachineCalls):
     """The methods of the service by their names on the wire. Called by the threads of the server.
 
     Args:
@@ -48,11 +49,19 @@ class ControlService:
         life: Of this process.
         frames: What answers the batches of workers.
         on_stop: Called when the process is asked to end, with the seconds that calls under way are given.
+        memory_limit_bytes: What the process may have in RAM; None: nobody has said.
     """
 
     def __init__(
-        self, *, place: tuple[int, int], life: int, frames: FrameServer, on_stop: Callable[[float], None]
+        self,
+        *,
+        place: tuple[int, int],
+        life: int,
+        frames: FrameServer,
+        on_stop: Callable[[float], None],
+        memory_limit_bytes: int | None = None,
     ) -> None:
+        super().__init__(memory_limit_bytes)
         self._place = place
         self.life = life
         self._frames = frames

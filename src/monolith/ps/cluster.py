@@ -14,10 +14,11 @@ from monolith.cluster.addresses import split_address
 from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps._cluster_frames import ClusterFrames
-from monolith.ps._control_channel import ControlChannel, results_of
+from monolith.ps._control_channel import ControlChannel, outcomes_of, results_of
 from monolith.ps._stay import Stay
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.protos import parameter_server_pb2 as messages
+from monolith.ps.server_health import ServerHealth
 from monolith.tables.bucket_owners import owned_ranges, require_owners
 
 if TYPE_CHECKING:
@@ -295,6 +296,20 @@ class PsCluster:
     def set_initialized(self, owner: str) -> None:
         """It has state on all servers from now on, as long as their processes live."""
         self.ask("SetInitialized", messages.OwnersRequest(owners=[owner]))
+
+    def health(self, *, timeout_seconds: float = 10.0) -> list[ServerHealth | None]:
+        """How much memory each server has in use; None for one that does not answer in time."""
+        answers, _ = outcomes_of(self.begin("Health", messages.HealthRequest(), timeout_seconds=timeout_seconds))
+        return [
+            answer and ServerHealth(index, channel.address, answer.resident_bytes, answer.limit_bytes)
+            for index, (answer, channel) in enumerate(zip(answers, self._channels, strict=True))
+        ]
+
+    def benchmark(self, seconds: float) -> list[float]:
+        """Rounds of some arithmetic a second, which each server does for so long, all at the same time."""
+        request = messages.BenchmarkRequest(seconds=seconds)
+        answers = self.ask("Benchmark", request, timeout_seconds=seconds + self.timeout_seconds)
+        return [float(answer.throughput) for answer in answers]
 
     def drop_store(self, name: str) -> None:
         """Servers forget a store and its rows."""

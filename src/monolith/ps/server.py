@@ -15,6 +15,7 @@ from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, keywords_of
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.observe.process_memory import resident_bytes
 from monolith.ps._control_handler import MESSAGE_BYTES, import_grpc, make_handler
 from monolith.ps._control_service import ControlService
 from monolith.ps.dense_shard import DenseShard
@@ -81,6 +82,8 @@ class PsServerConfig(Config):
     modules: tuple[str, ...] = ()
     """Modules whose optimizers dense weights may be moved by, beside those of ``torch.optim`` and ``monolith.optim``;
     they are imported when the server starts."""
+    memory_limit_bytes: int | None = None
+    """Memory that the process may have in RAM; above it the chief stops training until it is less. None: no limit."""
 
     def __post_init__(self) -> None:
         require_owners(self.num_ps, subject=_SUBJECT, name="num_ps")
@@ -89,6 +92,12 @@ class PsServerConfig(Config):
                 raise InvalidArgumentError(f"{_SUBJECT}: {name} must be from 0 to 65535, got {getattr(self, name)}")
         if self.num_threads is not None and self.num_threads < 1:
             raise InvalidArgumentError(f"{_SUBJECT}: num_threads must be >= 1 or None, got {self.num_threads}")
+        if self.memory_limit_bytes is not None:
+            if self.memory_limit_bytes < 1:
+                raise InvalidArgumentError(
+                    f"{_SUBJECT}: memory_limit_bytes must be >= 1 or None, got {self.memory_limit_bytes}"
+                )
+            resident_bytes()  # a limit that cannot be watched is refused
         self.credentials()
 
     def credentials(self) -> ServerCredentials:
@@ -139,6 +148,7 @@ class PsServer:
             life=secrets.randbits(63),
             frames=self._frames,
             on_stop=self.stop,
+            memory_limit_bytes=options.memory_limit_bytes,
         )
         self._service.frames_inside = self._has_tls
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
@@ -195,6 +205,7 @@ class PsServer:
             return
         self._closed = True
         seconds = self._drain_seconds if drain_seconds is None else drain_seconds
+        self._service.end_benchmarks()
         stopped = self._control.stop(seconds)
         self._service.visitors.close()  # or the streams by which clients stay would be waited for
         self._frames.stop(seconds)

@@ -43,6 +43,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="module with optimizers of yours for dense weights; may be given several times",
     )
     parser.add_argument(
+        "--monolith_default_machine_info_mem_limit",
+        type=int,
+        metavar="BYTES",
+        help="memory it may have in use; the chief stops training while it has more (default: no limit)",
+    )
+    parser.add_argument(
         "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls under way at the end (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")

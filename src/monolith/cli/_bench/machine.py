@@ -8,23 +8,27 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from monolith._version import __version__
 from monolith.cli._bench.skip import RowSkippedError
+from monolith.errors import UnimplementedError
+from monolith.observe import process_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DROP_CACHES: Final = Path("/proc/sys/vm/drop_caches")
-STATUS: Final = Path("/proc/self/status")
 
 
 def resident_bytes() -> int:
     """Memory of this process that is in RAM now."""
-    return _status_bytes("VmRSS")
+    return _or_skip(process_memory.resident_bytes)
 
 
 def peak_resident_bytes() -> int:
     """The most memory that this process ever had in RAM."""
-    return _status_bytes("VmHWM")
+    return _or_skip(process_memory.peak_resident_bytes)
 
 
 def available_bytes() -> int | None:
@@ -75,11 +79,11 @@ def describe() -> dict[str, str]:
     }
 
 
-def _status_bytes(field: str) -> int:
+def _or_skip(measure: Callable[[], int]) -> int:
     try:
-        return _kilobytes(STATUS.read_text(), field)
-    except OSError:
-        raise RowSkippedError("memory of a process is read from /proc, which this system does not have") from None
+        return measure()
+    except UnimplementedError as error:
+        raise RowSkippedError(str(error)) from None
 
 
 def _kilobytes(text: str, field: str) -> int:

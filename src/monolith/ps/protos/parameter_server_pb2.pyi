@@ -580,3 +580,31 @@ class EvictResponse(_message.Message):
     rows: int
     failure: Failure
     def __init__(self, rows: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class HealthRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class HealthResponse(_message.Message):
+    __slots__ = ("resident_bytes", "limit_bytes", "failure")
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    resident_bytes: int
+    limit_bytes: int
+    failure: Failure
+    def __init__(self, resident_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class BenchmarkRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: float
+    def __init__(self, seconds: _Optional[float] = ...) -> None: ...
+
+class BenchmarkResponse(_message.Message):
+    __slots__ = ("throughput", "failure")
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    throughput: float
+    failure: Failure
+    def __init__(self, throughput: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

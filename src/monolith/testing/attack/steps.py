@@ -6,17 +6,18 @@ import gc
 import itertools
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from monolith.observe.process_memory import resident_bytes
 from monolith.testing.attack.attempt import Attempt
 from monolith.testing.example_task import ExampleTask
 from monolith.train import PipelineConfig, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 __all__ = ["attempts"]
 
@@ -38,12 +39,11 @@ class _Holdings:
     @classmethod
     def now(cls) -> _Holdings:
         gc.collect()
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         return cls(
             objects=len(gc.get_objects()),
             threads=len(os.listdir("/proc/self/task")),  # noqa: PTH208 - names are enough
             descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - names are enough
-            resident_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
+            resident_bytes=resident_bytes(),
         )
 
     def grown_since(self, before: _Holdings) -> str | None:

@@ -1,0 +1,151 @@
+"""Stops training while a parameter server has more memory in use than it may, before the system kills it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.clock import SystemClock
+from monolith.cluster.barrier import BarrierAlreadyPlacedError
+from monolith.errors import OpError
+from monolith.hook import Hook
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.clock import Clock
+    from monolith.cluster.barrier import Barrier
+    from monolith.hook import HookedSession, StepContext
+    from monolith.ps.server_health import ServerHealth
+
+__all__ = ["PsHealthHook", "TellsHealth"]
+
+_log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 30.0
+_AGAIN_SECONDS = 1.0
+"""Until the next look where the barrier of somebody else stands: a save is over soon."""
+_LOOK_SECONDS = 0.2
+"""How often a chief that waits looks whether it is to stop, which nobody tells it."""
+
+
+class TellsHealth(Protocol):
+    """The servers; `monolith.ps.PsCluster` is one."""
+
+    def health(self) -> Sequence[ServerHealth | None]:
+        """How much memory each has in use; None for one that does not answer."""
+        ...
+
+
+class PsHealthHook(Hook):
+    """Asks the servers for their memory every 30 s; while one is over its limit, workers wait at the barrier.
+
+    An error in the log names the servers and their bytes. When all are within their limits again, by what an operator
+    does or because rows expired, training goes on by itself. A barrier that somebody else has placed is left alone. A
+    thread looks, so that it looks also while the chief waits for data. Chief only, and the first of its hooks.
+
+    Args:
+        cluster: The servers.
+        barrier: Where workers wait.
+        every_seconds: Seconds from one look to the next.
+        pauses_chief: Whether this hook keeps its own session from stepping meanwhile; False where a `ServerHook` of the
+            same barrier does, which can save meanwhile.
+        clock: Measures how long training stood.
+    """
+
+    def __init__(
+        self,
+        cluster: TellsHealth,
+        barrier: Barrier,
+        every_seconds: float = EVERY_SECONDS,
+        *,
+        pauses_chief: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        if not every_seconds > 0:
+            raise ValueError(f"PsHealthHook: every_seconds must be > 0, got {every_seconds}")
+        self._cluster = cluster
+        self._barrier = barrier
+        self._every_seconds = every_seconds
+        self._pauses_chief = pauses_chief
+        self._clock = clock or SystemClock()
+        self._placed_at: float | None = None
+        self._goes_on = threading.Event()
+        self._goes_on.set()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Begins to look; a rebuilt session goes on with the same thread."""
+        if self._thread is None:
+            session.on_close(self._stop)
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._run, name="ps_health", daemon=True)
+            self._thread.start()
+
+    def before_run(self, context: StepContext) -> None:
+        """Waits while a server is over its limit; a stop of the session ends the wait."""
+        while self._pauses_chief and not self._goes_on.wait(_LOOK_SECONDS):
+            if context.stop_requested:
+                return
+
+    def look(self) -> bool:
+        """Asks once, and places or removes the barrier; False: it is to be tried again soon."""
+        answers = self._cluster.health()
+        silent = [index for index, answer in enumerate(answers) if answer is None]
+        if silent:
+            _log.warning("parameter servers %s do not say how much memory they have in use", silent)
+        over = [answer for answer in answers if answer is not None and answer.out_of_memory]
+        if over:
+            return self._stop_training(over)
+        if self._placed_at is not None and not silent:
+            self._resume_training()
+        return True
+
+    def _stop_training(self, over: Sequence[ServerHealth]) -> bool:
+        if self._barrier.is_barrier_placed():
+            return self._placed_at is not None
+        try:
+            self._barrier.place_barrier()
+        except BarrierAlreadyPlacedError:
+            return False
+        self._placed_at = self._clock.monotonic()
+        self._goes_on.clear()
+        _log.error(
+            "training stops: %s; it goes on by itself when all have less. Let rows expire sooner, give the servers more"
+            " memory and a higher limit (monolith_default_machine_info_mem_limit), or go on with more servers",
+            ", ".join(
+                f"parameter server {each.index} at {each.address} has {each.resident_bytes} bytes in use, more than the"
+                f" {each.limit_bytes} that it may"
+                for each in over
+            ),
+        )
+        return True
+
+    def _resume_training(self) -> None:
+        seconds = self._clock.monotonic() - (self._placed_at or 0.0)
+        self._placed_at = None
+        self._barrier.remove_barrier()
+        self._goes_on.set()
+        _log.warning("training goes on: after %.0f s all parameter servers are within their memory again", seconds)
+
+    def _run(self) -> None:
+        seconds = 0.0
+        while not self._ended.wait(seconds):
+            seconds = self._every_seconds
+            try:
+                if not self.look():
+                    seconds = min(_AGAIN_SECONDS, self._every_seconds)
+            except OpError as error:
+                _log.warning("cannot look after the parameter servers, next in %g s: %s", seconds, error)
+
+    def _stop(self) -> None:
+        thread, self._thread = self._thread, None
+        self._ended.set()
+        if thread is not None:
+            thread.join()
+        if self._placed_at is not None:
+            self._placed_at = None
+            self._goes_on.set()
+            self._barrier.remove_barrier()
