@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from monolith.cluster import ContainerType, RunnerSettings, get_discovery, monolith_discovery, own_place, prepare_runner
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
+    HostServiceDiscovery,
     MLPServiceDiscovery,
     ServiceDiscoveryType,
     TfConfigServiceDiscovery,
@@ -39,6 +41,7 @@ def test_numbers_of_saved_configs_stay() -> None:
         ("CONSUL", 2),
         ("ZK", 3),
         ("MLP", 4),
+        ("HOST", 5),
     ]
     assert (ContainerType.DOCKER.value, ContainerType.NATIVE.value) == (1, 2)
     assert settings().discovery_type is ServiceDiscoveryType.CONSUL
@@ -82,6 +85,17 @@ def test_mlp_asks_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     discovery = get_discovery(conf)
     assert isinstance(discovery, MLPServiceDiscovery)
     assert own_place(conf, discovery) == ("ps", 4)
+
+
+def test_host_files_are_those_of_the_folder_that_is_told(tmp_path: Path) -> None:
+    conf = settings(discovery_type=ServiceDiscoveryType.HOST, discovery_dir=str(tmp_path / "job"), index=3)
+    with monolith_discovery(conf) as discovery:
+        assert isinstance(discovery, HostServiceDiscovery)
+        assert own_place(conf, discovery) == ("worker", 3)
+        discovery.register("ps", 0, "10.0.0.1:1")
+    assert (tmp_path / "job" / "ps" / "0").read_text() == "10.0.0.1:1"
+    with pytest.raises(ValueError, match="discovery_dir must be a folder that all processes of the job reach"):
+        get_discovery(settings(discovery_type=ServiceDiscoveryType.HOST))
 
 
 def test_zookeeper_uses_the_name_of_the_job_and_is_closed(

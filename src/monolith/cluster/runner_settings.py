@@ -12,6 +12,7 @@ from monolith.cluster import discovery
 from monolith.cluster.addresses import AddressFamily
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
+    HostServiceDiscovery,
     MLPServiceDiscovery,
     ServiceDiscovery,
     ServiceDiscoveryType,
@@ -63,6 +64,8 @@ class RunnerSettings(Config):
     """Servers of ZooKeeper, ``host:port`` separated by commas."""
     zk_watch_address_family: str = AddressFamily.IPV4
     """Which addresses of replicas are watched in ZooKeeper, ``ipv4`` or ``ipv6``."""
+    discovery_dir: str = ""
+    """Folder of addresses, any fsspec path, where host files are the service."""
     enable_gpu_training: bool = False
     """Train on GPUs."""
     enable_partial_sync_training: bool = False
@@ -133,6 +136,12 @@ def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> Servic
             return ConsulServiceDiscovery(psm or runner_conf.uuid)
         case ServiceDiscoveryType.MLP:
             return MLPServiceDiscovery()
+        case ServiceDiscoveryType.HOST:
+            if not runner_conf.discovery_dir:
+                raise ValueError(
+                    "discovery by HOST: discovery_dir must be a folder that all processes of the job reach, got nothing"
+                )
+            return HostServiceDiscovery(runner_conf.discovery_dir)
         case ServiceDiscoveryType.ZK:
             # Found on use, because it needs a package that the other services do not.
             return discovery.ZKServiceDiscovery(runner_conf.deep_insight_name or "", runner_conf.zk_server)

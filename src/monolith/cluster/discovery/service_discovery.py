@@ -22,6 +22,8 @@ class ServiceDiscoveryType(enum.Enum):
     CONSUL = 2
     ZK = 3
     MLP = 4
+    HOST = 5
+    """Files of a folder that all processes reach; not in the original."""
 
 
 class ServiceDiscovery(abc.ABC):
