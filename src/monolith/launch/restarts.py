@@ -1,0 +1,79 @@
+"""What becomes of a role that ended: exit codes, and when a dead one is started again."""
+
+from __future__ import annotations
+
+import enum
+import signal
+
+from monolith.config import Config, config
+
+__all__ = ["DONE", "INTERRUPTED", "TRY_AGAIN", "Ending", "RestartPolicy", "ending_of", "told_ending"]
+
+DONE = 0
+INTERRUPTED = 130
+"""Stopped by a signal, everything saved."""
+TRY_AGAIN = 75
+"""EX_TEMPFAIL of sysexits.h: the role lost its number or its peers, and asks to be started again."""
+
+
+class Ending(enum.Enum):
+    """How a role ended."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    """On request: nothing is wrong, and it is not started again."""
+    DIED = "died"
+    """It is started again."""
+    FAILED = "failed"
+    """By an error that would come again: the job ends."""
+
+
+def ending_of(exit_code: int) -> Ending:
+    """What an exit code means; below 0 it is the number of the signal that ended the process."""
+    if exit_code == DONE:
+        return Ending.DONE
+    if exit_code == INTERRUPTED:
+        return Ending.STOPPED
+    return Ending.DIED if exit_code < 0 or exit_code == TRY_AGAIN else Ending.FAILED
+
+
+def told_ending(exit_code: int) -> str:
+    """An exit code in words.
+
+    >>> told_ending(-9), told_ending(75), told_ending(1)
+    ('was ended by SIGKILL', 'asked to be started again (exit code 75)', 'failed (exit code 1)')
+    """
+    if exit_code < 0:
+        known = {each.value: each.name for each in signal.Signals}
+        return f"was ended by {known.get(-exit_code, f'signal {-exit_code}')}"
+    words = {DONE: "is done", INTERRUPTED: "was stopped", TRY_AGAIN: "asked to be started again"}
+    return f"{words.get(exit_code, 'failed')} (exit code {exit_code})" if exit_code else words[DONE]
+
+
+@config
+class RestartPolicy(Config):
+    """When a role that died is started again; each role counts for itself."""
+
+    limit: int = 10
+    """Restarts in a row: one more death ends the job. 0: the first does."""
+    first_pause_seconds: float = 1.0
+    """Before the second restart in a row; the first one comes at once, and each further pause is twice as long."""
+    longest_pause_seconds: float = 30.0
+    """At most."""
+    healthy_seconds: float = 60.0
+    """A role that lived so long is well: its next death is the first of a row."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "first_pause_seconds", "longest_pause_seconds", "healthy_seconds"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"restarts: {name} must be >= 0, got {getattr(self, name)}")
+
+    def pause_seconds(self, deaths: int) -> float:
+        """How long to wait after that many deaths in a row, from 1.
+
+        >>> [RestartPolicy().pause_seconds(deaths) for deaths in (1, 2, 3, 4, 9)]
+        [0.0, 1.0, 2.0, 4.0, 30.0]
+        """
+        if deaths <= 1:
+            return 0.0
+        return min(self.first_pause_seconds * 2.0 ** min(deaths - 2, 60), self.longest_pause_seconds)
