@@ -6,9 +6,10 @@ Every launcher starts from a `LaunchPlan`, and every role is the command of its 
 
 from __future__ import annotations
 
+from monolith.launch.local import LocalLauncher
 from monolith.launch.plan import LaunchPlan
 from monolith.launch.resources import Resources
 from monolith.launch.restarts import RestartPolicy
 from monolith.launch.role import Role
 
-__all__ = ["LaunchPlan", "Resources", "RestartPolicy", "Role"]
+__all__ = ["LaunchPlan", "LocalLauncher", "Resources", "RestartPolicy", "Role"]

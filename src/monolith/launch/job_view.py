@@ -1,0 +1,62 @@
+"""How far a job of many processes is, in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.launch.role import Role, RoleKind
+    from monolith.launch.supervision import Supervision
+    from monolith.observe.progress import Progress
+
+__all__ = ["JobView"]
+
+_SUMMED = "examples_per_second"
+
+
+class JobView:
+    """Puts together what workers say of their progress: the step is that of the job, rates are added up.
+
+    Args:
+        bar: Where it is shown; whoever made it closes it. None: nowhere, and only the result is kept.
+        supervision: Knows who is alive.
+    """
+
+    def __init__(self, bar: Progress | None, supervision: Supervision) -> None:
+        self.result: dict[str, Any] = {}
+        """What the chief said at its end."""
+        self._bar = bar
+        self._supervision = supervision
+        self._fields: dict[Role, Mapping[str, Any]] = {}
+
+    def heard(self, role: Role, message: Mapping[str, Any]) -> None:
+        """A role said something."""
+        if isinstance(result := message.get("result"), dict):
+            self.result = result
+        done, fields = message.get("done"), message.get("fields")
+        if self._bar is not None and isinstance(done, int) and isinstance(fields, dict):
+            self._fields[role] = fields
+            if isinstance(total := message.get("total"), int):
+                self._bar.total = total
+            self._show(self._bar, max(done - self._bar.done, 0))
+
+    def gone(self, role: Role) -> None:
+        """A role has ended: what it did per second, nobody does."""
+        self._fields.pop(role, None)
+        if self._bar is not None and self._bar.done:
+            self._show(self._bar, 0)
+
+    def _show(self, bar: Progress, steps: int) -> None:
+        supervision, shown = self._supervision, dict[str, Any]()
+        kinds: dict[RoleKind, str] = {"worker": "workers", "ps": "servers"}
+        for kind, name in kinds.items():
+            number = sum(role.kind == kind for role in supervision.roles)
+            shown[name] = f"{supervision.num_alive(kind)}/{number}"
+        shown["restarts"] = supervision.restarts
+        for role in sorted(self._fields, key=lambda role: role.index, reverse=True):  # the chief has the last word
+            for name, value in self._fields[role].items():
+                is_rate = name == _SUMMED and isinstance(value, float | int)
+                shown[name] = value + shown.get(name, 0.0) if is_rate else value
+        bar.update(steps, **shown)

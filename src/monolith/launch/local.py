@@ -1,0 +1,191 @@
+"""A job on this machine: a real process for every role, which live and end with the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from monolith import environment
+from monolith.clock import SystemClock
+from monolith.launch.job_view import JobView
+from monolith.launch.merged_log import MergedLog
+from monolith.launch.process import RoleProcess
+from monolith.launch.supervision import Patience, Say, Send, Start, Supervision
+from monolith.observe.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.launch.plan import LaunchPlan
+    from monolith.launch.role import Role
+    from monolith.launch.supervision import Action
+
+__all__ = ["LocalLauncher"]
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class LocalLauncher:
+    """Runs a job on this machine, in the main thread: `run` returns when all its processes have ended.
+
+    Each role has a process group of its own, and the kernel kills it if this process is gone, however that ended. The
+    first SIGINT, SIGTERM or SIGHUP makes workers save and end, the second kills all.
+
+    Args:
+        plan: What to start. Its options say how the roles find each other; see `local_job`.
+        patience: How long processes may take to end.
+        file: Where log and progress go; standard error by default.
+        has_progress: Whether a line shows how far the job is.
+    """
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        *,
+        patience: Patience | None = None,
+        file: TextIO | None = None,
+        has_progress: bool = True,
+    ) -> None:
+        self._plan = plan
+        self._supervision = Supervision(plan.roles, plan.restarts, Patience() if patience is None else patience)
+        self._file = cast("TextIO", _Unbreakable(sys.stderr if file is None else file))
+        self._has_progress = has_progress
+        self._clock = SystemClock()
+        self._processes: dict[Role, RoleProcess] = {}
+        self._selector: selectors.BaseSelector
+        self._signals: list[int] = []
+        self.result: dict[str, Any] = {}
+        """What the chief said at its end: ``global_step``, ``rows`` and so on; empty where it said nothing."""
+
+    @property
+    def restarts(self) -> int:
+        """How often a role was started again."""
+        return self._supervision.restarts
+
+    def run(self) -> int:
+        """Run the job to its end.
+
+        Returns:
+            0: done; 130: stopped by a signal, and saved; else the exit code of the role that failed.
+
+        Raises:
+            ValueError: This is not the main thread, to which signals come.
+        """
+        with contextlib.ExitStack() as stack:
+            bar = stack.enter_context(Progress(total=self._plan.max_steps, file=self._file))
+            self._selector = stack.enter_context(selectors.DefaultSelector())
+            stack.enter_context(self._listening())
+            stack.callback(self._end_all)
+            has_colours = self._file.isatty() and not environment.get("NO_COLOR")
+            log = MergedLog(bar.write, self._plan.roles, has_colours=has_colours)
+            view = JobView(bar if self._has_progress else None, self._supervision)
+            while True:
+                for action in self._supervision.due(self._clock.monotonic()):
+                    self._do(action, log)
+                if self._supervision.is_over:
+                    break
+                self._wait(log, view)
+        self.result = view.result
+        return self._supervision.exit_code
+
+    def _do(self, action: Action, log: MergedLog) -> None:
+        match action:
+            case Start(role):
+                process = RoleProcess(role, self._plan.command(role), self._plan.environment)
+                self._processes[role] = process
+                self._selector.register(process.output, selectors.EVENT_READ, role)
+                self._selector.register(process.messages, selectors.EVENT_READ, role)
+            case Send(role, number):
+                if role in self._processes:
+                    self._processes[role].send(number)
+            case Say(text):
+                log.tell(text)
+
+    def _wait(self, log: MergedLog, view: JobView) -> None:
+        """Until something happens: output, a message, the end of a process, a signal, or a time that has come."""
+        at = self._supervision.next_deadline()
+        timeout = None if at is None else max(at - self._clock.monotonic(), 0.0)
+        for key, _ in self._selector.select(timeout):
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.recv(1 << 12)
+            elif key.data in self._processes:
+                self._hear(self._processes[key.data], key.fd, log, view)
+        while self._signals:
+            number = signal.Signals(self._signals.pop(0))
+            log.tell(f"got {number.name}")
+            self._supervision.stop(self._clock.monotonic())
+        for process in [each for each in self._processes.values() if each.has_ended]:
+            self._bury(process, log, view)
+
+    def _hear(self, process: RoleProcess, descriptor: int, log: MergedLog, view: JobView) -> bool:
+        """Takes what has come; whether more may."""
+        if descriptor == process.output:
+            lines, is_open = process.read_lines()
+            for line in lines:
+                log.line(process.role, line)
+            has_read = bool(lines)
+        else:
+            messages, is_open = process.read_messages()
+            for message in messages:
+                view.heard(process.role, message)
+            has_read = bool(messages)
+        if not is_open:
+            self._selector.unregister(descriptor)
+        return is_open and has_read
+
+    def _bury(self, process: RoleProcess, log: MergedLog, view: JobView) -> None:
+        """Takes the last words of a process that has ended, and lets it go with all that it started."""
+        for descriptor in (process.output, process.messages):
+            while descriptor in self._selector.get_map() and self._hear(process, descriptor, log, view):
+                pass
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
+        del self._processes[process.role]
+        self._supervision.ended(process.role, process.close(), self._clock.monotonic())
+        view.gone(process.role)
+
+    def _end_all(self) -> None:
+        for process in self._processes.values():
+            process.close()
+        self._processes.clear()
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Signals wake the loop; those that the launcher was started to ignore stay ignored, as under nohup."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            self._selector.register(ours, selectors.EVENT_READ)
+            handlers: dict[signal.Signals, Any] = {signal.SIGCHLD: lambda *_: None}
+            for number in _ENDINGS:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    handlers[number] = lambda received, _: self._signals.append(received)
+            before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+            wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(wakeup)
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+
+class _Unbreakable:
+    """A file that takes lines as long as somebody reads them: a terminal that is gone ends no job."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self.isatty = file.isatty
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()

@@ -1,0 +1,143 @@
+"""One process of a job on this machine: its group, its output as lines, its messages, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith import environment
+from monolith.launch.progress_pipe import PROGRESS_FD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from monolith.launch.role import Role
+
+__all__ = ["Lines", "RoleProcess"]
+
+_TIED = Path(__file__).with_name("_tied.py")
+_CHUNK_BYTES = 1 << 16
+_LONGEST_LINE_BYTES = 1 << 16
+
+
+class Lines:
+    """Bytes of a pipe as lines; what is no text is shown as such, and a line without an end is cut."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def add(self, chunk: bytes) -> list[str]:
+        """The lines that are complete now."""
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        while len(self._rest) > _LONGEST_LINE_BYTES:
+            whole.append(self._rest[:_LONGEST_LINE_BYTES])
+            self._rest = self._rest[_LONGEST_LINE_BYTES:]
+        return [_text(line) for line in whole]
+
+    def end(self) -> list[str]:
+        """What came behind the last end of a line."""
+        rest, self._rest = self._rest, b""
+        return [_text(rest)] if rest else []
+
+
+def _text(line: bytes) -> str:
+    # A line that was drawn over and over is what it was last.
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+
+
+class RoleProcess:
+    """A running role. It leads a process group of its own, and dies with the thread that made this.
+
+    Args:
+        role: Which one.
+        command: What it runs.
+        variables: Of its environment, beside ours.
+
+    Its descriptors `output`, what it prints, and `messages`, what it says by its progress pipe, are for a selector.
+    """
+
+    def __init__(self, role: Role, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self.role = role
+        self._printed, self._told = Lines(), Lines()
+        with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
+            self.output, printing = _pipe(kept, given)
+            self.messages, telling = _pipe(kept, given)
+            self._process = subprocess.Popen(  # noqa: S603 - the commands of a plan
+                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=printing,
+                stderr=subprocess.STDOUT,
+                env={**environment.starting_with(""), **variables, PROGRESS_FD: str(telling)},
+                pass_fds=(telling,),
+                process_group=0,  # so that Ctrl-C comes to the launcher alone, and a role ends with all it started
+            )
+            self._pipes = kept.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Also the number of its group."""
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is gone; its number stays taken until `close`."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return self._process.returncode is not None or os.waitid(os.P_PID, self.pid, options) is not None
+
+    def read_lines(self) -> tuple[list[str], bool]:
+        """What it has printed since the last call, and whether more may come."""
+        return self._read(self.output, self._printed)
+
+    def read_messages(self) -> tuple[list[dict[str, Any]], bool]:
+        """What it has told since the last call, and whether more may come."""
+        lines, is_open = self._read(self.messages, self._told)
+        return list(_objects(lines)), is_open
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the role; SIGKILL goes to all that it started, too."""
+        with contextlib.suppress(ProcessLookupError):
+            if number is signal.SIGKILL:
+                os.killpg(self.pid, number)
+            else:
+                os.kill(self.pid, number)
+
+    def close(self) -> int:
+        """End it, and all that it started, if that has not happened; the exit code, below 0 for a signal."""
+        if self._process.returncode is None:
+            # It was not waited for yet, so nobody else can have the number.
+            self.send(signal.SIGKILL)
+            self._process.wait()
+            self._pipes.close()
+        return int(self._process.returncode)
+
+    @staticmethod
+    def _read(descriptor: int, lines: Lines) -> tuple[list[str], bool]:
+        try:
+            chunk = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return [], True
+        return (lines.add(chunk), True) if chunk else (lines.end(), False)
+
+
+def _pipe(kept: contextlib.ExitStack, given: contextlib.ExitStack) -> tuple[int, int]:
+    """The end that we keep and read without waiting, and the end that is given away."""
+    ours, theirs = os.pipe()
+    kept.callback(os.close, ours)
+    given.callback(os.close, theirs)
+    os.set_blocking(ours, False)
+    return ours, theirs
+
+
+def _objects(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The messages among lines; what is none is passed over, since any program may write to a pipe."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                yield found

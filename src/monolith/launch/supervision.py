@@ -1,0 +1,261 @@
+"""Which processes of a job run, which are started again, when it is over: decisions, without processes or a clock."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from monolith.config import Config, config
+from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN, Ending, RestartPolicy, ending_of, told_ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from monolith.launch.role import Role, RoleKind
+
+__all__ = ["Action", "Patience", "Say", "Send", "Start", "Supervision"]
+
+
+@config
+class Patience(Config):
+    """How long a launcher waits for processes that are to end."""
+
+    server_seconds: float = 10.0
+    """For servers after the last worker, which tells them to stop; then they get SIGTERM."""
+    stop_seconds: float = 300.0
+    """For workers that stop and save because another one failed; then they are killed. A stop that a person asked for
+    has no limit: asking again kills."""
+    kill_seconds: float = 15.0
+    """From SIGTERM of a server to its end, and for workers whose server failed, which cannot save; then they are
+    killed."""
+
+    def __post_init__(self) -> None:
+        for name in ("server_seconds", "stop_seconds", "kill_seconds"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"patience: {name} must be >= 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the process of a role."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a signal to a role; SIGKILL to all that it started, too."""
+
+    role: Role
+    number: signal.Signals
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell the user."""
+
+    text: str
+
+
+Action: TypeAlias = Start | Send | Say
+
+
+class _State(enum.Enum):
+    WAITING = "waiting"
+    """To be started, at once or after a pause."""
+    ALIVE = "alive"
+    OVER = "over"
+
+
+@dataclass(slots=True)
+class _Life:
+    """What is known of a role."""
+
+    state: _State = _State.WAITING
+    start_at: float = 0.0
+    started_at: float = 0.0
+    deaths: int = 0
+    """In a row."""
+
+
+@dataclass(slots=True)
+class _Deadline:
+    """What happens to those who are not over by then."""
+
+    at: float
+    number: signal.Signals
+    kinds: tuple[RoleKind, ...]
+
+
+@dataclass
+class Supervision:
+    """The life of a job: its owner tells what happened and when, and does what `due` returns, in its order.
+
+    1. All roles are started. One that dies is started again as `RestartPolicy` says; one that fails ends the job.
+    2. The job is over when its workers are and its servers are: the last worker tells them, patience ends.
+    3. A stop goes to the workers, which save together and end; dead servers are still brought back for that, workers
+       are not. A second stop kills.
+    """
+
+    roles: tuple[Role, ...]
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    patience: Patience = field(default_factory=Patience)
+
+    def __post_init__(self) -> None:
+        self.restarts = 0
+        """Of all roles so far."""
+        self.failure: int | None = None
+        """Exit code of the first role that failed."""
+        self._lives = {role: _Life() for role in self.roles}
+        self._actions: list[Action] = []
+        self._stops = 0
+        self._was_stopped = False
+        self._deadlines: list[_Deadline] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no process is left and none will be started."""
+        return all(life.state is _State.OVER for life in self._lives.values())
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the job ends before its input does."""
+        return self._stops > 0 or self.failure is not None
+
+    @property
+    def exit_code(self) -> int:
+        """Of the whole job: a failure's, 130 if it was stopped, else 0."""
+        if self.failure is not None:
+            return self.failure
+        return INTERRUPTED if self._was_stopped else DONE
+
+    def num_alive(self, kind: RoleKind) -> int:
+        """How many processes of a kind there are now."""
+        return sum(life.state is _State.ALIVE for life in self._of(kind).values())
+
+    def next_deadline(self) -> float | None:
+        """When `due` has something to do, if nothing happens before; None: never."""
+        waiting = [life.start_at for life in self._lives.values() if life.state is _State.WAITING]
+        return min([*waiting, *(deadline.at for deadline in self._deadlines)], default=None)
+
+    def due(self, now: float) -> list[Action]:
+        """What is to be done now; a role that is to be started counts as alive from here on."""
+        for deadline in [each for each in self._deadlines if each.at <= now]:
+            self._deadlines.remove(deadline)
+            self._end_late(deadline, now)
+        for role, life in self._lives.items():
+            if life.state is _State.WAITING and life.start_at <= now:
+                life.state, life.started_at = _State.ALIVE, now
+                self._actions.append(Start(role))
+        actions, self._actions = self._actions, []
+        return actions
+
+    def ended(self, role: Role, exit_code: int, now: float) -> None:
+        """A process is gone."""
+        life, ending = self._lives[role], ending_of(exit_code)
+        if ending is Ending.FAILED:
+            self._fail(role, exit_code, told_ending(exit_code), now)
+        elif ending is Ending.DIED and self._is_needed(role):
+            self._bring_back(role, exit_code, now)
+        else:
+            life.state = _State.OVER
+            self._note_quiet_end(role, ending, exit_code)
+        self._look_at_servers(now)
+
+    def stop(self, now: float) -> None:
+        """Somebody wants the job to end: workers save and end; the second time all are killed."""
+        self._stops += 1
+        self._was_stopped |= self._are_workers_left()
+        if self._stops > 1:
+            self._say("killing all processes; what was not saved is lost")
+            self._kill(("ps", "worker"))
+        elif self.failure is None:
+            self._say("stopping: workers save and end; once more kills them")
+            self._end_workers()
+        self._look_at_servers(now)
+
+    def _is_needed(self, role: Role) -> bool:
+        """Whether the job goes on with this role; a stopping one needs its servers for the last save."""
+        if self._stops > 1 or self.failure is not None:
+            return False
+        return self._are_workers_left() if role.kind == "ps" else not self._stops
+
+    def _bring_back(self, role: Role, exit_code: int, now: float) -> None:
+        life = self._lives[role]
+        well = now - life.started_at >= self.policy.healthy_seconds
+        life.deaths = 1 if well else life.deaths + 1
+        if life.deaths > self.policy.limit:
+            code = 128 - exit_code if exit_code < 0 else TRY_AGAIN
+            self._fail(role, code, f"{told_ending(exit_code)}, {life.deaths} times in a row", now)
+            return
+        pause = self.policy.pause_seconds(life.deaths)
+        life.state, life.start_at = _State.WAITING, now + pause
+        self.restarts += 1
+        self._say(f"{role} {told_ending(exit_code)}; it is started again{f' in {pause:g} s' if pause else ''}")
+
+    def _fail(self, role: Role, code: int, told: str, now: float) -> None:
+        self._lives[role].state = _State.OVER
+        if self.failure is not None:
+            self._say(f"{role} {told}")
+            return
+        self.failure = code
+        if not self._are_workers_left():
+            self._say(f"{role} {told}")
+            return
+        saving = role.kind == "worker"
+        self._say(f"{role} {told}: the job ends{', and the other workers save what they can' if saving else ''}")
+        self._end_workers()
+        patience = self.patience.stop_seconds if saving else self.patience.kill_seconds
+        self._deadlines.append(_Deadline(now + patience, signal.SIGKILL, ("worker",)))
+
+    def _note_quiet_end(self, role: Role, ending: Ending, exit_code: int) -> None:
+        self._was_stopped |= role.kind == "worker" and ending is not Ending.DONE
+        if role.kind == "ps" and ending is not Ending.DONE and self._are_workers_left() and not self.is_stopping:
+            self._say(f"{role} {told_ending(exit_code)}, and is not started again")
+
+    def _end_workers(self) -> None:
+        # SIGTERM, not SIGINT: a role that has not come to listen yet ends at once, and without a traceback.
+        for role, life in self._of("worker").items():
+            if life.state is _State.ALIVE:
+                self._actions.append(Send(role, signal.SIGTERM))
+            life.state = _State.OVER if life.state is _State.WAITING else life.state
+
+    def _look_at_servers(self, now: float) -> None:
+        """After the last worker, servers have some time to end by themselves."""
+        if self._are_workers_left() or self._stops > 1:
+            return
+        for life in self._of("ps").values():
+            life.state = _State.OVER if life.state is _State.WAITING else life.state
+        patience = 0.0 if self.is_stopping else self.patience.server_seconds
+        deadlines = [deadline for deadline in self._deadlines if deadline.kinds == ("ps",)]
+        for deadline in deadlines:
+            deadline.at = min(deadline.at, now + patience) if deadline.number is signal.SIGTERM else deadline.at
+        if not deadlines and self.num_alive("ps"):
+            self._deadlines.append(_Deadline(now + patience, signal.SIGTERM, ("ps",)))
+
+    def _end_late(self, deadline: _Deadline, now: float) -> None:
+        late = [role for kind in deadline.kinds for role in self._of(kind) if self._lives[role].state is _State.ALIVE]
+        if late and deadline.number is signal.SIGKILL:
+            self._say(f"killing {', '.join(map(str, late))}: still there after the time to end")
+        self._actions += [Send(role, deadline.number) for role in late]
+        if deadline.number is not signal.SIGKILL:
+            self._deadlines.append(_Deadline(now + self.patience.kill_seconds, signal.SIGKILL, deadline.kinds))
+
+    def _kill(self, kinds: Iterable[RoleKind]) -> None:
+        self._deadlines.clear()
+        for role in [role for kind in kinds for role in self._of(kind)]:
+            life = self._lives[role]
+            if life.state is _State.ALIVE:
+                self._actions.append(Send(role, signal.SIGKILL))
+            life.state = _State.OVER if life.state is _State.WAITING else life.state
+
+    def _are_workers_left(self) -> bool:
+        return any(life.state is not _State.OVER for life in self._of("worker").values())
+
+    def _of(self, kind: RoleKind) -> dict[Role, _Life]:
+        return {role: life for role, life in self._lives.items() if role.kind == kind}
+
+    def _say(self, text: str) -> None:
+        self._actions.append(Say(text))

@@ -1,0 +1,71 @@
+"""A program that stands for a role of a job: it does what the file of its role says, and notes what happened to it.
+
+    python stand_in.py ps|worker FOLDER ... --index I
+
+FOLDER/<kind>-<index> has words, the first for the first start, and so on, the last for all others: "done" ends well,
+"fail" with 3, "again" with 75, "die" by SIGKILL, "stay" until it is told to stop, "deaf" stays whatever it is told,
+"parent" stays with a child. Behind "then-" it happens when all others are there that stay.
+Events go to FOLDER/events, a line each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STAYING = ("stay", "deaf", "parent")
+kind, folder, index = sys.argv[1], Path(sys.argv[2]), int(sys.argv[-1])
+
+
+def note(text: str) -> None:
+    with (folder / "events").open("a", encoding="utf-8") as file:
+        file.write(f"{kind} {index} {text}\n")
+
+
+def stay(exit_code: int) -> None:
+    numbers = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    note(f"stays {os.getpid()}")
+    number = signal.sigwait(numbers)
+    note(f"stops {signal.Signals(number).name}")
+    sys.exit(exit_code)
+
+
+starts = folder / f"{kind}-{index}.starts"
+number = len(starts.read_text(encoding="utf-8")) if starts.exists() else 0
+starts.write_text("x" * (number + 1), encoding="utf-8")
+words = (folder / f"{kind}-{index}").read_text(encoding="utf-8").split()
+word = words[min(number, len(words) - 1)]
+note(f"starts as {word}")
+print(f"{word} says hello", flush=True)  # noqa: T201 - the output is what is merged
+told = {"done": 10 * (index + 1), "total": 100, "fields": {"examples_per_second": 5.0, "loss": 0.5 + index}}
+with os.fdopen(int(os.environ["MONOLITH_PROGRESS_FD"]), "w") as pipe:  # noqa: TID251 - a stranger's program
+    pipe.write(f"{json.dumps(told)}\nno message\n{json.dumps({'result': {'index': index}})}\n")
+if word.startswith("then-"):
+    staying = [path for path in folder.glob("*-?") if path.read_text(encoding="utf-8").split()[-1] in STAYING]
+    while (folder / "events").read_text(encoding="utf-8").count(" stays ") < len(staying):
+        time.sleep(0.01)
+match word.removeprefix("then-"):
+    case "done":
+        sys.exit(0)
+    case "fail":
+        sys.exit(3)
+    case "again":
+        sys.exit(75)
+    case "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    case "stay":
+        stay(130 if kind == "worker" else 0)
+    case "parent":
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        note(f"child {child.pid}")
+        stay(130)
+    case "deaf":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+        note(f"stays {os.getpid()}")
+        signal.sigwait({signal.SIGUSR1})
