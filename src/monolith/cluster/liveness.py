@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port, split_address
+from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,10 @@ _log = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 1.0
 """How long one attempt of `check_port` may take, and how long it rests before the next."""
+
+
+class NodeAliveCheckerError(UnavailableError):
+    """Processes that training needs do not listen where they should."""
 
 
 class NodeAliveChecker:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from monolith._version import __version__
-from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ps._block_stream import blocks_in, messages_of
 from monolith.ps._machine_calls import MachineCalls
 from monolith.ps._wire_values import (
@@ -68,6 +68,8 @@ class ControlService(MachineCalls):
         self._on_stop = on_stop
         self.frames_inside = False
         """Whether frames go through the stream of the control port."""
+        self.on_assign: Callable[[int, int], None] | None = None
+        """Called with the place that this server is given; None: it has one."""
         self.gates = HeldGates()
         self.visitors = Visitors()
         self._lock = threading.Lock()  # guards what follows
@@ -111,7 +113,20 @@ class ControlService(MachineCalls):
             frame_port=self._frames.port,
             frames_inside=self.frames_inside,
             stores=stores,
+            stands_by=self.on_assign is not None,
         )
+
+    def TakePlace(self, request: messages.TakePlaceRequest) -> Any:  # noqa: N802 - as on the wire
+        """Takes a place."""
+        wanted = request.index, request.num_ps
+        if self.on_assign is not None:
+            self.on_assign(*wanted)
+        elif wanted != self._place:
+            raise FailedPreconditionError(
+                f"parameter server: it is index {self._place[0]} of {self._place[1]}, and cannot become index"
+                f" {wanted[0]} of {wanted[1]}; give that place to one that stands by"
+            )
+        return messages.Done()
 
     def Stop(self, request: messages.StopRequest) -> Any:  # noqa: N802 - as on the wire
         """Ends the process."""
@@ -122,6 +137,8 @@ class ControlService(MachineCalls):
 
     def Configure(self, request: messages.ConfigureRequest) -> Any:  # noqa: N802 - as on the wire
         """Makes a store, or compares."""
+        if self.on_assign is not None:
+            raise FailedPreconditionError("parameter server: it stands by and keeps nothing; assign it a place first")
         if not request.store or "\n" in request.store:
             raise InvalidArgumentError(f"store: a name without line breaks expected, got {request.store!r}")
         configs_of(request.agreement)

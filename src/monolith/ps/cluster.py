@@ -366,6 +366,8 @@ class PsCluster:
                 f"{channel.title} is of version {described.version} (wire {described.wire_version}), this client of"
                 f" {__version__} (wire {WIRE_VERSION}); use the same on both"
             )
+        if described.stands_by:
+            raise UnavailableError(f"{channel.title} stands by, and has no place yet; expected index {index}")
         if (described.index, described.num_ps) != (index, self.num_ps):
             raise FailedPreconditionError(
                 f"{channel.title} says that it is index {described.index} of {described.num_ps}, expected index"

@@ -79,6 +79,8 @@ class PsServerConfig(Config):
     """File with the authorities whose certificates clients must show, PEM."""
     num_threads: int | None = None
     """Threads that answer batches. None: as the machine has cores."""
+    stands_by: bool = False
+    """It has no place yet: `PsServer.assigned` says which one it was given, and it is to be started anew with that."""
     modules: tuple[str, ...] = ()
     """Modules whose optimizers dense weights may be moved by, beside those of ``torch.optim`` and ``monolith.optim``;
     they are imported when the server starts."""
@@ -151,6 +153,10 @@ class PsServer:
             memory_limit_bytes=options.memory_limit_bytes,
         )
         self._service.frames_inside = self._has_tls
+        self.assigned: tuple[int, int] | None = None
+        """Index and number of servers that one which stands by was told to become; `wait` returns then."""
+        if options.stands_by:
+            self._service.on_assign = self._take_place
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
         self.add_owner("dense", Owner(self.dense.gate, self.dense.applied))
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
@@ -232,6 +238,13 @@ class PsServer:
         return self._handler(words).call(words, kind, head, body)
 
     # Inside
+
+    def _take_place(self, index: int, num_ps: int) -> None:
+        require_owners(num_ps, subject=_SUBJECT, name="num_ps")
+        if not 0 <= index < num_ps:
+            raise InvalidArgumentError(f"{_SUBJECT}: index must be from 0 to num_ps - 1 = {num_ps - 1}, got {index}")
+        self.assigned = index, num_ps
+        self._stop_asked.set()
 
     def _wake(self) -> None:
         self._frames.wake()

@@ -25,7 +25,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("index", "num_ps", "version", "wire_version", "life", "frame_port", "frames_inside", "stores", "failure")
+    __slots__ = ("index", "num_ps", "version", "wire_version", "life", "frame_port", "frames_inside", "stores", "stands_by", "failure")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_PS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class DescribeResponse(_message.Message):
     FRAME_PORT_FIELD_NUMBER: _ClassVar[int]
     FRAMES_INSIDE_FIELD_NUMBER: _ClassVar[int]
     STORES_FIELD_NUMBER: _ClassVar[int]
+    STANDS_BY_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     index: int
     num_ps: int
@@ -43,8 +44,17 @@ class DescribeResponse(_message.Message):
     frame_port: int
     frames_inside: bool
     stores: _containers.RepeatedScalarFieldContainer[str]
+    stands_by: bool
     failure: Failure
-    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., version: _Optional[str] = ..., wire_version: _Optional[int] = ..., life: _Optional[int] = ..., frame_port: _Optional[int] = ..., frames_inside: _Optional[bool] = ..., stores: _Optional[_Iterable[str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., version: _Optional[str] = ..., wire_version: _Optional[int] = ..., life: _Optional[int] = ..., frame_port: _Optional[int] = ..., frames_inside: _Optional[bool] = ..., stores: _Optional[_Iterable[str]] = ..., stands_by: _Optional[bool] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class TakePlaceRequest(_message.Message):
+    __slots__ = ("index", "num_ps")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NUM_PS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    num_ps: int
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ("drain_seconds",)

@@ -1,0 +1,59 @@
+"""A port that says that a process is there: whoever connects to it is let in, and sent away."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+from monolith.cluster.addresses import concat_ip_and_port, is_ipv6_address, split_address
+from monolith.errors import UnavailableError
+
+__all__ = ["PresencePort"]
+
+
+class PresencePort:
+    """Listens while it is open, so that `NodeAliveChecker` finds this process. A context manager.
+
+    Args:
+        address: ``host:port`` to listen on; port 0 takes a free one.
+
+    Raises:
+        UnavailableError: the port is taken, or the host is none of this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, port = split_address(address)
+        family = socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET
+        self._listening = socket.socket(family, socket.SOCK_STREAM)
+        self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listening.bind((host, port))
+            self._listening.listen()
+        except OSError as error:
+            self._listening.close()
+            raise UnavailableError(f"worker: cannot listen on {address}; is the port taken? ({error})") from error
+        self.address = concat_ip_and_port(host, self._listening.getsockname()[1])
+        """Where it listens."""
+        threading.Thread(target=self._serve, name="presence", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends it. Calling it again does nothing."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
+        self._listening.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                visitor, _ = self._listening.accept()
+            except OSError:
+                return
+            visitor.close()
