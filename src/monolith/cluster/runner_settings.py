@@ -58,8 +58,6 @@ class RunnerSettings(Config):
     """Which service knows the addresses."""
     tf_config: str | None = None
     """``TF_CONFIG`` as Primus gives it, JSON."""
-    discovery_dir: str | None = None
-    """Folder in which processes leave their addresses, for discovery by host files."""
     zk_server: str | None = None
     """Servers of ZooKeeper, ``host:port`` separated by commas."""
     zk_watch_address_family: str = AddressFamily.IPV4

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith import errors
-from monolith.ps._control_handler import MESSAGE_BYTES, SERVICE, import_grpc
+from monolith.ps._control_handler import MESSAGE_BYTES, SERVICES, classes_of, import_grpc
 from monolith.ps._failures import error_of
-from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.tunnel import Tunnel
 
 if TYPE_CHECKING:
@@ -42,6 +41,10 @@ class ControlCall:
     def done(self) -> bool:
         """Whether the answer is there."""
         return bool(self._future.done())
+
+    def cancel(self) -> None:
+        """Ends it, unless the answer is there; what was asked for may still happen."""
+        self._future.cancel()
 
     def result(self) -> Any:
         """The answer.
@@ -94,7 +97,7 @@ class ControlChannel:
             self._channel = grpc.insecure_channel(address, options)
         else:
             self._channel = grpc.secure_channel(address, secure, options)
-        self._methods = {method.name: self._prepared(method) for method in SERVICE.methods}
+        self._methods = {method.name: self._prepared(method) for service in SERVICES for method in service.methods}
 
     def begin(
         self, method: str, request: Any, timeout_seconds: float | None, *, wait_for_ready: bool = True
@@ -170,10 +173,11 @@ class ControlChannel:
             (False, True): self._channel.unary_stream,
             (True, False): self._channel.stream_unary,
         }[method.client_streaming, method.server_streaming]
+        request_class, answer_class = classes_of(method)
         return make(
-            f"/{SERVICE.full_name}/{method.name}",
-            request_serializer=getattr(messages, method.input_type.name).SerializeToString,
-            response_deserializer=getattr(messages, method.output_type.name).FromString,
+            f"/{method.containing_service.full_name}/{method.name}",
+            request_serializer=request_class.SerializeToString,
+            response_deserializer=answer_class.FromString,
         )
 
 

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from google.protobuf import message_factory
 
 from monolith.cluster.credentials import load_grpc
 from monolith.errors import OpError
 from monolith.ps._failures import failure_of
+from monolith.ps.protos import coordinator_pb2
 from monolith.ps.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from monolith.cluster.credentials import ServerCredentials
     from monolith.ps._control_service import ControlService
 
-__all__ = ["MESSAGE_BYTES", "SERVICE", "import_grpc", "make_handler"]
+__all__ = [
+    "CONTROL",
+    "COORDINATOR",
+    "MESSAGE_BYTES",
+    "SERVICES",
+    "Send",
+    "classes_of",
+    "control_handler",
+    "import_grpc",
+    "make_handler",
+]
 
 _log = logging.getLogger(__name__)
 
-SERVICE = messages.DESCRIPTOR.services_by_name["ParameterServer"]
+CONTROL = messages.DESCRIPTOR.services_by_name["ParameterServer"]
+COORDINATOR = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+SERVICES = (CONTROL, COORDINATOR)
+"""What a server answers; the second one by the home server alone. No two methods of them have the same name."""
 MESSAGE_BYTES = 64 << 20
 """The largest message that either end takes."""
-_STAY = "Stay"
+
+Send: TypeAlias = "Callable[[Any], None]"
+"""Sends an answer of a stream, or ends it: None. Any thread may call it, one at a time."""
 
 
 def import_grpc() -> Any:
@@ -31,8 +49,36 @@ def import_grpc() -> Any:
     return load_grpc(who="a parameter server", extra="ps")
 
 
-def make_handler(service: ControlService, credentials: ServerCredentials) -> Any:
-    """The service as gRPC wants it; an error of a method is part of its answer, and ends no call."""
+def control_handler(service: ControlService, credentials: ServerCredentials) -> Any:
+    """The control as gRPC wants it."""
+
+    def stay(request: Any, context: Any, send: Send) -> None:
+        client = request.client
+        service.visitors.enter(client, lambda: send(None))
+        if not context.add_callback(lambda: service.leave(client)):
+            service.leave(client)  # it is gone already
+            return
+        send(messages.StayResponse(life=service.life))
+
+    return make_handler(CONTROL, service, credentials, lasting={"Stay": stay})
+
+
+def make_handler(
+    descriptor: Any,
+    service: object,
+    credentials: ServerCredentials,
+    *,
+    lasting: Mapping[str, Callable[[Any, Any, Send], None]],
+) -> Any:
+    """A service as gRPC wants it; an error of a method is part of its answer, and ends no call.
+
+    Args:
+        descriptor: Of the service.
+        service: Its methods by their names on the wire.
+        credentials: What callers must show.
+        lasting: Streams that last as long as their clients, and hold no thread meanwhile: called once, with the
+            request, the context, and how to send.
+    """
     grpc = import_grpc()
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
@@ -45,20 +91,24 @@ def make_handler(service: ControlService, credentials: ServerCredentials) -> Any
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
 
     def handle(method: Any) -> Any:
-        answer_class = getattr(messages, method.output_type.name)
-        if method.name == _STAY:
-            behavior = _stay_behavior(service, require_known)
+        request_class, answer_class = classes_of(method)
+        if method.name in lasting:
+            behavior = _lasting_behavior(lasting[method.name], require_known)
         elif method.server_streaming:
             behavior = _stream_behavior(getattr(service, method.name), answer_class, require_known)
         else:
             behavior = _plain_behavior(getattr(service, method.name), answer_class, require_known)
-        request_class = getattr(messages, method.input_type.name)
         return make[method.client_streaming, method.server_streaming](
             behavior, request_class.FromString, answer_class.SerializeToString
         )
 
-    handlers = {method.name: handle(method) for method in SERVICE.methods}
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+    handlers = {method.name: handle(method) for method in descriptor.methods}
+    return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def classes_of(method: Any) -> tuple[Any, Any]:
+    """Of the messages that a method takes and gives."""
+    return message_factory.GetMessageClass(method.input_type), message_factory.GetMessageClass(method.output_type)
 
 
 def _plain_behavior(
@@ -89,17 +139,10 @@ def _stream_behavior(
     return answer
 
 
-def _stay_behavior(service: ControlService, require_known: Callable[[Any], None]) -> Any:
-    """A stream that lasts as long as its client, and holds no thread meanwhile."""
-
-    def stay(request: Any, context: Any, send: Callable[[Any], None]) -> None:
+def _lasting_behavior(begin: Callable[[Any, Any, Send], None], require_known: Callable[[Any], None]) -> Any:
+    def stay(request: Any, context: Any, send: Send) -> None:
         require_known(context)
-        client = request.client
-        service.visitors.enter(client, lambda: send(None))
-        if not context.add_callback(lambda: service.leave(client)):
-            service.leave(client)  # it is gone already
-            return
-        send(messages.StayResponse(life=service.life))
+        begin(request, context, send)
 
     stay.experimental_non_blocking = True  # type: ignore[attr-defined]  # as gRPC's own health service does it
     return stay

@@ -15,9 +15,10 @@ _KINDS = {
 
 
 def failure_of(error: Exception) -> messages.Failure:
-    """An error as it travels."""
+    """An error as it travels: as the nearest of those that every process knows."""
     if isinstance(error, errors.OpError):
-        return messages.Failure(kind=type(error).__name__, message=error.message)
+        kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS), "UnknownError")
+        return messages.Failure(kind=kind, message=error.message)
     if isinstance(error, TypeError | ValueError):
         return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
     if isinstance(error, MemoryError):

@@ -16,8 +16,9 @@ from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, keywords_of
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.observe.process_memory import resident_bytes
-from monolith.ps._control_handler import MESSAGE_BYTES, import_grpc, make_handler
+from monolith.ps._control_handler import MESSAGE_BYTES, control_handler, import_grpc
 from monolith.ps._control_service import ControlService
+from monolith.ps.coordinator_service import CoordinatorService
 from monolith.ps.dense_shard import DenseShard
 from monolith.ps.dense_wire import WORDS
 from monolith.ps.held_gates import Owner
@@ -158,6 +159,8 @@ class PsServer:
         if options.stands_by:
             self._service.on_assign = self._take_place
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
+        self.coordinator = self._make_coordinator() if index == 0 else None
+        """Of the job; the first server, the home server, has it."""
         self.add_owner("dense", Owner(self.dense.gate, self.dense.applied))
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
@@ -213,6 +216,8 @@ class PsServer:
         seconds = self._drain_seconds if drain_seconds is None else drain_seconds
         self._service.end_benchmarks()
         stopped = self._control.stop(seconds)
+        if self.coordinator is not None:
+            self.coordinator.close()
         self._service.visitors.close()  # or the streams by which clients stay would be waited for
         self._frames.stop(seconds)
         if self._relay is not None:
@@ -270,6 +275,12 @@ class PsServer:
             handler=self,
         )
 
+    def _make_coordinator(self) -> CoordinatorService:
+        made = CoordinatorService(steps=getattr(self, "steps", lambda: 0), clocks=self._service.gates.clocks)
+        if hasattr(self, "add_recovered_part"):
+            self.add_recovered_part("coordinator", made.dump, made.load)
+        return made
+
     def _make_control(self) -> Any:
         options = [
             ("grpc.so_reuseport", 0),  # or two servers could share one port, and calls reach either
@@ -281,7 +292,9 @@ class PsServer:
             ("grpc.http2.min_ping_interval_without_data_ms", _KEEP_ALIVE_MS // 2),
             ("grpc.http2.max_pings_without_data", 0),
         ]
-        handlers = [make_handler(self._service, self._credentials)]
+        handlers = [control_handler(self._service, self._credentials)]
+        if self.coordinator is not None:
+            handlers.append(self.coordinator.handler(self._credentials))
         if self._relay is not None:
             handlers.append(self._relay.handler())
         return import_grpc().server(self._threads, handlers=handlers, options=options)

@@ -303,7 +303,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
     discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InRunnerSettings()] = ServiceDiscoveryType.CONSUL
     """Who knows the addresses."""
-    discovery_dir: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
+    discovery_dir: Annotated[str, OfAJob(), InRunnerSettings()] = ""
     """Folder in which processes leave their addresses, for discovery_type host. Not in the original."""
     zk_server: Annotated[str | None, OfAJob(), InRunnerSettings()] = None
     """Servers of ZooKeeper."""

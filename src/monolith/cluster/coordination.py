@@ -1,0 +1,362 @@
+"""What the coordinator of a job decides: events come in, with the time; the state of the job comes out.
+
+It runs on the home server (server 0), and never counts batches: how many were applied, and of which worker, is what the
+clocks of that server say. `Coordinator` has no lock, no thread and no socket.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from monolith.cluster.barrier import BarrierSlots
+from monolith.cluster.job_members import JobMembers
+from monolith.cluster.job_state import NO_WORKER, WORKER, JobState
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from monolith.cluster.job_members import SeatClaim
+    from monolith.cluster.job_state import Place
+
+__all__ = ["Clocks", "Coordinator"]
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS = 1.0
+"""A coordinator that was not asked anything for so long was stopped itself: somebody asks it far more often."""
+
+Clocks = dict[str, dict[int, int]]
+"""What keeps state on the home server -> worker -> number of its last batch there."""
+
+
+class Coordinator:
+    """The state of a job. Used by one thread at a time; `now` is that of one monotonic clock.
+
+    Args:
+        incarnation: Drawn at random by the process.
+        now: When it begins.
+    """
+
+    def __init__(self, incarnation: int, now: float) -> None:
+        self._members = JobMembers()
+        self._barrier = BarrierSlots(1)
+        self._placed_by: Place | None = None
+        self._restored = False
+        self._finished: dict[int, Clocks] = {}
+        """Worker -> what of it was applied when it finished: it is finished as long as that is still so."""
+        self._step_offset = 0
+        self._lost_updates: dict[tuple[int, int], int] = {}
+        self._stop_requested = False
+        self._takers: frozenset[int] = frozenset()
+        self._clocks: Clocks = {}
+        self._steps = 0
+        self._heard_at = now
+        self._state = JobState(incarnation=incarnation, version=1)
+
+    # Who is there
+
+    def join(self, claim: SeatClaim, *, num_workers: int, placed_action: str | None = None, now: float) -> int:
+        """A process takes a place, or announces itself to a coordinator that began anew; its incarnation.
+
+        Raises:
+            InvalidArgumentError: there is no such place.
+            FailedPreconditionError: others are there that count workers differently.
+            PlaceTakenError: a process holds it that may be alive.
+            AbortedError: the process had this place before, and lost it to another.
+        """
+        self._pass(now)
+        self._require_place(claim, num_workers)
+        self._require_same_size(claim, num_workers, now)
+        incarnation = self._members.join(claim, now)
+        if num_workers != self._barrier.capacity:
+            self._resize(num_workers)
+        if placed_action is not None and not self._barrier.placed:
+            self._barrier.place(placed_action)
+            self._placed_by = claim.place
+        return incarnation
+
+    def renew(self, place: Place, token: int, *, progress: int | None = None, now: float) -> None:
+        """A process is there; as `JobMembers.renew`."""
+        self._pass(now)
+        self._members.renew(place, token, now, progress=progress)
+
+    def connect(self, place: Place, token: int, *, now: float) -> None:
+        """A stream to a process has begun; as `JobMembers.connect`."""
+        self._pass(now)
+        self._members.connect(place, token, now)
+
+    def disconnect(self, token: int, *, now: float) -> None:
+        """A stream to a process has ended."""
+        self._pass(now)
+        self._members.disconnect(token, now)
+
+    def leave(self, place: Place, token: int, *, now: float) -> None:
+        """A process gives up its place."""
+        self._pass(now)
+        if self._members.holds(place, token):
+            self._members.leave(place, token)
+            self._forget_barrier_of(place, "has left")
+
+    def tick(self, *, steps: int, clocks: Clocks, now: float) -> None:
+        """Time has passed, and batches were applied."""
+        self._steps, self._clocks = steps, clocks
+        self._pass(now)
+
+    def next_end(self, now: float) -> float | None:
+        """When the next lease ends, if nobody says anything until then."""
+        return self._members.next_end(now)
+
+    # What members say; each raises what `JobMembers.require` does
+
+    def set_flag(self, place: Place, token: int, *, index: int, value: bool, now: float) -> None:
+        """Flag 0: the model is restored; flag i: worker i trains."""
+        self._require(place, token, now)
+        if not 0 <= index < self._barrier.capacity:
+            raise InvalidArgumentError(f"flag: an index in [0, {self._barrier.capacity}) expected, got {index}")
+        if index == 0:
+            self._restored = value
+        elif place == (WORKER, index):
+            self._members.set_trains(index, value)
+        elif value:
+            raise PermissionDeniedError(
+                f"flag {index}: worker {index} alone sets it, and {place[0]} {place[1]} wants to"
+            )
+
+    def place_barrier(self, place: Place, token: int, *, action: str, now: float) -> None:
+        """Places it: it falls with its owner.
+
+        Raises:
+            BarrierAlreadyPlacedError: it stands.
+        """
+        self._require(place, token, now)
+        self._barrier.place(action)
+        self._placed_by = place
+
+    def remove_barrier(self, place: Place, token: int, *, now: float) -> None:
+        """Removes it, whether it stands or not."""
+        self._require(place, token, now)
+        self._barrier.remove()
+        self._placed_by = None
+
+    def set_waits(self, place: Place, token: int, *, value: bool, now: float) -> None:
+        """A worker waits at the barrier, or goes on."""
+        self._require(place, token, now)
+        if place[0] != WORKER or place[1] == 0:
+            raise InvalidArgumentError(f"barrier: workers from 1 on wait at it, got {place[0]} {place[1]}")
+        self._members.set_waits(place[1], value)
+
+    def set_step_offset(self, place: Place, token: int, *, offset: int, now: float) -> None:
+        """Steps that no clock counts."""
+        self._require(place, token, now)
+        self._step_offset = offset
+
+    def report_lost(self, place: Place, token: int, *, worker: int, server: int, updates: int, now: float) -> None:
+        """A server lost updates of a worker for good."""
+        self._require(place, token, now)
+        if updates < 0:
+            raise InvalidArgumentError(f"lost updates: at least 0 expected, got {updates}")
+        if updates:
+            key = worker, server
+            self._lost_updates[key] = self._lost_updates.get(key, 0) + updates
+
+    def request_stop(self, place: Place, token: int, *, now: float) -> None:
+        """All members are to end; it is forgotten when no worker is left."""
+        self._require(place, token, now)
+        self._stop_requested = True
+
+    def reset(self, place: Place, token: int, *, now: float) -> None:
+        """A new run begins with the same members: nothing of the one before counts."""
+        self._require(place, token, now)
+        self._restored = self._stop_requested = False
+        self._finished.clear()
+        self._lost_updates.clear()
+        self._step_offset = 0
+
+    # Ends of inputs
+
+    def finish(self, place: Place, token: int, *, clocks: Clocks, now: float) -> None:
+        """The input of a worker has ended, and all of it is applied: that is what the clocks say now."""
+        self._require(place, token, now)
+        self._clocks = clocks
+        self._finished[place[1]] = _part_of(place[1], clocks)
+
+    def adopt(self, place: Place, token: int, *, now: float) -> int:
+        """A number whose rest this worker goes on with; `NO_WORKER` where there is none."""
+        self._require(place, token, now)
+        if place[0] != WORKER:
+            raise InvalidArgumentError(f"adopt: workers go on for lost workers, got {place[0]} {place[1]}")
+        found = min(self._adoptable(now), default=NO_WORKER)
+        if found != NO_WORKER:
+            self._members.adopt(found, place, token, now)
+        return found
+
+    def release(self, place: Place, token: int, *, worker: int, finished: bool, clocks: Clocks, now: float) -> None:
+        """Gives an adopted number up: its input has ended, or another is to go on.
+
+        Raises:
+            FailedPreconditionError: it was not adopted, or lost since.
+        """
+        self._require(place, token, now)
+        self._members.release(worker, place, token)
+        self._clocks = clocks
+        if finished:
+            self._finished[worker] = _part_of(worker, clocks)
+
+    def note_takers(self, workers: Iterable[int]) -> None:
+        """These workers took files of the shared queue."""
+        self._takers = frozenset(workers)
+
+    # What is known, and what is kept
+
+    def state(self, now: float) -> JobState:
+        """The job as it is now; its version is another one where more than figures have changed."""
+        members = self._members.snapshot(now)
+        fresh = JobState(
+            incarnation=self._state.incarnation,
+            version=self._state.version,
+            num_workers=self._num_workers(),
+            members=members,
+            restored=self._restored,
+            finished=self._finished_now(),
+            step_offset=self._step_offset,
+            steps=self._steps,
+            barrier_placed=self._barrier.placed,
+            barrier_action=self._barrier.action if self._barrier.placed else "",
+            lost_updates=MappingProxyType(dict(self._lost_updates)),
+            stop_requested=self._stop_requested,
+            lost=self._lost(now),
+            adoptable=self._adoptable(now),
+        )
+        if _without_figures(fresh) != _without_figures(self._state):
+            fresh = replace(fresh, version=fresh.version + 1)
+        self._state = fresh
+        return fresh
+
+    def require(self, place: Place, token: int, *, now: float) -> None:
+        """Refuses who does not hold the place; as `JobMembers.require`."""
+        self._require(place, token, now)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        finished = {str(worker): clocks for worker, clocks in sorted(self._finished.items())}
+        return {"num_workers": self._num_workers(), "finished": finished}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint, whose clocks the servers have or get."""
+        self._finished = {int(worker): _clocks_in(clocks) for worker, clocks in state["finished"].items()}
+
+    def dump(self) -> bytes:
+        """What survives the process of the home server, with the clocks of the same moment or later."""
+        content = {
+            **self.state_dict(),
+            "restored": self._restored,
+            "step_offset": self._step_offset,
+            "lost_updates": [[*key, updates] for key, updates in sorted(self._lost_updates.items())],
+            "incarnations": [[*place, number] for place, number in sorted(self._members.incarnations.items())],
+        }
+        return json.dumps(content, sort_keys=True).encode()
+
+    def load(self, content: bytes) -> None:
+        """Goes on where a process before this one was."""
+        found = json.loads(content)
+        self.load_state_dict(found)
+        if found["num_workers"] > 0 and self._num_workers() == 0:
+            self._resize(found["num_workers"])
+        self._restored = found["restored"]
+        self._step_offset = found["step_offset"]
+        self._lost_updates = {(worker, server): updates for worker, server, updates in found["lost_updates"]}
+        self._members.expect({(role, index): number for role, index, number in found["incarnations"]})
+
+    # Inside
+
+    def _pass(self, now: float) -> None:
+        """Time has passed: leases end."""
+        pause = now - self._heard_at
+        if pause > _PAUSE_SECONDS:
+            self._members.postpone(pause, self._heard_at)
+        self._heard_at = max(now, self._heard_at)
+        for place in self._members.lost_since(now):
+            _log.warning("%s %d: it was not heard in time, and counts as lost until it comes back", *place)
+            self._forget_barrier_of(place, "was lost")
+        if self._stop_requested and not any(
+            role == WORKER and self._members.is_alive((role, index), now) for role, index in self._members.incarnations
+        ):
+            self._stop_requested = False
+
+    def _require(self, place: Place, token: int, now: float) -> None:
+        self._pass(now)
+        self._members.require(place, token)
+
+    def _require_place(self, claim: SeatClaim, num_workers: int) -> None:
+        if num_workers < 1:
+            raise InvalidArgumentError(f"job: num_workers counts the chief and must be >= 1, got {num_workers}")
+        if not claim.role or claim.index < 0:
+            raise InvalidArgumentError(f"job: a role and an index >= 0 expected, got {claim.role!r} {claim.index}")
+        if claim.role == WORKER and claim.index >= num_workers:
+            raise InvalidArgumentError(f"job: index of a worker must be in [0, {num_workers}), got {claim.index}")
+        if not 0 < claim.lease_seconds <= 3600 or not claim.token:
+            raise InvalidArgumentError(
+                f"job: a token, and a lease above 0 and of at most 3600 s, expected, got {claim.lease_seconds} s"
+            )
+
+    def _require_same_size(self, claim: SeatClaim, num_workers: int, now: float) -> None:
+        if num_workers == self._barrier.capacity or self._num_workers() == 0:
+            return
+        others = [
+            place for place in self._members.incarnations if place != claim.place and self._members.is_alive(place, now)
+        ]
+        if others:
+            names = ", ".join(f"{role} {index}" for role, index in sorted(others))
+            raise FailedPreconditionError(
+                f"job: {claim.role} {claim.index} was started for {num_workers} workers, and {names} for"
+                f" {self._barrier.capacity}; start all with the same number, after all others have ended"
+            )
+
+    def _num_workers(self) -> int:
+        return self._barrier.capacity if self._members.incarnations else 0
+
+    def _resize(self, num_workers: int) -> None:
+        self._barrier = BarrierSlots(num_workers)
+        self._placed_by = None
+
+    def _forget_barrier_of(self, place: Place, why: str) -> None:
+        if self._placed_by == place:
+            _log.warning(
+                "the barrier falls: %s %d, which had placed it (action %r), %s", *place, self._barrier.action, why
+            )
+            self._barrier.remove()
+            self._placed_by = None
+
+    def _finished_now(self) -> frozenset[int]:
+        return frozenset(worker for worker, had in self._finished.items() if self._has(worker, had))
+
+    def _has(self, worker: int, had: Clocks) -> bool:
+        return all(self._clocks.get(owner, {}).get(worker, -1) >= seqs.get(worker, -1) for owner, seqs in had.items())
+
+    def _lost(self, now: float) -> frozenset[int]:
+        finished = self._finished_now()
+        return frozenset(
+            worker
+            for worker in self._takers
+            if worker not in finished and not self._members.is_alive((WORKER, worker), now)
+        )
+
+    def _adoptable(self, now: float) -> frozenset[int]:
+        return frozenset(worker for worker in self._lost(now) if self._members.is_adoptable(worker, now))
+
+
+def _part_of(worker: int, clocks: Clocks) -> Clocks:
+    return {owner: {worker: seqs[worker]} for owner, seqs in clocks.items() if worker in seqs}
+
+
+def _clocks_in(saved: Mapping[str, Mapping[str, int]]) -> Clocks:
+    return {owner: {int(worker): int(seq) for worker, seq in seqs.items()} for owner, seqs in saved.items()}
+
+
+def _without_figures(state: JobState) -> JobState:
+    return replace(state, version=0, steps=0, members=tuple(replace(each, progress=0) for each in state.members))

@@ -1,0 +1,310 @@
+"""Who belongs to a job: numbers that processes hold by leases.
+
+A process holds its place (role and index) while it renews its lease. Where its connection has ended, or it does not
+renew, it is lost: another process may take the place, under a greater incarnation. Until one has, the process may come
+back. `JobMembers` decides, without a lock, a thread or a clock: the caller says what time it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from monolith.cluster.job_state import NO_WORKER, WORKER, JobMember
+from monolith.errors import AbortedError, AlreadyExistsError, FailedPreconditionError, NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.cluster.job_state import Place
+
+__all__ = ["GRACE_SECONDS", "JobMembers", "PlaceTakenError", "SeatClaim"]
+
+GRACE_SECONDS = 1.0
+"""How long a member whose connection has ended is still there: it connects anew within that time, if it lives."""
+
+
+class PlaceTakenError(AlreadyExistsError):
+    """A process that may be alive holds the place."""
+
+    def __init__(self, owner: str, *, seconds_since_renewal: float, seconds_left: float, renewals: int) -> None:
+        super().__init__(f"{owner}; it was heard last {seconds_since_renewal:.1f} s ago")
+        self.owner = owner
+        self.seconds_since_renewal = seconds_since_renewal
+        self.seconds_left = seconds_left
+        self.renewals = renewals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeatClaim:
+    """What a process says when it takes a place."""
+
+    role: str
+    index: int
+    token: int
+    """Drawn at random by the process."""
+    address: str = ""
+    lease_seconds: float = 10.0
+    incarnation: int = 0
+    """Which it has already, of a coordinator that began anew since; 0: it is new."""
+    trains: bool = False
+    waits: bool = False
+
+    @property
+    def place(self) -> Place:
+        """Role and index."""
+        return self.role, self.index
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A place and who holds it."""
+
+    place: Place
+    token: int = 0
+    """Of whom holds it, or held it last and may come back; 0: nobody."""
+    incarnation: int = 0
+    address: str = ""
+    lease_seconds: float = 0.0
+    renewed_at: float = 0.0
+    renewals: int = 0
+    streams: int = 0
+    cut_off_at: float | None = None
+    """When its last stream ended; None while it has one, or none was begun yet."""
+    progress: int = 0
+    trains: bool = False
+    waits: bool = False
+    adopted_by: int = NO_WORKER
+    was_alive: bool = field(default=False, repr=False)
+    """As `JobMembers.changed` has told last."""
+
+    @property
+    def lease_end(self) -> float:
+        """When nobody has heard of it for the whole lease."""
+        return self.renewed_at + self.lease_seconds
+
+    @property
+    def end(self) -> float:
+        """When it counts as lost."""
+        if self.cut_off_at is None:
+            return self.lease_end
+        return min(self.lease_end, self.cut_off_at + GRACE_SECONDS)
+
+    def is_alive(self, now: float) -> bool:
+        return bool(self.token) and now < self.end
+
+
+class JobMembers:
+    """Places, leases and incarnations. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._seats: dict[Place, _Seat] = {}
+
+    def join(self, claim: SeatClaim, now: float) -> int:
+        """Gives a place to a process, and returns its incarnation.
+
+        A process that announces itself again keeps what it has. One that says it has a greater incarnation than the one
+        here comes from before the coordinator began anew, and goes first.
+
+        Raises:
+            PlaceTakenError: a process holds it that may be alive.
+            AbortedError: the process had this place before, and lost it to another.
+        """
+        seat = self._seats.setdefault(claim.place, _Seat(claim.place))
+        if seat.token != claim.token:
+            self._require_free(seat, claim, now)
+            seat.incarnation = claim.incarnation or seat.incarnation + 1
+            seat.streams, seat.cut_off_at, seat.renewals, seat.progress = 0, None, 0, 0
+            seat.adopted_by = NO_WORKER
+        seat.token, seat.address, seat.lease_seconds = claim.token, claim.address, claim.lease_seconds
+        seat.trains, seat.waits = claim.trains, claim.waits
+        seat.renewed_at = now
+        if seat.streams == 0:
+            seat.cut_off_at = None
+        return seat.incarnation
+
+    def _require_free(self, seat: _Seat, claim: SeatClaim, now: float) -> None:
+        if claim.incarnation:
+            if claim.incarnation < seat.incarnation + bool(seat.token):
+                raise self._taken_over(seat)
+            return
+        if seat.is_alive(now):
+            raise PlaceTakenError(
+                _owner(seat),
+                seconds_since_renewal=now - seat.renewed_at,
+                seconds_left=seat.end - now,
+                renewals=seat.renewals,
+            )
+
+    def renew(self, place: Place, token: int, now: float, *, progress: int | None = None) -> None:
+        """The process is there, and has reached this global step; one that was lost is back.
+
+        Raises:
+            NotFoundError: nobody holds the place: the coordinator began anew.
+            AbortedError: another process holds it.
+        """
+        self.require(place, token)
+        for seat in self._held_by(token):
+            seat.renewed_at = now
+            seat.renewals += 1
+            if seat.streams == 0 and seat.cut_off_at is not None:
+                seat.cut_off_at = now  # it lives, and has some time to connect
+        if progress is not None:
+            self._seats[place].progress = progress
+
+    def require(self, place: Place, token: int) -> None:
+        """Refuses who does not hold the place; as `renew`."""
+        seat = self._seats.get(place)
+        if seat is None or seat.token == 0:
+            raise NotFoundError(f"{place[0]} {place[1]}: the coordinator does not know it; it is to announce itself")
+        if seat.token != token:
+            raise self._taken_over(seat)
+
+    def holds(self, place: Place, token: int) -> bool:
+        """Whether the process holds the place."""
+        seat = self._seats.get(place)
+        return seat is not None and seat.token == token
+
+    def connect(self, place: Place, token: int, now: float) -> None:
+        """A stream to the process has begun; as `renew`."""
+        self.renew(place, token, now)
+        for seat in self._held_by(token):
+            seat.streams += 1
+            seat.cut_off_at = None
+
+    def disconnect(self, token: int, now: float) -> None:
+        """A stream has ended; with its last one the process has only a moment left."""
+        for seat in self._held_by(token):
+            seat.streams = max(0, seat.streams - 1)
+            if seat.streams == 0:
+                seat.cut_off_at = now
+
+    def leave(self, place: Place, token: int) -> None:
+        """The process gives up its place, and numbers that it adopted; nothing where it has none."""
+        if self.holds(place, token):
+            for each in list(self._held_by(token)):
+                self._clear(each)
+
+    def adopt(self, number: int, place: Place, token: int, now: float) -> None:
+        """A worker goes on under one more number, as long as its own lease runs.
+
+        REQUIRES: `is_adoptable(number)`, and the worker holds its own place.
+        """
+        own = self._seats[place]
+        seat = self._seats.setdefault((WORKER, number), _Seat((WORKER, number)))
+        seat.incarnation += 1
+        seat.token, seat.address, seat.adopted_by = token, own.address, place[1]
+        seat.lease_seconds, seat.renewed_at = own.lease_seconds, now
+        seat.streams, seat.cut_off_at = own.streams, own.cut_off_at
+        seat.renewals = seat.progress = 0
+        seat.trains = seat.waits = False
+
+    def release(self, number: int, place: Place, token: int) -> None:
+        """A worker gives up a number that it adopted.
+
+        Raises:
+            FailedPreconditionError: it has not adopted it, or another process has it by now.
+        """
+        seat = self._seats.get((WORKER, number))
+        if seat is None or seat.token != token or seat.adopted_by != place[1]:
+            raise FailedPreconditionError(f"worker {place[1]} has not adopted worker {number}, or has lost it since")
+        self._clear(seat)
+
+    def set_trains(self, index: int, value: bool) -> None:
+        """A worker says whether its session lives."""
+        self._seat_of(index).trains = value
+
+    def set_waits(self, index: int, value: bool) -> None:
+        """A worker says whether it waits at the barrier."""
+        self._seat_of(index).waits = value
+
+    def is_alive(self, place: Place, now: float) -> bool:
+        """Whether a process holds the place."""
+        seat = self._seats.get(place)
+        return seat is not None and seat.is_alive(now)
+
+    def is_adoptable(self, number: int, now: float) -> bool:
+        """Whether the process of a worker was not heard for a whole lease: somebody would have started it anew."""
+        seat = self._seats.get((WORKER, number))
+        return seat is None or seat.token == 0 or now >= seat.lease_end
+
+    def lost_since(self, now: float) -> list[Place]:
+        """Places whose processes were lost since this was asked last."""
+        lost = [place for place, seat in self._seats.items() if seat.was_alive and not seat.is_alive(now)]
+        for seat in self._seats.values():
+            seat.was_alive = seat.is_alive(now)
+        return sorted(lost)
+
+    def next_end(self, now: float) -> float | None:
+        """When the next lease ends, if nobody says anything until then."""
+        ends = [end for seat in self._seats.values() if seat.token for end in (seat.end, seat.lease_end) if end > now]
+        return min(ends, default=None)
+
+    def postpone(self, seconds: float, since: float) -> None:
+        """Nobody could be heard for so long: it counts for no lease that ran when that began."""
+        for seat in self._seats.values():
+            if seat.lease_end > since:
+                seat.renewed_at += seconds
+            if seat.cut_off_at is not None and seat.cut_off_at + GRACE_SECONDS > since:
+                seat.cut_off_at += seconds
+
+    def snapshot(self, now: float) -> tuple[JobMember, ...]:
+        """Those that are there, and those that were lost, by role and index."""
+        return tuple(_member(seat, now) for _, seat in sorted(self._seats.items()) if seat.token)
+
+    @property
+    def incarnations(self) -> dict[Place, int]:
+        """Place -> the last incarnation that it had."""
+        return {place: seat.incarnation for place, seat in self._seats.items()}
+
+    def expect(self, incarnations: dict[Place, int]) -> None:
+        """Goes on counting behind what a coordinator before this one gave out."""
+        for place, incarnation in incarnations.items():
+            seat = self._seats.setdefault(place, _Seat(place))
+            if not seat.token:
+                seat.incarnation = max(seat.incarnation, incarnation)
+
+    def _seat_of(self, index: int) -> _Seat:
+        seat = self._seats.get((WORKER, index))
+        if seat is None or not seat.token:
+            raise NotFoundError(f"worker {index}: the coordinator does not know it; it is to announce itself")
+        return seat
+
+    def _held_by(self, token: int) -> Iterator[_Seat]:
+        return (seat for seat in self._seats.values() if seat.token == token)
+
+    @staticmethod
+    def _clear(seat: _Seat) -> None:
+        seat.token, seat.address, seat.adopted_by = 0, "", NO_WORKER
+        seat.trains = seat.waits = seat.was_alive = False
+
+    @staticmethod
+    def _taken_over(seat: _Seat) -> AbortedError:
+        return AbortedError(
+            f"{_owner(seat)}, as incarnation {seat.incarnation}: this one was not heard in time, and lost its number."
+            " Nothing that it does counts any more; start it again"
+        )
+
+
+def _owner(seat: _Seat) -> str:
+    role, index = seat.place
+    address = seat.address or "an unknown address"
+    if seat.adopted_by != NO_WORKER:
+        return f"{role} {index} was lost, and worker {seat.adopted_by} at {address} trains the rest of its input"
+    return f"{role} {index} is the process at {address}"
+
+
+def _member(seat: _Seat, now: float) -> JobMember:
+    role, index = seat.place
+    alive = seat.is_alive(now)
+    return JobMember(
+        role=role,
+        index=index,
+        address=seat.address,
+        incarnation=seat.incarnation,
+        progress=seat.progress,
+        alive=alive,
+        trains=alive and seat.trains,
+        waits=alive and seat.waits,
+        adopted_by=seat.adopted_by,
+    )

@@ -1,0 +1,362 @@
+"""The line from a member of a job to its coordinator: it joins, keeps its lease, and hears all that changes.
+
+The home server may go away and come back, at any address: the member then announces itself again, with what it is and
+does, and goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from monolith.cluster.job_state import JobState
+from monolith.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
+from monolith.ps._job_wire import state_in
+from monolith.ps.protos import coordinator_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.ps._control_channel import ControlCall
+    from monolith.ps.cluster import PsCluster
+
+__all__ = ["JobLine"]
+
+_log = logging.getLogger(__name__)
+
+_RENEWALS_PER_LEASE = 3
+_ASK_AGAIN_SECONDS = 0.1
+"""How often a taken place is asked for, and how soon a lost connection is begun anew."""
+_LOOK_SECONDS = 0.2
+"""How often a waiting thread looks at what nobody tells it about."""
+_ANNOUNCE_SECONDS = 5.0
+_GOODBYE_SECONDS = 2.0
+
+
+class JobLine:
+    """One member's line. Any thread may call it; a condition guards the state that was heard last.
+
+    Args:
+        cluster: The servers; the first one is the home server.
+        join: What to say when joining: role, index, number of workers, address, lease.
+
+    Raises:
+        AlreadyExistsError: another process that is alive has the place.
+        UnavailableError: the home server does not answer.
+    """
+
+    def __init__(self, cluster: PsCluster, join: messages.JoinRequest) -> None:
+        self._cluster = cluster
+        self._title = f"{join.seat.role} {join.seat.index}"
+        self._said = join
+        self._said.seat.token = secrets.randbits(63) | 1
+        self.progress = 0
+        """Global step that the next renewal tells."""
+        self._speaking = threading.RLock()  # guards what was said: a member that announces itself says it again
+        self._changed = threading.Condition()  # guards what follows
+        self._state = JobState()
+        self._is_connected = False
+        self._heard_at = 0.0
+        self._lost: OpError | None = None
+        self._is_closed = False
+        self._stream: Any = None
+        self._calls: set[ControlCall] = set()
+        self._take_place()
+        cluster.on_move(self._moved)
+        self._threads = [
+            threading.Thread(target=target, name=f"job-{name}", daemon=True)
+            for name, target in (("news", self._listen), ("lease", self._keep_lease))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def seat(self) -> messages.Seat:
+        """Who this is, for requests."""
+        return self._said.seat
+
+    @property
+    def state(self) -> JobState:
+        """What was heard last."""
+        with self._changed:
+            return self._state
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether news come, and the lease is kept."""
+        with self._changed:
+            limit = self._heard_at + self._said.lease_seconds
+            return self._is_connected and self._lost is None and time.monotonic() < limit
+
+    def require(self) -> None:
+        """Refuses a member that lost its place.
+
+        Raises:
+            AbortedError: another process has it.
+            FailedPreconditionError: this line was closed.
+        """
+        with self._changed:
+            if self._lost is not None:
+                raise type(self._lost)(self._lost.message)
+            if self._is_closed:
+                raise FailedPreconditionError(f"job: {self._title} has left it; make another JobClient")
+
+    def wait_for(
+        self,
+        predicate: Callable[[JobState], bool],
+        *,
+        timeout_seconds: float | None,
+        give_up: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Waits until the state is so, waking with every change; False: the time is over, or it was given up.
+
+        Raises:
+            AbortedError: another process has this place.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        with self._changed:
+            while not predicate(self._state):
+                self.require()
+                rest = None if deadline is None else deadline - time.monotonic()
+                if (rest is not None and rest <= 0) or (give_up is not None and give_up()):
+                    return False
+                if give_up is not None:
+                    rest = _LOOK_SECONDS if rest is None else min(rest, _LOOK_SECONDS)
+                self._changed.wait(rest)
+            return True
+
+    def ask(self, method: str, request: Any, *, timeout_seconds: float | None = None) -> Any:
+        """The coordinator's answer; a state in it is heard.
+
+        Raises:
+            AbortedError: another process has this place.
+            UnavailableError, DeadlineExceededError: the home server does not answer.
+        """
+        self.require()
+        request.seat.CopyFrom(self.seat)
+        try:
+            answer = self._ask_home(method, request, timeout_seconds)
+        except NotFoundError:  # it began anew, and hears of us before the stream has told that it did
+            self._announce()
+            answer = self._ask_home(method, request, timeout_seconds)
+        except AbortedError as error:
+            self._lose(error)
+            raise
+        if "state" in answer.DESCRIPTOR.fields_by_name and answer.HasField("state"):
+            self._hear(state_in(answer.state))
+        return answer
+
+    def say(self, request: messages.ChangeRequest, **said: Any) -> None:
+        """Changes something, and says it again whenever this member announces itself.
+
+        Args:
+            request: The change.
+            said: Fields of `JoinRequest` that go with it; None clears one.
+        """
+        with self._speaking:
+            self.require()
+            before = messages.JoinRequest()
+            before.CopyFrom(self._said)
+            for name, value in said.items():
+                if value is None:
+                    self._said.ClearField(name)
+                else:
+                    setattr(self._said, name, value)
+            try:
+                self.ask("Change", request)
+            except (CancelledError, DeadlineExceededError, UnavailableError):
+                raise  # a home server that comes back hears it
+            except OpError:
+                self._said.CopyFrom(before)
+                raise
+
+    def close(self) -> None:
+        """Leaves the job. Calling it again does nothing."""
+        with self._changed:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            under_way = [*self._calls, *([] if self._stream is None else [self._stream])]
+            self._changed.notify_all()
+        for each in under_way:
+            each.cancel()
+        with suppress(OpError):
+            request = messages.SeatRequest(seat=self.seat)
+            channel = self._cluster.channel(0)
+            channel.begin("Leave", request, _GOODBYE_SECONDS, wait_for_ready=False).result()
+        for thread in self._threads:
+            thread.join()
+
+    # Joining
+
+    def _take_place(self) -> None:
+        """Joins; waits while the lease of a process that does not renew it any more runs out."""
+        first: messages.JoinResponse | None = None
+        while (answer := self._join()).taken:
+            if first is None or answer.owner != first.owner:
+                first = answer
+            elif answer.renewals > first.renewals:
+                raise AlreadyExistsError(
+                    f"job: {answer.owner}, which renewed its lease {answer.seconds_since_renewal:.1f} s ago; start each"
+                    " process with an index of its own, or end that one"
+                )
+            time.sleep(min(_ASK_AGAIN_SECONDS, answer.seconds_left + 0.001))
+
+    def _join(self, timeout_seconds: float | None = None) -> messages.JoinResponse:
+        answer: messages.JoinResponse = self._ask_home("Join", self._said, timeout_seconds)
+        if not answer.taken:
+            self._said.incarnation = answer.incarnation
+            self._hear(state_in(answer.state), is_new=True)
+        return answer
+
+    def _announce(self) -> None:
+        """Says again who this is, to a home server that may have begun anew."""
+        try:
+            with self._speaking:
+                self._join(_ANNOUNCE_SECONDS)
+        except AbortedError as error:
+            self._lose(error)
+            raise
+
+    def _ask_home(self, method: str, request: Any, timeout_seconds: float | None) -> Any:
+        limit = self._cluster.timeout_seconds if timeout_seconds is None else timeout_seconds
+        while True:
+            channel = self._cluster.channel(0)
+            call = channel.begin(method, request, limit)
+            with self._changed:
+                self._calls.add(call)
+                is_closed = self._is_closed
+            try:
+                if is_closed:
+                    call.cancel()
+                return call.result()
+            except (CancelledError, FailedPreconditionError):
+                if is_closed or self._cluster.channel(0) is channel:  # or the home server moved meanwhile
+                    raise
+            finally:
+                with self._changed:
+                    self._calls.discard(call)
+
+    # Threads
+
+    def _listen(self) -> None:
+        while not self._is_over():
+            channel = self._cluster.channel(0)
+            try:
+                stream = channel.open_stream("Watch", messages.SeatRequest(seat=self.seat))
+                with self._changed:
+                    self._stream = stream
+                    if self._is_closed:
+                        stream.cancel()
+                for news in channel.answers(stream, "Watch"):
+                    self._take_news(news)
+            except NotFoundError:
+                self._begin_anew()
+            except AbortedError as error:
+                self._lose(error)
+            except OpError as error:
+                self._disconnect(str(error))
+                self._begin_anew()
+            with self._changed:
+                if not self._is_closed:
+                    self._changed.wait(_ASK_AGAIN_SECONDS)
+
+    def _begin_anew(self) -> None:
+        if not self._is_over():
+            with suppress(OpError):
+                self._announce()
+
+    def _keep_lease(self) -> None:
+        every = self._said.lease_seconds / _RENEWALS_PER_LEASE
+        while not self._is_over():
+            begun = time.monotonic()
+            try:
+                request = messages.RenewRequest(seat=self.seat, progress=self.progress)
+                self._ask_home("Renew", request, self._said.lease_seconds)
+                with self._changed:
+                    self._heard_at = begun
+            except NotFoundError:
+                self._begin_anew()
+            except AbortedError as error:
+                self._lose(error)
+            except OpError as error:
+                self._disconnect(str(error))
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._is_closed or self._lost is not None, max(0.0, begun + every - time.monotonic())
+                )
+
+    def _take_news(self, news: messages.News) -> None:
+        with self._changed:
+            if not self._is_connected:
+                _log.info("job: %s hears its coordinator at %s", self._title, self._cluster.addresses[0])
+            self._is_connected = True
+            self._heard_at = time.monotonic()
+            self._changed.notify_all()
+        if news.HasField("state"):
+            self._hear(state_in(news.state))
+        else:
+            self._hear_steps(news.steps)
+
+    def _hear(self, state: JobState, *, is_new: bool = False) -> None:
+        with self._changed:
+            before = self._state
+            if state.incarnation == before.incarnation:
+                if (state.version, state.steps) < (before.version, before.steps):
+                    return  # an answer that was overtaken
+            elif not is_new:
+                return  # of a home server that is gone
+            self._state = state
+            self._heard_at = max(self._heard_at, time.monotonic()) if is_new else self._heard_at
+            own = state.member(self.seat.role, self.seat.index)
+            if own is not None and own.incarnation > self._said.incarnation:
+                self._lost = self._lost or AbortedError(
+                    f"job: {self._title} is the process at {own.address or 'an unknown address'} by now, as incarnation"
+                    f" {own.incarnation}, and this one was {self._said.incarnation}; start it again"
+                )
+            self._changed.notify_all()
+
+    def _hear_steps(self, steps: int) -> None:
+        with self._changed:
+            if steps != self._state.steps:
+                self._state = replace(self._state, steps=steps)
+                self._changed.notify_all()
+
+    def _disconnect(self, why: str) -> None:
+        with self._changed:
+            if self._is_connected and not self._is_closed:
+                _log.warning("job: %s does not hear its coordinator any more: %s", self._title, why)
+            self._is_connected = False
+            self._changed.notify_all()
+
+    def _lose(self, error: OpError) -> None:
+        with self._changed:
+            self._lost = self._lost or error
+            self._is_connected = False
+            self._changed.notify_all()
+
+    def _is_over(self) -> bool:
+        with self._changed:
+            return self._is_closed or self._lost is not None
+
+    def _moved(self, index: int) -> None:
+        if index == 0:
+            with self._changed:
+                stream = self._stream
+                self._changed.notify_all()
+            if stream is not None:
+                stream.cancel()

@@ -1,0 +1,75 @@
+"""The state of a job as it travels."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from monolith.cluster.job_members import SeatClaim
+from monolith.cluster.job_state import JobMember, JobState
+from monolith.ps.protos import coordinator_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.cluster.job_state import Place
+
+__all__ = ["claim_in", "place_in", "state_in", "state_message"]
+
+_PLAIN = (
+    "version",
+    "incarnation",
+    "num_workers",
+    "restored",
+    "step_offset",
+    "steps",
+    "barrier_placed",
+    "barrier_action",
+    "stop_requested",
+)
+_SETS = ("finished", "lost", "adoptable")
+_OF_MEMBER = ("role", "index", "address", "incarnation", "progress", "alive", "trains", "waits", "adopted_by")
+
+
+def place_in(seat: Any) -> Place:
+    """Role and index of who calls."""
+    return seat.role, seat.index
+
+
+def claim_in(request: Any) -> SeatClaim:
+    """What a process says when it comes."""
+    return SeatClaim(
+        role=request.seat.role,
+        index=request.seat.index,
+        token=request.seat.token,
+        address=request.address,
+        lease_seconds=request.lease_seconds,
+        incarnation=request.incarnation,
+        trains=request.trains,
+        waits=request.waits,
+    )
+
+
+def state_message(state: JobState) -> Any:
+    """A state to send."""
+    plain: dict[str, Any] = {name: getattr(state, name) for name in _PLAIN}
+    numbers: dict[str, Any] = {name: sorted(getattr(state, name)) for name in _SETS}
+    return messages.State(
+        **plain,
+        **numbers,
+        members=[messages.Member(**{name: getattr(each, name) for name in _OF_MEMBER}) for each in state.members],
+        lost_updates=[
+            messages.LostUpdates(worker=worker, server=server, updates=updates)
+            for (worker, server), updates in sorted(state.lost_updates.items())
+        ],
+    )
+
+
+def state_in(message: Any) -> JobState:
+    """A state that came."""
+    plain: dict[str, Any] = {name: getattr(message, name) for name in _PLAIN}
+    numbers: dict[str, Any] = {name: frozenset(getattr(message, name)) for name in _SETS}
+    return JobState(
+        **plain,
+        **numbers,
+        members=tuple(JobMember(**{name: getattr(each, name) for name in _OF_MEMBER}) for each in message.members),
+        lost_updates=MappingProxyType({(each.worker, each.server): each.updates for each in message.lost_updates}),
+    )

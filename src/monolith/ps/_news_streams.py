@@ -1,0 +1,98 @@
+"""The streams over which members of a job hear what changes; none of them holds a thread, or keeps others waiting."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from monolith.ps._job_wire import state_message
+from monolith.ps.protos import coordinator_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.cluster.job_state import JobState
+    from monolith.ps._control_handler import Send
+
+__all__ = ["NewsStream", "NewsStreams"]
+
+_UNHEARD_BYTES = 32 << 10
+"""Sent to a member since it was heard last, at most. A send beyond what its connection holds would wait for it: one
+that was stopped would keep the news from all others. 64 KiB are what a connection always holds."""
+
+
+@dataclass(eq=False, slots=True)
+class NewsStream:
+    """To one member. Its numbers are guarded by the lock of `NewsStreams`."""
+
+    token: int
+    send: Send
+    version: int = -1
+    steps: int = -1
+    unheard_bytes: int = 0
+    is_over: bool = field(default=False)
+
+
+class NewsStreams:
+    """All streams of a coordinator. Any thread may call it; one at a time calls `send`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the list, and what streams note
+        self._streams: list[NewsStream] = []
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def add(self, stream: NewsStream) -> None:
+        """It hears the whole state with the next `send`."""
+        with self._lock:
+            self._streams.append(stream)
+
+    def remove(self, stream: NewsStream) -> bool:
+        """It has ended; False: it was not there any more."""
+        with self._lock:
+            stream.is_over = True
+            if stream not in self._streams:
+                return False
+            self._streams.remove(stream)
+            return True
+
+    def heard(self, token: int) -> bool:
+        """A member says that it is there; True: there is news that it could not be sent before."""
+        with self._lock:
+            own = [each for each in self._streams if each.token == token]
+            late = any(each.unheard_bytes >= _UNHEARD_BYTES for each in own)
+            for each in own:
+                each.unheard_bytes = 0
+            return late
+
+    def send(self, state: JobState) -> None:
+        """Sends each member what it does not know yet."""
+        everything = messages.News(state=state_message(state), steps=state.steps)
+        figures = messages.News(steps=state.steps)
+        for stream, news in self._due(state, everything, figures):
+            stream.send(news)
+
+    def close(self) -> None:
+        """Ends all."""
+        with self._lock:
+            streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.send(None)
+
+    def _due(
+        self, state: JobState, everything: messages.News, figures: messages.News
+    ) -> list[tuple[NewsStream, messages.News]]:
+        due = []
+        with self._lock:
+            for stream in self._streams:
+                if stream.unheard_bytes >= _UNHEARD_BYTES:
+                    continue
+                if stream.version != state.version:
+                    due.append((stream, everything))
+                elif stream.steps != state.steps:
+                    due.append((stream, figures))
+                else:
+                    continue
+                stream.version, stream.steps = state.version, state.steps
+                stream.unheard_bytes += due[-1][1].ByteSize()
+        return due

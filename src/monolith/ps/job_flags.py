@@ -1,0 +1,61 @@
+"""The flags by which the processes of a job begin and end together: they live on the home server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.ps.protos import coordinator_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.cluster.job_state import JobState
+    from monolith.ps._job_line import JobLine
+
+__all__ = ["JobFlags"]
+
+
+class JobFlags:
+    """A flag per worker; a `monolith.hooks.SharedFlags`. Any thread may call it.
+
+    The flag of a worker is down while its lease does not run, and up again when it comes back. Reading costs no call.
+
+    Args:
+        line: To the coordinator.
+        size: Number of workers.
+    """
+
+    def __init__(self, line: JobLine, size: int) -> None:
+        self._line = line
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def set(self, index: int, value: bool) -> None:
+        """Changes one flag; that of a worker is its own."""
+        request = messages.ChangeRequest(flag=messages.Flag(index=index, value=value))
+        if index > 0 and index == self._line.seat.index:
+            self._line.say(request, trains=value)
+        else:
+            self._line.ask("Change", request)
+
+    def read(self) -> list[bool]:
+        """All of them at one moment."""
+        return self._flags(self._line.state)
+
+    def wait(
+        self,
+        predicate: Callable[[list[bool]], bool],
+        *,
+        timeout_seconds: float | None,
+        give_up: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Waits until the flags are so; False: the time is over, or it was given up."""
+        return self._line.wait_for(
+            lambda state: predicate(self._flags(state)), timeout_seconds=timeout_seconds, give_up=give_up
+        )
+
+    def _flags(self, state: JobState) -> list[bool]:
+        training = state.training
+        return [state.restored, *(index in training for index in range(1, self._size))]
