@@ -124,6 +124,15 @@ PS_ROWS = (
 )
 """Rows of `benchmarks/ps.py`: each starts servers, and some of them workers, as processes."""
 
+JOB_ROWS = (
+    Row(
+        key="job_home",
+        title="empty steps of many workers that one server counts",
+        needed_bytes=lambda _: 400_000_000,
+    ),
+)
+"""Rows of `benchmarks/cluster.py`: jobs of many processes."""
+
 
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     """Measures one row in this process; the result is JSON-able."""

@@ -1,0 +1,52 @@
+"""Every row of benchmarks/cluster.py runs, at sizes at which its figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monolith.cli._bench import catalog
+from monolith.cli._bench.measurement import Measurement
+from monolith.cli._bench.rows import job_home
+from monolith.cli._bench.setting import Setting
+
+TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
+
+
+@pytest.fixture
+def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few where the row has many; what it finds then is not of interest here."""
+    monkeypatch.setattr(job_home, "WORKERS", 3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_processes")
+@pytest.mark.parametrize("key", [row.key for row in catalog.JOB_ROWS])
+def test_the_row_measures(key: str) -> None:
+    measurements = [Measurement.from_json(fields) for fields in catalog.measure_row(TINY, key)]
+    assert any(each.ok is not None for each in measurements)
+    assert {each.row for each in measurements} == {key}
+    assert all(each.figure is not None for each in measurements)
+    assert len({(each.measure, each.peer) for each in measurements}) == len(measurements)
+
+
+def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
+    command = [sys.executable, "benchmarks/cluster.py", "--rows", "job_home", "--quick", "--json"]
+    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["measurements"]
+    assert row["requirement"] == ">= 5000 steps/s"
+
+
+def test_steps_that_were_not_counted_once_stop_the_row() -> None:
+    steps = job_home._EmptySteps([])
+    steps._joined, steps._next = [None] * 3, 5  # type: ignore[list-item]  # nobody pushes here
+    for counted in (8, 9, 10):
+        steps.require_counted(counted)
+    for counted in (7, 11):
+        with pytest.raises(AssertionError, match=f"counted {counted} steps of the others, expected 8 to 10"):
+            steps.require_counted(counted)
