@@ -50,6 +50,8 @@ class Coordinator:
         self._finished: dict[int, Clocks] = {}
         """Worker -> what of it was applied when it finished: it is finished as long as that is still so."""
         self._step_offset = 0
+        self._generation = 0
+        self._left: set[int] = set()
         self._lost_updates: dict[tuple[int, int], int] = {}
         self._stop_requested = False
         self._takers: frozenset[int] = frozenset()
@@ -73,6 +75,8 @@ class Coordinator:
         self._require_place(claim, num_workers)
         self._require_same_size(claim, num_workers, now)
         incarnation = self._members.join(claim, now)
+        if claim.role == WORKER:
+            self._left.discard(claim.index)
         if num_workers != self._barrier.capacity:
             self._resize(num_workers)
         if placed_action is not None and not self._barrier.placed:
@@ -155,6 +159,19 @@ class Coordinator:
         self._require(place, token, now)
         self._step_offset = offset
 
+    def set_restored(self, place: Place, token: int, *, step: int, steps: int, now: float) -> None:
+        """All servers were put back to this global step, at which their clocks count so many steps."""
+        self._require(place, token, now)
+        self._restored = True
+        self._generation += 1
+        self._step_offset, self._steps = step - steps, steps
+
+    def set_left(self, place: Place, token: int, *, now: float) -> None:
+        """A worker pushes nothing any more, although its input has not ended."""
+        self._require(place, token, now)
+        if place[0] == WORKER:
+            self._left.add(place[1])
+
     def report_lost(self, place: Place, token: int, *, worker: int, server: int, updates: int, now: float) -> None:
         """A server lost updates of a worker for good."""
         self._require(place, token, now)
@@ -231,6 +248,8 @@ class Coordinator:
             stop_requested=self._stop_requested,
             lost=self._lost(now),
             adoptable=self._adoptable(now),
+            generation=self._generation,
+            left=frozenset(self._left),
         )
         if _without_figures(fresh) != _without_figures(self._state):
             fresh = replace(fresh, version=fresh.version + 1)
@@ -256,6 +275,7 @@ class Coordinator:
             **self.state_dict(),
             "restored": self._restored,
             "step_offset": self._step_offset,
+            "generation": self._generation,
             "lost_updates": [[*key, updates] for key, updates in sorted(self._lost_updates.items())],
             "incarnations": [[*place, number] for place, number in sorted(self._members.incarnations.items())],
         }
@@ -269,6 +289,7 @@ class Coordinator:
             self._resize(found["num_workers"])
         self._restored = found["restored"]
         self._step_offset = found["step_offset"]
+        self._generation = found["generation"]
         self._lost_updates = {(worker, server): updates for worker, server, updates in found["lost_updates"]}
         self._members.expect({(role, index): number for role, index, number in found["incarnations"]})
 

@@ -67,6 +67,10 @@ class JobState:
     """Workers that took files of the shared queue, are not finished, and whose process is gone."""
     adoptable: frozenset[int] = frozenset()
     """Those of them that another worker may go on for now."""
+    generation: int = 0
+    """Grows whenever all servers are put back to one moment, which undoes what came after it; 0 before the first."""
+    left: frozenset[int] = frozenset()
+    """Workers that ended before their input did, and push nothing any more."""
 
     @property
     def global_step(self) -> int:

@@ -24,8 +24,9 @@ _PLAIN = (
     "barrier_placed",
     "barrier_action",
     "stop_requested",
+    "generation",
 )
-_SETS = ("finished", "lost", "adoptable")
+_SETS = ("finished", "lost", "adoptable", "left")
 _OF_MEMBER = ("role", "index", "address", "incarnation", "progress", "alive", "trains", "waits", "adopted_by")
 
 

@@ -131,10 +131,12 @@ class CoordinatorService(FileCalls):
 
     def Change(self, request: Any) -> Any:  # noqa: N802 - as on the wire
         """A member says something that all are to know."""
-        clocks = self._clocks() if request.WhichOneof("change") in ("finish", "release") else {}
+        kind = request.WhichOneof("change")
+        clocks = self._clocks() if kind in ("finish", "release") else {}
+        steps = self._steps() if kind == "restored_step" else 0
         with self._changed:
             now = time.monotonic()
-            _apply(request, self._coordinator, clocks, now)
+            _apply(request, self._coordinator, clocks, steps, now)
             return messages.StateResponse(state=self._spread(now))
 
     def Adopt(self, request: Any) -> Any:  # noqa: N802 - as on the wire
@@ -246,7 +248,7 @@ class CoordinatorService(FileCalls):
         return max(0.0, min(_LOOK_SECONDS, end - now))
 
 
-def _apply(request: Any, job: Coordinator, clocks: Clocks, now: float) -> None:
+def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int, now: float) -> None:
     """Tells the coordinator what a member wants to change."""
     who = place_in(request.seat), request.seat.token
     flag, release, lost = request.flag, request.release, request.lost_updates
@@ -256,6 +258,8 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, now: float) -> None:
         "remove_barrier": lambda: job.remove_barrier(*who, now=now),
         "waits": lambda: job.set_waits(*who, value=request.waits, now=now),
         "step_offset": lambda: job.set_step_offset(*who, offset=request.step_offset, now=now),
+        "restored_step": lambda: job.set_restored(*who, step=request.restored_step, steps=steps, now=now),
+        "left": lambda: job.set_left(*who, now=now),
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),
         "lost_updates": lambda: job.report_lost(

@@ -132,6 +132,14 @@ class JobClient:
         """Steps that no clock of the servers counts, such as those of a run that was trained without them."""
         self._line.ask("Change", messages.ChangeRequest(step_offset=offset))
 
+    def set_restored(self, global_step: int) -> None:
+        """All servers were put back to this step: workers may train, in a new generation."""
+        self._line.ask("Change", messages.ChangeRequest(restored_step=global_step))
+
+    def leave(self) -> None:
+        """This worker pushes nothing any more, though its input has not ended; `close` then ends it."""
+        self._line.ask("Change", messages.ChangeRequest(left=True))
+
     def finish(self) -> None:
         """The input of this worker has ended, and all that it pushed is applied: nobody goes on under its number."""
         self._line.ask("Change", messages.ChangeRequest(finish=True))
