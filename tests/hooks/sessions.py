@@ -58,3 +58,10 @@ class SleepCalls:
         self.sleeps.append(seconds)
         self._time += seconds
         self._at_sleep()
+
+    def wait(self, condition: threading.Condition, seconds: float) -> None:
+        condition.release()
+        try:
+            self.sleep(seconds)
+        finally:
+            condition.acquire()

@@ -19,7 +19,7 @@ def test_a_worker_stops_before_its_next_step_and_goes_on() -> None:
     steps: list[int] = []
 
     def train() -> None:
-        with StepLoop([BarrierHook(1, barrier, clock=clock)]) as loop:
+        with StepLoop([BarrierHook(1, barrier)]) as loop:
             for number in range(3):
                 loop.run(lambda number=number: steps.append(number))  # type: ignore[misc]
 
@@ -48,7 +48,7 @@ def test_a_stop_lets_a_worker_end() -> None:
     barrier.place_barrier()
     session = FakeSession()
     session.request_stop()
-    BarrierHook(1, barrier, clock=FakeClock()).before_run(session.context())
+    BarrierHook(1, barrier).before_run(session.context())
     assert barrier.get_blocked_indices() == [0]
 
 
@@ -58,20 +58,17 @@ def test_an_index_beyond_the_workers_is_refused() -> None:
 
 
 def test_a_save_begins_when_the_worker_has_come() -> None:
-    clock = FakeClock()
-    barrier = BarrierOp(2, clock=clock)
-
     class WorkerComes(FakeClock):
         def sleep(self, seconds: float) -> None:
-            super().sleep(seconds)
-            if self.monotonic() >= 3:
-                assert barrier.enter(1) == "Save"
+            super().sleep(min(seconds, 3))
+            assert barrier.enter(1) == "Save"
 
     waited = WorkerComes()
-    listener = BarrierSaverListener(barrier, clock=waited)
+    barrier = BarrierOp(2, clock=waited)
+    listener = BarrierSaverListener(barrier)
     session = FakeSession()
     listener.before_save(session, 7)
-    assert waited.monotonic() == pytest.approx(3, abs=0.2)
+    assert waited.monotonic() == 3
     assert barrier.is_all_blocked()
     listener.after_save(session, 7)
     assert barrier.is_barrier_removed()
@@ -81,7 +78,7 @@ def test_a_save_goes_on_without_a_worker_that_does_not_come(caplog: pytest.LogCa
     clock = FakeClock()
     barrier = BarrierOp(3, clock=clock)
     barrier.enter(2)
-    listener = BarrierSaverListener(barrier, clock=clock)
+    listener = BarrierSaverListener(barrier)
     listener.before_save(FakeSession(), 7)
     assert clock.monotonic() == pytest.approx(30, abs=0.2)
     assert "saving at step 7 without workers [1]" in caplog.text
@@ -90,7 +87,7 @@ def test_a_save_goes_on_without_a_worker_that_does_not_come(caplog: pytest.LogCa
 def test_a_barrier_of_an_operator_stays_after_a_save(caplog: pytest.LogCaptureFixture) -> None:
     barrier = BarrierOp(1)
     barrier.place_barrier("Stop")
-    listener = BarrierSaverListener(barrier, clock=FakeClock())
+    listener = BarrierSaverListener(barrier)
     with caplog.at_level(logging.INFO):
         listener.before_save(FakeSession(), 7)
         listener.after_save(FakeSession(), 7)

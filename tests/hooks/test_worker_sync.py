@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -29,38 +30,38 @@ class CountHook(Hook):
 
 def test_sync_process() -> None:
     """The original's case: the worker waits for the restore of the chief, the chief for the end of the worker."""
-    helper = SyncHelper(2)
-    worker_clock, chief_clock = FakeClock(blocking=True), FakeClock(blocking=True)
+    clock = FakeClock(blocking=True)
+    helper = SyncHelper(2, flags=InProcessFlags(2, clock=clock))
     chief_count, worker_count = CountHook(), CountHook()
     may_end = threading.Event()
 
     def work() -> None:
-        with StepLoop([WorkerSyncHook(1, helper, clock=worker_clock), worker_count]):
+        with StepLoop([WorkerSyncHook(1, helper), worker_count]):
             assert may_end.wait(30)
 
     def lead() -> None:
-        with StepLoop([ChiefSyncHook(helper, clock=chief_clock), chief_count]):
+        with StepLoop([ChiefSyncHook(helper), chief_count]):
             pass
 
     worker = threading.Thread(target=work)
     worker.start()
-    worker_clock.wait_for_sleepers(1)
+    clock.wait_for_sleepers(1)
     assert helper.get_alive_workers() == [1]
     assert not worker_count.created.is_set()
 
     chief = threading.Thread(target=lead)
     chief.start()
-    chief_clock.wait_for_sleepers(1)
+    clock.wait_for_sleepers(2)
     assert chief_count.created.is_set()
     assert not chief_count.ended.is_set()
-    worker_clock.advance(1)
+    clock.advance(1)
     assert worker_count.created.wait(30)
 
     may_end.set()
     worker.join(30)
     assert worker_count.ended.is_set()
     assert helper.get_num_alive_workers() == 0
-    chief_clock.advance(1)
+    clock.advance(60)
     chief.join(30)
     assert chief_count.ended.is_set()
 
@@ -91,12 +92,13 @@ def test_workers_that_could_never_hear_of_each_other_are_refused(worker_idx: int
 
 
 def test_the_arguments_have_the_order_that_users_know() -> None:
-    flags, clock = InProcessFlags(2), FakeClock()
+    clock = FakeClock()
+    flags = InProcessFlags(2, clock=clock)
     helper = SyncHelper(2, True, flags=flags)
     helper.start_worker(1)
     (hook,) = TrainingHooksHelper(True, 2, 0, 7, flags=flags).training_chief_hooks
     assert isinstance(hook, ChiefSyncHook)
-    ChiefSyncHook(helper, 7, clock=clock).end(FakeSession())
+    ChiefSyncHook(helper, 7).end(FakeSession())
     assert clock.monotonic() == 7
     assert hook.timeout_seconds == 7
     (hook,) = TrainingHooksHelper(True, 2, flags=flags).training_chief_hooks
@@ -108,8 +110,8 @@ def test_a_worker_says_once_a_minute_that_it_waits(caplog: pytest.LogCaptureFixt
     session = FakeSession()
     clock = SleepCalls(lambda: session.request_stop() if clock.monotonic() >= 121 else None)
     with caplog.at_level(logging.INFO):
-        WorkerSyncHook(1, SyncHelper(2), clock=clock).after_create_session(session)
-    assert clock.sleeps == [1.0] * 121
+        WorkerSyncHook(1, SyncHelper(2, flags=InProcessFlags(2, clock=clock))).after_create_session(session)
+    assert clock.monotonic() == pytest.approx(121, abs=0.5)
     assert caplog.messages == ["worker 1 waits until the chief has restored the model"] * 3
 
 
@@ -155,12 +157,12 @@ def test_wrong_sizes_are_refused() -> None:
 
 
 def test_the_chief_does_not_wait_forever(caplog: pytest.LogCaptureFixture) -> None:
-    helper = SyncHelper(4)
+    clock = FakeClock()
+    helper = SyncHelper(4, flags=InProcessFlags(4, clock=clock))
     helper.start_worker(1)
     helper.start_worker(3)
-    clock = FakeClock()
     with caplog.at_level(logging.INFO):
-        ChiefSyncHook(helper, clock=clock).end(FakeSession())
+        ChiefSyncHook(helper).end(FakeSession())
     assert clock.monotonic() == 1800
     assert "ending without workers [1, 3], alive after 1800 s" in caplog.text
     assert caplog.text.count("waiting for workers [1, 3] to end") == 30
@@ -177,5 +179,25 @@ def test_a_worker_that_fails_is_not_waited_for() -> None:
 def test_a_stop_ends_the_wait_of_a_worker() -> None:
     session = FakeSession()
     clock = SleepCalls(session.request_stop)
-    WorkerSyncHook(1, SyncHelper(2), clock=clock).after_create_session(session)
-    assert clock.sleeps == [1.0]
+    WorkerSyncHook(1, SyncHelper(2, flags=InProcessFlags(2, clock=clock))).after_create_session(session)
+    assert clock.sleeps == [0.2]
+
+
+def test_a_wait_ends_with_the_flag_and_not_with_a_look() -> None:
+    """With looks once a second the median would be half a second."""
+    flags, took = InProcessFlags(2), []
+    for number in range(9):
+        waiting = threading.Event()
+
+        def wait(value: bool = number % 2 == 0, waiting: threading.Event = waiting) -> None:
+            waiting.set()
+            assert flags.wait(lambda flags: flags[0] is value, timeout_seconds=30)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert waiting.wait(30)
+        begun = time.monotonic()
+        flags.set(0, number % 2 == 0)
+        thread.join(30)
+        took.append(time.monotonic() - begun)
+    assert sorted(took)[4] < 0.15

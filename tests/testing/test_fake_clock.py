@@ -60,6 +60,35 @@ def test_a_blocking_sleep_ends_when_enough_time_has_passed() -> None:
     assert woken == [1.0, 5.0]
 
 
+@pytest.mark.parametrize("wakes", ["notified", "advanced"])
+def test_a_wait_for_a_condition_ends_with_it_or_with_the_time(wakes: str) -> None:
+    clock, condition, woken = FakeClock(blocking=True), threading.Condition(), threading.Event()
+
+    def wait() -> None:
+        with condition:
+            clock.wait(condition, 5.0)
+        woken.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    clock.wait_for_sleepers(1)
+    if wakes == "notified":
+        with condition:
+            condition.notify_all()
+    else:
+        clock.advance(5.0)
+    thread.join(30)
+    assert woken.is_set()
+    assert clock.monotonic() == (0.0 if wakes == "notified" else 5.0)
+
+
+def test_a_wait_for_a_condition_is_time_that_passes() -> None:
+    clock, condition = FakeClock(), threading.Condition()
+    with condition:
+        clock.wait(condition, 5.0)
+    assert clock.monotonic() == 5.0
+
+
 def test_a_wait_that_cannot_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_clock, "_PATIENCE_SECONDS", 0.01)
     clock = FakeClock(blocking=True)
@@ -67,3 +96,6 @@ def test_a_wait_that_cannot_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None
         clock.sleep(1.0)
     with pytest.raises(TimeoutError, match="for 1 sleepers"):
         clock.wait_for_sleepers(1)
+    condition = threading.Condition()
+    with pytest.raises(TimeoutError, match="for a condition"), condition:
+        clock.wait(condition, 1.0)

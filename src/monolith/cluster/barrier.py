@@ -15,7 +15,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from monolith.clock import SystemClock
+from monolith.clock import SystemClock, wait_until
 from monolith.errors import AlreadyExistsError
 
 if TYPE_CHECKING:
@@ -29,14 +29,11 @@ __all__ = [
     "BarrierOp",
     "BarrierPhase",
     "BarrierSlots",
-    "wait_until_all_blocked",
     "wait_until_barrier_removed",
 ]
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-ARRIVAL_POLL_SECONDS = 0.1
 LOG_EVERY_SECONDS = 60.0
 
 
@@ -95,6 +92,14 @@ class Barrier(Protocol):
 
     def get_unblocked_indices(self) -> list[int]:
         """Workers that do not wait; 0 while the barrier does not stand."""
+        ...
+
+    def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
+        """Waits until it does not stand, and wakes at once; False: the time is over, or it was given up."""
+        ...
+
+    def wait_blocked(self, timeout_seconds: float) -> list[int]:
+        """Waits until every worker has come; those that had not when the time was over."""
         ...
 
 
@@ -158,7 +163,7 @@ class BarrierSlots:
 
 
 class BarrierOp:
-    """A barrier for threads of this process. Any thread may call any method; one lock guards the slots.
+    """A barrier for threads of this process. Any thread may call any method; a condition guards the slots.
 
     Args:
         capacity: Number of workers, the chief among them.
@@ -177,7 +182,7 @@ class BarrierOp:
         self._slots = BarrierSlots(capacity)
         self._callbacks = list(barrier_callbacks)
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
 
     @property
     def capacity(self) -> int:
@@ -187,23 +192,25 @@ class BarrierOp:
     @property
     def phase(self) -> BarrierPhase:
         """How far it is."""
-        with self._lock:
+        with self._changed:
             return self._slots.phase
 
     def place_barrier(self, action: str = "") -> None:
         """Places it and runs the callbacks; it stands although a callback raises."""
-        with self._lock:
+        with self._changed:
             self._slots.place(action)
+            self._changed.notify_all()
         self.run_callbacks(action)
 
     def remove_barrier(self) -> None:
         """Removes it, whether it stands or not."""
-        with self._lock:
+        with self._changed:
             self._slots.remove()
+            self._changed.notify_all()
 
     def is_barrier_placed(self) -> bool:
         """Whether it stands."""
-        with self._lock:
+        with self._changed:
             return self._slots.placed
 
     def is_barrier_removed(self) -> bool:
@@ -220,68 +227,65 @@ class BarrierOp:
 
     def get_blocked_indices(self) -> list[int]:
         """Workers that wait; 0 while the barrier stands."""
-        with self._lock:
+        with self._changed:
             return self._slots.indices(True)
 
     def get_unblocked_indices(self) -> list[int]:
         """Workers that do not wait; 0 while the barrier does not stand."""
-        with self._lock:
+        with self._changed:
             return self._slots.indices(False)
 
     def enter(self, index: int) -> str:
         """Notes that a worker waits, and returns what the barrier is for."""
-        with self._lock:
+        with self._changed:
             self._slots.set_worker(index, True)
+            self._changed.notify_all()
             return self._slots.action
 
     def leave(self, index: int) -> None:
         """Notes that a worker goes on."""
-        with self._lock:
+        with self._changed:
             self._slots.set_worker(index, False)
+            self._changed.notify_all()
 
     def run_callbacks(self, action: str) -> None:
         """Calls every callback with the action."""
         for callback in self._callbacks:
             callback(action)
 
+    def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
+        """Waits until it does not stand; False: the time is over, or it was given up."""
+        return self._wait(lambda: not self._slots.placed, timeout_seconds, give_up)
+
+    def wait_blocked(self, timeout_seconds: float) -> list[int]:
+        """Waits until every worker has come; those that had not when the time was over."""
+        self._wait(lambda: not self._slots.indices(False), timeout_seconds)
+        return self.get_unblocked_indices()
+
     def wait_until_barrier_removed(self, index: int) -> None:
         """Waits as worker `index` while the barrier stands."""
-        wait_until_barrier_removed(self, index, clock=self._clock)
+        wait_until_barrier_removed(self, index)
+
+    def _wait(
+        self, reached: Callable[[], bool], timeout_seconds: float | None, give_up: Callable[[], bool] | None = None
+    ) -> bool:
+        return wait_until(
+            reached, changed=self._changed, clock=self._clock, timeout_seconds=timeout_seconds, give_up=give_up
+        )
 
 
-def wait_until_barrier_removed(
-    barrier: Barrier, index: int, *, clock: Clock | None = None, give_up: Callable[[], bool] = lambda: False
-) -> None:
-    """Waits as a worker while a barrier stands, looking every second.
+def wait_until_barrier_removed(barrier: Barrier, index: int, *, give_up: Callable[[], bool] | None = None) -> None:
+    """Waits as a worker while a barrier stands.
 
     Args:
         barrier: Where to wait.
         index: Which worker, from 1 on: the chief does not wait for itself.
-        clock: Measures the wait.
-        give_up: Asked at every look; True ends the wait.
+        give_up: Asked five times a second; True ends the wait.
     """
-    clock = clock or SystemClock()
     action = barrier.enter(index)
     try:
         barrier.run_callbacks(action)
-        next_line = clock.monotonic() + LOG_EVERY_SECONDS
-        while barrier.is_barrier_placed() and not give_up():
-            clock.sleep(POLL_SECONDS)
-            if clock.monotonic() >= next_line:
-                _log.info("worker %d still waits at the barrier (action %r)", index, action)
-                next_line += LOG_EVERY_SECONDS
+        while not barrier.wait_removed(LOG_EVERY_SECONDS, give_up) and not (give_up is not None and give_up()):
+            _log.info("worker %d still waits at the barrier (action %r)", index, action)
     finally:
         barrier.leave(index)
-
-
-def wait_until_all_blocked(barrier: Barrier, timeout_seconds: float, *, clock: Clock | None = None) -> list[int]:
-    """Waits until every worker has come to a barrier, looking every tenth of a second.
-
-    Returns:
-        The workers that had not come when the time was over; none of them is no error here.
-    """
-    clock = clock or SystemClock()
-    deadline = clock.monotonic() + timeout_seconds
-    while (missing := barrier.get_unblocked_indices()) and clock.monotonic() < deadline:
-        clock.sleep(min(ARRIVAL_POLL_SECONDS, timeout_seconds))
-    return missing

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.clock import SystemClock
-from monolith.cluster.barrier import BarrierAlreadyPlacedError, wait_until_all_blocked, wait_until_barrier_removed
+from monolith.cluster.barrier import BarrierAlreadyPlacedError, wait_until_barrier_removed
 from monolith.hook import Hook
 from monolith.hooks.saver_listener import SaverListener
 
 if TYPE_CHECKING:
-    from monolith.clock import Clock
     from monolith.cluster.barrier import Barrier
     from monolith.hook import HookedSession, StepContext
 
@@ -28,22 +26,18 @@ class BarrierHook(Hook):
     Args:
         index: Which worker; 0 is the chief.
         barrier: Where to wait.
-        clock: Measures the wait.
     """
 
-    def __init__(self, index: int, barrier: Barrier, *, clock: Clock | None = None) -> None:
+    def __init__(self, index: int, barrier: Barrier) -> None:
         if not 0 <= index < barrier.capacity:
             raise ValueError(f"BarrierHook: index must be in [0, {barrier.capacity}), got {index}")
         self._index = index
         self._barrier = barrier
-        self._clock = clock or SystemClock()
 
     def before_run(self, context: StepContext) -> None:
         """Waits; a stop of the session ends the wait."""
         if self._index > 0 and self._barrier.is_barrier_placed():
-            wait_until_barrier_removed(
-                self._barrier, self._index, clock=self._clock, give_up=lambda: context.stop_requested
-            )
+            wait_until_barrier_removed(self._barrier, self._index, give_up=lambda: context.stop_requested)
 
 
 class BarrierSaverListener(SaverListener):
@@ -55,13 +49,11 @@ class BarrierSaverListener(SaverListener):
     Args:
         barrier: Where the workers wait.
         max_pending_seconds: How long to wait for them.
-        clock: Measures that.
     """
 
-    def __init__(self, barrier: Barrier, *, max_pending_seconds: float = 30.0, clock: Clock | None = None) -> None:
+    def __init__(self, barrier: Barrier, *, max_pending_seconds: float = 30.0) -> None:
         self._barrier = barrier
         self._max_pending_seconds = max_pending_seconds
-        self._clock = clock or SystemClock()
         self._placed = False
 
     def before_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - a listener's signature
@@ -71,7 +63,7 @@ class BarrierSaverListener(SaverListener):
             self._placed = True
         except BarrierAlreadyPlacedError:
             _log.info("saving at step %d behind a barrier that stands already", global_step_value)
-        missing = wait_until_all_blocked(self._barrier, self._max_pending_seconds, clock=self._clock)
+        missing = self._barrier.wait_blocked(self._max_pending_seconds)
         if missing:
             _log.warning(
                 "saving at step %d without workers %s, which did not come to the barrier within %g s",

@@ -10,11 +10,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from monolith.clock import SystemClock
+from monolith.clock import SystemClock, wait_until
 from monolith.hook import Hook
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monolith.clock import Clock
     from monolith.hook import HookedSession
@@ -23,19 +23,18 @@ __all__ = ["ChiefSyncHook", "InProcessFlags", "SharedFlags", "SyncHelper", "Trai
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
 LOG_EVERY_SECONDS = 60.0
 CHIEF_TIMEOUT_SECONDS = 1800.0
 
 
 _WHERE_FLAGS_ARE = (
-    "Give all of them the same `flags`, as InProcessFlags(num_workers) for threads; flags of several processes are not"
-    " there yet"
+    "Give all of them the same `flags`: InProcessFlags(num_workers) for threads, monolith.ps.JobClient(...).flags for"
+    " processes"
 )
 
 
 class SharedFlags(Protocol):
-    """A flag per worker that all of them see; any thread, later any process, may call it."""
+    """A flag per worker that all of them see; any thread may call it, and those of a job (`JobClient`) any process."""
 
     def __len__(self) -> int: ...
 
@@ -47,30 +46,59 @@ class SharedFlags(Protocol):
         """All of them at one moment."""
         ...
 
+    def wait(
+        self,
+        predicate: Callable[[Sequence[bool]], bool],
+        *,
+        timeout_seconds: float | None,
+        give_up: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Waits until the flags are so, and wakes at once; False: the time is over, or it was given up."""
+        ...
+
 
 class InProcessFlags:
-    """Flags for workers that are threads of this process; one lock guards them.
+    """Flags for workers that are threads of this process; a condition guards them.
 
     Args:
         size: How many there are; all begin as False.
+        clock: Measures how long they are waited for.
     """
 
-    def __init__(self, size: int) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, size: int, *, clock: Clock | None = None) -> None:
+        self._changed = threading.Condition(threading.Lock())
         self._flags = [False] * size
+        self._clock = clock or SystemClock()
 
     def __len__(self) -> int:
         return len(self._flags)
 
     def set(self, index: int, value: bool) -> None:
         """Changes one flag."""
-        with self._lock:
+        with self._changed:
             self._flags[index] = value
+            self._changed.notify_all()
 
     def read(self) -> list[bool]:
         """All of them at one moment."""
-        with self._lock:
+        with self._changed:
             return list(self._flags)
+
+    def wait(
+        self,
+        predicate: Callable[[Sequence[bool]], bool],
+        *,
+        timeout_seconds: float | None,
+        give_up: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Waits until the flags are so; False: the time is over, or it was given up."""
+        return wait_until(
+            lambda: predicate(self._flags),
+            changed=self._changed,
+            clock=self._clock,
+            timeout_seconds=timeout_seconds,
+            give_up=give_up,
+        )
 
 
 class SyncHelper:
@@ -118,6 +146,14 @@ class SyncHelper:
         """How many they are."""
         return len(self.get_alive_workers())
 
+    def wait_restored(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
+        """Waits until the chief has restored; False: the time is over, or it was given up."""
+        return self._flags.wait(lambda flags: flags[0], timeout_seconds=timeout_seconds, give_up=give_up)
+
+    def wait_ended(self, timeout_seconds: float | None) -> bool:
+        """Waits until no worker is alive; False: the time is over."""
+        return self._flags.wait(lambda flags: not any(flags[1:]), timeout_seconds=timeout_seconds)
+
     def _checked(self, worker_index: int) -> int:
         if not 1 <= worker_index < len(self._flags):
             raise ValueError(f"SyncHelper: index of a worker must be in [1, {len(self._flags)}), got {worker_index}")
@@ -130,37 +166,26 @@ class ChiefSyncHook(Hook):
     Args:
         sync_helper: The flags.
         timeout_seconds: How long to wait; workers that are alive then are logged and left alone.
-        clock: Measures that.
     """
 
-    def __init__(
-        self,
-        sync_helper: SyncHelper,
-        timeout_seconds: float = CHIEF_TIMEOUT_SECONDS,
-        *,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, sync_helper: SyncHelper, timeout_seconds: float = CHIEF_TIMEOUT_SECONDS) -> None:
         self._helper = sync_helper
         self.timeout_seconds = timeout_seconds
-        self._clock = clock or SystemClock()
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
         """The hook that restores stands before this one: the model is there."""
         self._helper.mark_restore_done()
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
-        """Waits until no worker is alive, looking every second."""
-        deadline = self._clock.monotonic() + self.timeout_seconds
-        next_line = self._clock.monotonic()
+        """Waits until no worker is alive."""
+        rest = self.timeout_seconds
         while alive := self._helper.get_alive_workers():
-            now = self._clock.monotonic()
-            if now >= deadline:
+            if rest <= 0:
                 _log.warning("ending without workers %s, alive after %g s", alive, self.timeout_seconds)
                 return
-            if now >= next_line:
-                _log.info("waiting for workers %s to end", alive)
-                next_line = now + LOG_EVERY_SECONDS
-            self._clock.sleep(min(POLL_SECONDS, deadline - now))
+            _log.info("waiting for workers %s to end", alive)
+            self._helper.wait_ended(min(rest, LOG_EVERY_SECONDS))
+            rest -= LOG_EVERY_SECONDS
 
 
 class WorkerSyncHook(Hook):
@@ -169,25 +194,20 @@ class WorkerSyncHook(Hook):
     Args:
         worker_index: Which worker, from 1 on.
         sync_helper: The flags.
-        clock: Measures the wait.
     """
 
-    def __init__(self, worker_index: int, sync_helper: SyncHelper, *, clock: Clock | None = None) -> None:
+    def __init__(self, worker_index: int, sync_helper: SyncHelper) -> None:
         self._index = sync_helper._checked(worker_index)  # noqa: SLF001 - refused here, not when training begins
         self._helper = sync_helper
-        self._clock = clock or SystemClock()
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Waits for the chief, looking every second; a stop of the session ends the wait."""
+        """Waits for the chief; a stop of the session ends the wait."""
         # Also when the session fails: the chief would wait half an hour for a worker that is gone.
         session.on_close(lambda: self._helper.finish_worker(self._index))
         self._helper.start_worker(self._index)
-        next_line = self._clock.monotonic()
         while not self._helper.get_restore_status() and not session.stop_requested:
-            if self._clock.monotonic() >= next_line:
-                _log.info("worker %d waits until the chief has restored the model", self._index)
-                next_line = self._clock.monotonic() + LOG_EVERY_SECONDS
-            self._clock.sleep(POLL_SECONDS)
+            _log.info("worker %d waits until the chief has restored the model", self._index)
+            self._helper.wait_restored(LOG_EVERY_SECONDS, lambda: session.stop_requested)
 
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
         """Lets the chief end."""

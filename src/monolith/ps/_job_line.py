@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from monolith.clock import SystemClock, wait_until
 from monolith.cluster.job_state import JobState
 from monolith.errors import (
     AbortedError,
@@ -41,10 +42,9 @@ _log = logging.getLogger(__name__)
 _RENEWALS_PER_LEASE = 3
 _ASK_AGAIN_SECONDS = 0.1
 """How often a taken place is asked for, and how soon a lost connection is begun anew."""
-_LOOK_SECONDS = 0.2
-"""How often a waiting thread looks at what nobody tells it about."""
 _ANNOUNCE_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
+_CLOCK = SystemClock()
 
 
 class JobLine:
@@ -127,17 +127,16 @@ class JobLine:
         Raises:
             AbortedError: another process has this place.
         """
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        with self._changed:
-            while not predicate(self._state):
-                self.require()
-                rest = None if deadline is None else deadline - time.monotonic()
-                if (rest is not None and rest <= 0) or (give_up is not None and give_up()):
-                    return False
-                if give_up is not None:
-                    rest = _LOOK_SECONDS if rest is None else min(rest, _LOOK_SECONDS)
-                self._changed.wait(rest)
-            return True
+
+        def reached() -> bool:
+            if predicate(self._state):
+                return True
+            self.require()
+            return False
+
+        return wait_until(
+            reached, changed=self._changed, clock=_CLOCK, timeout_seconds=timeout_seconds, give_up=give_up
+        )
 
     def ask(self, method: str, request: Any, *, timeout_seconds: float | None = None) -> Any:
         """The coordinator's answer; a state in it is heard.

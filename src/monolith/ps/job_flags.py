@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from monolith.ps.protos import coordinator_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from monolith.cluster.job_state import JobState
     from monolith.ps._job_line import JobLine
@@ -46,7 +46,7 @@ class JobFlags:
 
     def wait(
         self,
-        predicate: Callable[[list[bool]], bool],
+        predicate: Callable[[Sequence[bool]], bool],
         *,
         timeout_seconds: float | None,
         give_up: Callable[[], bool] | None = None,

@@ -276,7 +276,7 @@ class PsServer:
         )
 
     def _make_coordinator(self) -> CoordinatorService:
-        made = CoordinatorService(steps=getattr(self, "steps", lambda: 0), clocks=self._service.gates.clocks)
+        made = CoordinatorService(steps=self.steps, clocks=self._service.gates.clocks)
         if hasattr(self, "add_recovered_part"):
             self.add_recovered_part("coordinator", made.dump, made.load)
         return made

@@ -33,6 +33,7 @@ class FakeClock:
         self._now = now
         self._monotonic = 0.0
         self._sleepers = 0
+        self._waits: list[threading.Condition] = []
         self._blocking = blocking
 
     def now(self) -> float:
@@ -53,6 +54,10 @@ class FakeClock:
             self._now += seconds
             self._monotonic += seconds
             self._changed.notify_all()
+            waits = list(self._waits)
+        for condition in waits:
+            with condition:
+                condition.notify_all()  # who waits looks at the time
 
     def jump_to(self, now: float) -> None:
         """Set the date, as an operator may; no time passes, so nobody wakes."""
@@ -76,6 +81,33 @@ class FakeClock:
                 self._wait_until(lambda: self._monotonic >= wake_at, f"to be advanced to {wake_at}")
             finally:
                 self._sleepers -= 1
+
+    def wait(self, condition: threading.Condition, seconds: float) -> None:
+        """As `sleep`, without the condition, which is held; a blocking clock also returns when that is notified.
+
+        Raises:
+            TimeoutError: Nobody notified it or advanced a blocking clock for half a minute of real time.
+        """
+        if not self._blocking:
+            condition.release()
+            try:
+                self.sleep(seconds)
+            finally:
+                condition.acquire()
+            return
+        with self._changed:
+            self._sleepers += 1
+            self._waits.append(condition)
+            self._changed.notify_all()
+        try:
+            if not condition.wait(_PATIENCE_SECONDS):
+                raise TimeoutError(
+                    f"fake clock: waited {_PATIENCE_SECONDS:.0f} s for a condition; is at {self._monotonic}"
+                )
+        finally:
+            with self._changed:
+                self._sleepers -= 1
+                self._waits.remove(condition)
 
     def wait_for_sleepers(self, count: int) -> None:
         """Return once at least ``count`` threads are inside `sleep`.
