@@ -27,3 +27,8 @@ def starting_with(*prefixes: str) -> dict[str, str]:
 def put(name: str, value: str) -> None:
     """Sets a variable for this process and those it starts."""
     os.environ[name] = value
+
+
+def remove(name: str) -> None:
+    """Unsets a variable, if it is set."""
+    os.environ.pop(name, None)

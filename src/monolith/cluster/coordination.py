@@ -159,12 +159,16 @@ class Coordinator:
         self._require(place, token, now)
         self._step_offset = offset
 
-    def set_restored(self, place: Place, token: int, *, step: int, steps: int, now: float) -> None:
-        """All servers were put back to this global step, at which their clocks count so many steps."""
+    def note_steps(self, steps: int) -> None:
+        """So many batches were applied on the home server."""
+        self._steps = steps
+
+    def set_restored(self, place: Place, token: int, *, step: int, now: float) -> None:
+        """All servers were put back to this global step, at which their clocks count what was noted last."""
         self._require(place, token, now)
         self._restored = True
         self._generation += 1
-        self._step_offset, self._steps = step - steps, steps
+        self._step_offset = step - self._steps
 
     def set_left(self, place: Place, token: int, *, now: float) -> None:
         """A worker pushes nothing any more, although its input has not ended."""

@@ -133,7 +133,7 @@ class CoordinatorService(FileCalls):
         """A member says something that all are to know."""
         kind = request.WhichOneof("change")
         clocks = self._clocks() if kind in ("finish", "release") else {}
-        steps = self._steps() if kind == "restored_step" else 0
+        steps = self._steps() if kind in ("finish", "release", "left", "restored_step") else None
         with self._changed:
             now = time.monotonic()
             _apply(request, self._coordinator, clocks, steps, now)
@@ -248,9 +248,11 @@ class CoordinatorService(FileCalls):
         return max(0.0, min(_LOOK_SECONDS, end - now))
 
 
-def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int, now: float) -> None:
+def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, now: float) -> None:
     """Tells the coordinator what a member wants to change."""
     who = place_in(request.seat), request.seat.token
+    if steps is not None:
+        job.note_steps(steps)  # who hears that a worker is done hears of all its steps
     flag, release, lost = request.flag, request.release, request.lost_updates
     changes: dict[str | None, Callable[[], None]] = {
         "flag": lambda: job.set_flag(*who, index=flag.index, value=flag.value, now=now),
@@ -258,7 +260,7 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int, now: floa
         "remove_barrier": lambda: job.remove_barrier(*who, now=now),
         "waits": lambda: job.set_waits(*who, value=request.waits, now=now),
         "step_offset": lambda: job.set_step_offset(*who, offset=request.step_offset, now=now),
-        "restored_step": lambda: job.set_restored(*who, step=request.restored_step, steps=steps, now=now),
+        "restored_step": lambda: job.set_restored(*who, step=request.restored_step, now=now),
         "left": lambda: job.set_left(*who, now=now),
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import OpError
@@ -19,7 +20,8 @@ _UNKNOWN = -1
 _STOP_SECONDS = 5.0
 
 
-class ServerPlace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
     """The place of a server."""
 
     address: str

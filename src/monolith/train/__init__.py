@@ -19,6 +19,7 @@ from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import CpuTrainingConfig, DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.run_config import RunConfig
 from monolith.train.context import Context, TaskContext, current_context, use_context
+from monolith.train.distributed_runner import distributed_train
 from monolith.train.eof_aware_task import EofAwareTask
 from monolith.train.estimator import Estimator
 from monolith.train.history import History
@@ -59,6 +60,8 @@ __all__ = [
     "History",
     "InputOptions",
     "InstantiableParams",
+    "JobConfig",
+    "JobSettings",
     "MarkerFilesConfig",
     "Mode",
     "Origin",
@@ -84,6 +87,7 @@ __all__ = [
     "check_list",
     "copy_params_to",
     "current_context",
+    "distributed_train",
     "enable_monkey_patch",
     "extend_as_list",
     "find_task",

@@ -50,7 +50,14 @@ class JobEnd:
             client.leave()
         if not self._part.is_chief:
             return False
-        return self._wait(may_adopt=ended_by == "data")
+        has_more = self._wait(may_adopt=ended_by == "data")
+        self._take_steps()
+        return has_more
+
+    def _take_steps(self) -> None:
+        """The chief's last checkpoint is of the step that all of them have reached."""
+        state = self._session.state
+        state.global_step = max(state.global_step, self._part.client.state.global_step)
 
     def _finish(self) -> None:
         if self._adopted is None:
@@ -86,8 +93,8 @@ class JobEnd:
             if now >= next_line:
                 _log.info("waiting for workers %s to end", missing)
                 next_line = now + _LINE_SECONDS
-            seen = client.state.version
-            client.wait_for(lambda state, seen=seen: state.version != seen, timeout_seconds=_LOOK_SECONDS)
+            client.wait_for(_changed_since(client.state.version), timeout_seconds=_LOOK_SECONDS)
+            self._take_steps()
             self._while_waiting()
         return False
 
@@ -100,3 +107,7 @@ def _unfinished(state: JobState) -> list[int]:
 def _is_alive(state: JobState, number: int) -> bool:
     member = state.member("worker", number)
     return member is not None and member.alive
+
+
+def _changed_since(version: int) -> Callable[[JobState], bool]:
+    return lambda state: state.version != version

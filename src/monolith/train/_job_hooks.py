@@ -10,9 +10,8 @@ from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_ste
 from monolith.hooks.worker_sync import TrainingHooksHelper
 
 if TYPE_CHECKING:
-    from monolith.hook import StepContext
+    from monolith.hook import HookedSession, StepContext
     from monolith.hooks.saver_listener import SaveGuard
-    from monolith.ps.job import JobClient
     from monolith.train.job_part import JobPart
 
 __all__ = ["JobHook", "chief_job_hooks", "save_guards", "worker_job_hooks"]
@@ -45,7 +44,7 @@ def worker_job_hooks(part: JobPart) -> list[Hook]:
                 global_step=lambda: part.client.state.global_step,
             )
         )
-    return [*hooks, JobHook(part.client)]
+    return [*hooks, JobHook(part)]
 
 
 def _in_step(part: JobPart) -> TrainingHooksHelper:
@@ -53,8 +52,7 @@ def _in_step(part: JobPart) -> TrainingHooksHelper:
         True,
         part.client.num_workers,
         part.client.index,
-        # The trainer has waited for them: it saves meanwhile, and goes on where a server is lost.
-        chief_timeout_seconds=0.0,
+        chief_timeout_seconds=part.settings.chief_timeout_seconds,
         flags=part.client.flags,
     )
 
@@ -62,15 +60,20 @@ def _in_step(part: JobPart) -> TrainingHooksHelper:
 class JobHook(Hook):
     """Tells the job how far this worker is, and ends it with the job, or when another process has its number."""
 
-    def __init__(self, client: JobClient) -> None:
-        self._client = client
+    def __init__(self, part: JobPart) -> None:
+        self._part = part
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """A job that is to stop begins nothing anew."""
+        if self._part.wants_to_stop:
+            session.request_stop()
 
     def before_run(self, context: StepContext) -> None:
         """Looks at what was heard; asks nobody."""
-        self._client.require_connected()
-        if self._client.state.stop_requested:
+        self._part.client.require_connected()
+        if self._part.wants_to_stop:
             context.request_stop()
 
     def after_run(self, context: StepContext) -> None:
         """Says how far it is, with the next renewal."""
-        self._client.set_progress(context.global_step)
+        self._part.client.set_progress(context.global_step)

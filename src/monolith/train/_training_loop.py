@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -72,7 +73,7 @@ class TrainingLoop:
                 if self._job_end is not None and self._job_end.has_more(ended_by):
                     continue
             except BaseException as error:
-                if self._is_recoverable(error):
+                if isinstance(error, OpError) and self._is_recoverable(error):
                     self._recovery.start_over(error)
                     continue
                 self._save_after(error)
@@ -82,19 +83,16 @@ class TrainingLoop:
 
     def _run_steps(self) -> Literal["data", "stop"]:
         session = self._session
-        if session.stop_requested:
-            return "stop"
+        is_over = session.stop_requested
         try:
-            with session.feed(self._task.input_fn("train")) as feed:
-                while not session.stop_requested:
+            with nullcontext() if is_over else session.feed(self._task.input_fn("train")) as feed:
+                while feed is not None and not session.stop_requested:
                     session.run_next(feed)
         except OutOfRangeError:
             return "data"
         return "stop"
 
-    def _is_recoverable(self, error: BaseException) -> bool:
-        if not isinstance(error, OpError):
-            return False
+    def _is_recoverable(self, error: OpError) -> bool:
         # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.
         is_refused = self._job is not None and isinstance(error, FailedPreconditionError)
         return is_preemption(error) or (is_refused and self._recovery.is_first_refusal())

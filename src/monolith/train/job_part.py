@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from monolith.errors import DeadlineExceededError
+from monolith.errors import DeadlineExceededError, OpError
 from monolith.observe import MetricClient
 from monolith.ps.store import PsStore
 from monolith.train._resuming import Known, resume
@@ -15,6 +16,7 @@ from monolith.train._resuming import Known, resume
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
     from monolith.ps.cluster import PsCluster
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from monolith.train.job_config import JobConfig
     from monolith.train.servers_back import ServersBack
 
-__all__ = ["JobPart"]
+__all__ = ["JobPart", "steps_of_others"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +69,35 @@ class JobPart:
         self._generation = 0
         """Of the restore that what was acknowledged belongs to."""
         self._others = 0
+        self._wants_to_stop = False
         self._counters: list[Callable[[], int]] = []
 
     @property
     def is_chief(self) -> bool:
         """Whether it restores and saves."""
         return self.client.index == 0
+
+    # Ending
+
+    def ask_to_stop(self) -> None:
+        """Asks the whole job to stop; of a job that cannot be reached, this process."""
+        self._wants_to_stop = True
+        threading.Thread(target=self._ask_to_stop, name="job/stop", daemon=True).start()  # a signal must not wait
+
+    def stop_here(self) -> None:
+        """Ends this worker after its step."""
+        self._wants_to_stop = True
+
+    @property
+    def wants_to_stop(self) -> bool:
+        """Whether this process was asked to end."""
+        return self._wants_to_stop or self.client.state.stop_requested
+
+    def _ask_to_stop(self) -> None:
+        try:
+            self.client.request_stop()
+        except OpError as error:
+            _log.warning("the job could not be asked to stop: %s", error)
 
     # What a model is built with
 
@@ -176,3 +201,10 @@ class JobPart:
                     f" {self.settings.session_creation_timeout_seconds:g} s; is the chief up?"
                 )
             self.clock.sleep(_LOOK_SECONDS)
+
+
+def steps_of_others(state: TrainState) -> list[Callable[[], int]]:
+    """Who hears of the steps of other workers, of the parts of a model that servers keep; -1 before they have."""
+    keepers: list[Any] = [store for store in state.stores.values() if isinstance(store, PsStore)]
+    keepers += [] if state.dense is None else [state.dense]
+    return [lambda keeper=keeper: int(keeper.steps_of_others) for keeper in keepers]  # type: ignore[misc]

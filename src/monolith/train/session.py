@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -26,6 +26,7 @@ from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
 from monolith.train.context import TaskContext
+from monolith.train.job_part import steps_of_others
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.task import Task
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call, Hook
     from monolith.ps.dense_wire import DenseServers
+    from monolith.ps.joined import PsJoined
     from monolith.train.history import History
     from monolith.train.job_part import JobPart
     from monolith.train.step_result import StepResult
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 __all__ = ["Session", "SessionState"]
 
 _log = logging.getLogger(__name__)
+
+_UNKNOWN = -1
+"""Number of the next batch before somebody was asked."""
 
 
 class SessionState(TrainState):
@@ -191,7 +196,7 @@ class Session:
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
         """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
-        if self.mode == "train" and self._job is not None and self._next_batch is None:
+        if self.mode == "train" and self._job is not None and self._next_batch == _UNKNOWN:
             self._begin_batches()  # servers say where this worker goes on
         made = BatchFeed(
             source,
@@ -217,7 +222,7 @@ class Session:
         """Goes on as another worker of the job: the next feed is that of its input, from where it is."""
         self.settle()
         self._worker_index = number
-        self._next_batch = None
+        self._next_batch = _UNKNOWN
 
     # Life
 
@@ -273,8 +278,10 @@ class Session:
             self.task, self._state, self._pipeline, self._dense, count=None if self._job is None else self._count
         )
         self._embeddings = _embeddings_of(self._state)
-        self._next_batch: int | None = None  # asked for with the first batch: hooks may restore, too
+        self._next_batch = _UNKNOWN  # asked for with the first batch: hooks may restore, too
         self._clock = BatchClock()
+        if self._job is not None:
+            self._job.count_by(steps_of_others(self._state))
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
 
     def _open_dense(self, state: SessionState) -> DenseStep:
@@ -328,7 +335,7 @@ class Session:
         return self.last
 
     def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
-        if self._next_batch is None:
+        if self._next_batch == _UNKNOWN:
             self._begin_batches()
         last = self.state.applied.get(self._worker_index)
         time = self._clock.time_of(batch) if self.mode == "train" else time_of(batch)
@@ -364,16 +371,16 @@ class Session:
 
     def _join_servers(self) -> list[Known]:
         """Joins at every server, of every store and of the dense weights; what each of them has."""
-        owners = [each.join(self._worker_index).applied_by_server for each in self._embeddings]
+        owners: list[Sequence[BatchStamp | None]] = [
+            cast("PsJoined", each.join(self._worker_index)).applied_by_server for each in self._embeddings
+        ]
         owners.append(self._dense.join(self._worker_index))
         return [Known(server, stamp) for stamps in owners for server, stamp in enumerate(stamps)]
 
     def _count(self, stamp: BatchStamp) -> int:
         """The global step of the job behind the step of a batch."""
         assert self._job is not None  # noqa: S101 - asked for in a job only
-        # One more than is known to be under way: this step counts before its own update was handed over.
-        under_way = max(self._pipeline.under_way, self._dense.under_way)
-        return self._job.count(stamp, under_way=under_way)
+        return self._job.count(stamp, under_way=max(self._pipeline.under_way, self._dense.under_way))
 
     def _make_planned_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
         turn = self._make_turn(batch, position)

@@ -97,6 +97,10 @@ class Trainer:
         """What it trained last, or has restored; None before that."""
         return self._state
 
+    def forget_state(self) -> None:
+        """Evaluates and predicts from the last checkpoint from now on: what was trained is with servers that end."""
+        self._state = self._job = self._servers = None
+
     # What it does
 
     def train(
@@ -267,9 +271,9 @@ class Trainer:
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
-    def _begin_with(self, saver: Saver | None, state: SessionState) -> None:
+    def _begin_with(self, saver: Saver | None, state: TrainState) -> None:
         if self._job is not None:
-            session = state.session
+            session = state.session if isinstance(state, SessionState) else None
             restore_in_job(
                 self._job,
                 self.config,

@@ -1,0 +1,63 @@
+"""Who a process of a job is: role, number, address, and how it finds the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from monolith.cluster.addresses import concat_ip_and_port, get_local_host
+from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
+
+if TYPE_CHECKING:
+    from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.train.compat.options import DistributedCpuTrainingConfig
+    from monolith.train.job_config import JobConfig
+
+__all__ = ["RolePlace", "role_and_index"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolePlace:
+    """One process of a job."""
+
+    role: Literal["ps", "worker"]
+    index: int
+    num_ps: int
+    """Servers that keep rows."""
+    num_workers: int
+    settings: JobConfig
+    discovery: ServiceDiscovery
+    model_dir: str
+
+    @property
+    def has_standbys(self) -> bool:
+        """Whether there are more servers than are used."""
+        return bool(self.settings.num_extra_ps or self.settings.num_redundant_ps)
+
+    @property
+    def num_registered_ps(self) -> int:
+        """Servers that are started."""
+        return self.num_ps + self.settings.num_extra_ps + self.settings.num_redundant_ps
+
+    @property
+    def token(self) -> str | None:
+        """The secret of the job."""
+        path = self.settings.token_file
+        return None if path is None else Path(path).read_text(encoding="utf-8").strip()
+
+    @property
+    def address(self) -> str:
+        """Where to listen: as the scheduler says, else a free port of the host that was given, or of this machine."""
+        if self.settings.host is None and isinstance(self.discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
+            given = self.discovery.addr
+            if given:
+                return given
+        return concat_ip_and_port(self.settings.host or get_local_host(), 0)
+
+
+def role_and_index(config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery) -> tuple[str, int]:
+    """The role and number of this process: where the scheduler gives them, its word counts."""
+    if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
+        return discovery.server_type, discovery.index
+    return config.server_type, config.index

@@ -1,0 +1,57 @@
+"""A process of a job that is a parameter server."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+from monolith.cluster.addresses import split_address
+from monolith.ps.server import PsServer
+from monolith.train._job_signals import on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.train._role_place import RolePlace
+
+__all__ = ["run_server"]
+
+_log = logging.getLogger(__name__)
+
+
+def run_server(place: RolePlace) -> None:
+    """Registers a server and serves until the end is asked for, by the chief or by a signal.
+
+    One of more servers than are used stands by until it is given a place, and then serves on the same port.
+    """
+    settings = place.settings
+    address, numbers = place.address, None if place.has_standbys else (place.index, place.num_ps)
+    is_registered = False
+    while True:
+        host, port = split_address(address)
+        server = PsServer(
+            *((0, 1) if numbers is None else numbers),
+            host=host,
+            port=port,
+            stands_by=numbers is None,
+            token=place.token,
+            memory_limit_bytes=settings.memory_limit_bytes,
+        )
+        with server:
+            address = server.address
+            if not is_registered:
+                is_registered = True
+                place.discovery.register("ps", place.index, address)
+                _log.info("parameter server %d is at %s", place.index, address)
+            with on_signals(_stopping(server), signals=(signal.SIGTERM, signal.SIGINT)):
+                server.wait()
+        if server.assigned is None:
+            place.discovery.deregister("ps", place.index, address)
+            return
+        numbers = server.assigned
+        _log.info("parameter server %d becomes the one of index %d of %d", place.index, *numbers)
+
+
+def _stopping(server: PsServer) -> Callable[[int], None]:
+    return lambda _: server.stop()

@@ -1,0 +1,224 @@
+"""A process of a job that is a worker: finds the others, trains with them, and tries again when it loses them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from monolith import environment
+from monolith.cluster import ClusterRequest, get_training_cluster
+from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
+from monolith.cluster.presence import PresencePort
+from monolith.errors import DeadlineExceededError, OpError, UnavailableError
+from monolith.hooks.ps_health import PsHealthHook
+from monolith.observe import MetricClient
+from monolith.ps.cluster import PsCluster
+from monolith.ps.job import JobClient
+from monolith.train._job_signals import on_signals
+from monolith.train.job_part import JobPart
+from monolith.train.server_places import ServerPlaces
+from monolith.train.servers_back import ServersBack
+from monolith.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.clock import Clock
+    from monolith.cluster.training_cluster import TrainingCluster
+    from monolith.hook import Hook
+    from monolith.train._role_place import RolePlace
+    from monolith.train.job_settings import JobSettings
+    from monolith.train.params import Params
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["WorkerRole"]
+
+_log = logging.getLogger(__name__)
+
+_NODE_CHECK_SECONDS = 60.0
+_NODE_LOOK_SECONDS = 0.5
+_CALL_SECONDS = 60.0
+_RETRIED = (DeadlineExceededError, UnavailableError)
+
+
+class WorkerRole:
+    """One worker, from the moment it is started until its job is over.
+
+    Args:
+        place: Who it is.
+        params: Of the task.
+        config: How it trains.
+        hooks: The user's.
+        clock: Measures waits.
+        wanted: What its program wants otherwise.
+    """
+
+    def __init__(
+        self,
+        place: RolePlace,
+        params: Params,
+        config: TrainerConfig,
+        *,
+        hooks: Sequence[Hook] = (),
+        clock: Clock,
+        wanted: JobSettings,
+    ) -> None:
+        self._place = place
+        self._params = params
+        self._config = config
+        self._hooks = hooks
+        self._clock = clock
+        self._wanted = wanted
+        self._places = ServerPlaces(place)
+        self._metrics = MetricClient()
+
+    def run(self) -> Trainer:
+        """Trains to the end of the job; attempts that fail because others are away are repeated.
+
+        Raises:
+            OpError: the cluster became another one too often.
+        """
+        with PresencePort(self._place.address) as presence:
+            self._place.discovery.register("worker", self._place.index, presence.address)
+            try:
+                return self._attempts(presence.address)
+            finally:
+                self._place.discovery.deregister("worker", self._place.index, presence.address)
+
+    def _attempts(self, address: str) -> Trainer:
+        retries, failures = 0, 0
+        members: tuple[int, ...] | None = None
+        while True:
+            cluster = self._assemble(address)
+            now = self._places.members
+            if members is not None and now != members:
+                retries += 1
+                if retries > self._place.settings.most_retries:
+                    raise UnavailableError(
+                        f"worker {self._place.index}: the servers of the job are others than before ({members}, now"
+                        f" {now}), {retries} times; allowed are {self._place.settings.most_retries} (max_retry_times)"
+                    )
+            members = now
+            try:
+                return self._attempt(cluster, address)
+            except _RETRIED as error:
+                failures += 1
+                self._note_failure(error, failures)
+
+    def _note_failure(self, error: OpError, failures: int) -> None:
+        tags = {"model_name": self._config.model_name, "worker_index": self._place.index}
+        self._metrics.emit_timer("worker_failover_cnt", failures, tags)
+        wait = self._place.settings.retry_wait_seconds
+        _log.warning("worker %d: attempt %d ended (%s); trying again in %g s", self._place.index, failures, error, wait)
+        self._clock.sleep(wait)
+
+    # Finding the others
+
+    def _assemble(self, address: str) -> TrainingCluster:
+        settings = self._place.settings
+        request = ClusterRequest(
+            worker_addr=address,
+            index=self._place.index,
+            num_workers=self._place.num_workers,
+            num_required_ps=self._place.num_ps + settings.num_extra_ps,
+            num_redundant_ps=settings.num_redundant_ps,
+            model_dir=self._place.model_dir,
+            uuid=settings.uuid,
+            model_name=self._config.model_name or None,
+            cluster_type=self._config.reporting.cluster_type,
+        )
+        found = get_training_cluster(
+            self._place.discovery,
+            request,
+            failure_handler=self._wanted.query_failure_handler,
+            timeout_seconds=settings.session_creation_timeout_seconds,
+            clock=self._clock,
+        )
+        servers = found.cluster["ps"]
+        if settings.num_extra_ps:
+            servers = self._choose(servers)
+            found = found._replace(cluster={**found.cluster, "ps": servers})
+        self._places.take(servers)
+        return found
+
+    def _choose(self, servers: list[str]) -> list[str]:
+        """The fastest of them; extra ones end then."""
+        return servers[: self._place.num_ps]
+
+    def _require_nodes(self, cluster: TrainingCluster) -> None:
+        """The chief and the servers listen; those that came back elsewhere meanwhile are found by whoever needs them.
+
+        Raises:
+            NodeAliveCheckerError: some do not for a minute.
+        """
+        end = self._clock.monotonic() + _NODE_CHECK_SECONDS
+        while True:
+            servers = dict(enumerate(cluster.cluster["ps"])) | self._places.addresses()
+            wanted = [servers[place] for place in sorted(servers)][: self._place.num_ps]
+            chief = self._place.discovery.query("worker").get(0, cluster.cluster["chief"][0])
+            dead = NodeAliveChecker({*wanted, chief}, timeout=_NODE_CHECK_SECONDS / 10).get_dead_nodes()
+            if not dead:
+                cluster.cluster["ps"][:] = wanted
+                return
+            if self._clock.monotonic() >= end:
+                raise NodeAliveCheckerError(
+                    f"worker {self._place.index}: {', '.join(dead)} did not listen for {_NODE_CHECK_SECONDS:g} s; are"
+                    " these processes of the job up?"
+                )
+            self._clock.sleep(_NODE_LOOK_SECONDS)
+
+    # Training
+
+    def _attempt(self, cluster: TrainingCluster, address: str) -> Trainer:
+        self._require_nodes(cluster)
+        settings = self._place.settings
+        with ExitStack() as stack:
+            servers = stack.enter_context(
+                PsCluster(
+                    cluster.cluster["ps"],
+                    token=self._place.token,
+                    timeout_seconds=settings.operation_timeout_seconds or _CALL_SECONDS,
+                )
+            )
+            client = stack.enter_context(
+                JobClient(
+                    servers,
+                    role="worker",
+                    index=self._place.index,
+                    num_workers=self._place.num_workers,
+                    address=address,
+                )
+            )
+            stack.enter_context(_tf_config(cluster.tf_config()))
+            back = ServersBack(servers, self._places.addresses, clock=self._clock)
+            part = JobPart(servers, client, settings, servers_back=back, clock=self._clock)
+            if part.is_chief:
+                part.health_hook = PsHealthHook(servers, client.barrier, pauses_chief=self._config.control is None)
+            trainer = Trainer(self._params.instantiate(), self._config, hooks=self._hooks, clock=self._clock, job=part)
+            stack.enter_context(
+                on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
+            )
+            trainer.train(max_steps=self._wanted.max_steps)
+            trainer.forget_state()
+            return trainer
+
+    def _on_signal(self, number: int, part: JobPart) -> None:
+        """Ctrl-C, and any order to the chief, ends the whole job; another worker that is sent away leaves it alone."""
+        if number == signal.SIGINT or part.is_chief:
+            _log.warning("worker %d: asks the job to stop; the next signal ends this process", self._place.index)
+            part.ask_to_stop()
+        else:
+            _log.warning("worker %d: leaves the job after this step", self._place.index)
+            part.stop_here()
+
+
+@contextmanager
+def _tf_config(text: str) -> Iterator[None]:
+    """Inside, ``TF_CONFIG`` says who this process is, for code that shares out its input by it."""
+    environment.put("TF_CONFIG", text)
+    try:
+        yield
+    finally:
+        environment.remove("TF_CONFIG")

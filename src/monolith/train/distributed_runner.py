@@ -1,0 +1,165 @@
+"""`distributed_train`: one process of a job of many, whichever role it has."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from monolith.clock import SystemClock
+from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
+from monolith.train._role_place import RolePlace, role_and_index
+from monolith.train._server_role import run_server
+from monolith.train._worker_role import WorkerRole
+from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat.task_parameters import override_params
+from monolith.train.job_settings import JobSettings
+from monolith.train.local_runner import use_threads
+from monolith.train.prepare_run import prepare_run
+from monolith.train.server_places import ServerPlaces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.hook import Hook
+    from monolith.train.compat.options import DistributedCpuTrainingConfig
+    from monolith.train.params import Params
+    from monolith.train.trainer import Trainer
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["JobSettings", "distributed_train"]
+
+_log = logging.getLogger(__name__)
+
+
+def distributed_train(
+    config: DistributedCpuTrainingConfig,
+    discovery: ServiceDiscovery,
+    params: Params,
+    sync_backend: Any = None,
+    user_hooks: Sequence[Hook] = (),
+    *,
+    settings: JobSettings | None = None,
+) -> Trainer | None:
+    """Runs one process of a job; all of them call it, with their own role and index.
+
+    A server returns when the job is over, or was told to stop. A worker returns when all is trained; the chief,
+    worker 0, when all workers have, the last checkpoint holds what they pushed, and the servers were told to stop.
+    They may start in any order.
+
+    Args:
+        config: With ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
+        discovery: Where processes register and find each other; the caller closes it.
+        params: Of the task.
+        sync_backend: Refused: changes are not sent to serving from here.
+        user_hooks: Attached to the session of a worker.
+        settings: For programs of one's own.
+
+    Returns:
+        Of a worker its trainer, which evaluates and predicts from the last checkpoint; of a server None.
+
+    Raises:
+        ValueError: an option that is missing, contradicts another one, or does nothing.
+        OpError: the job could not go on.
+    """
+    settings = JobSettings() if settings is None else settings
+    if sync_backend is not None:
+        raise ValueError(
+            "distributed_train: sync_backend is refused: nothing sends changes to serving yet; leave it None"
+        )
+    if isinstance(config, RunnerConfig):
+        prepare_run(config, {})
+        override_params(params, config.params_override)
+    place, trainer_config = _place_and_config(config, discovery, params, settings)
+    use_threads(config)
+    if place.role == "ps":
+        run_server(place)
+        return None
+    role = WorkerRole(
+        place,
+        params,
+        trainer_config,
+        hooks=user_hooks,
+        clock=SystemClock(),
+        wanted=settings,
+    )
+    return _as_chief(place, role, settings) if place.index == 0 else role.run()
+
+
+def _place_and_config(
+    config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobSettings
+) -> tuple[RolePlace, TrainerConfig]:
+    role, index = role_and_index(config, discovery)
+    _require_job(config, role, index)
+    if role == "worker" and index != config.index:
+        config.index = index
+    told = _worker_config(config, params) if role == "ps" else trainer_config_of(config, params)
+    reporting = told.reporting
+    together = told.num_workers
+    place = RolePlace(
+        role=cast('Literal["ps", "worker"]', role),
+        index=index,
+        num_ps=config.num_ps,
+        num_workers=config.num_workers,
+        settings=told.job,
+        discovery=discovery,
+        model_dir=config.model_dir,
+    )
+    # Steps are those of the whole job, which makes as many more as it has workers.
+    told = dataclasses.replace(
+        told,
+        model_name=told.model_name or str(params.name),
+        deterministic=settings.deterministic,
+        reporting=dataclasses.replace(
+            reporting,
+            log_every_steps=_times(reporting.log_every_steps, together),
+            summary_every_steps=_times(reporting.summary_every_steps, together),
+        ),
+    )
+    return place, told
+
+
+def _worker_config(config: DistributedCpuTrainingConfig, params: Params) -> TrainerConfig:
+    """What a worker of the same job is told: servers need the part of it that is the job's."""
+    values = {name: value for name, value, _ in config.describe() if config.is_set(name)}
+    return trainer_config_of(type(config)(**{**values, "server_type": "worker", "index": 0}), params)
+
+
+def _times(every_steps: int | None, num_workers: int) -> int | None:
+    return None if every_steps is None else every_steps * num_workers
+
+
+def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) -> None:
+    if role not in {"ps", "worker"}:
+        raise ValueError(f"distributed_train: server_type must be ps or worker, got {role!r}")
+    if not config.model_dir:
+        raise ValueError("distributed_train: model_dir must say where checkpoints go, got ''")
+    if config.num_ps < 1:
+        raise ValueError(f"distributed_train: num_ps must be >= 1: servers keep the rows of a job, got {config.num_ps}")
+    if config.num_workers < 1:
+        raise ValueError(f"distributed_train: num_workers must be >= 1, got {config.num_workers}")
+    count = config.num_workers if role == "worker" else config.num_ps + config.num_extra_ps + config.num_redundant_ps
+    if not 0 <= index < count:
+        raise ValueError(f"distributed_train: index of a {role} must be from 0 to {count - 1}, got {index}")
+
+
+def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
+    """The chief ends what the job has begun, however it ends."""
+    failure: BaseException | None = None
+    try:
+        return role.run()
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        try:
+            if settings.shut_down_servers and place.settings.ends_servers:
+                ServerPlaces(place).stop_all()
+        except Exception:  # noqa: BLE001 - how the job ended is what the scheduler has to hear
+            _log.exception("the servers could not be told to stop")
+        if failure is None:
+            maybe_finish_application()
+        else:
+            maybe_kill_application(str(failure))

@@ -1,0 +1,102 @@
+"""Which of the servers of a job keep its rows, and in which order."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.cluster.ps_file import get_ps_cluster_file_name, save_ps_cluster_to_file
+from monolith.errors import OpError
+from monolith.ps.places import assign_place, find_place, stop_servers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.train._role_place import RolePlace
+
+__all__ = ["ServerPlaces"]
+
+_log = logging.getLogger(__name__)
+
+
+class ServerPlaces:
+    """The servers of a job by their places, as one of its workers finds them. One thread at a time.
+
+    Args:
+        place: Who this process is.
+    """
+
+    def __init__(self, place: RolePlace) -> None:
+        self._place = place
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers under which the servers that are used now are registered, by their places.
+
+        A server that comes back under its number is the same one, at any address.
+        """
+        if not self._place.has_standbys:
+            return tuple(range(self._place.num_ps))
+        registered = {address: index for index, address in self._place.discovery.query("ps").items()}
+        found = self._find(list(registered))
+        return tuple(registered[found[place]] for place in sorted(found))
+
+    def take(self, addresses: Sequence[str]) -> None:
+        """Gives each of these servers its place; those that have it already agree.
+
+        Raises:
+            FailedPreconditionError: one has another place.
+        """
+        if self._place.has_standbys:
+            for index, address in enumerate(addresses):
+                assign_place(address, index, self._place.num_ps, token=self._place.token)
+
+    def addresses(self) -> dict[int, str]:
+        """Place -> address of the servers that are known now.
+
+        Where servers stand by, the chief gives the place of one that is gone to the first of them.
+        """
+        known = self._place.discovery.query("ps")
+        if not self._place.has_standbys:
+            return known
+        found = self._find(list(known.values()))
+        missing = [place for place in range(self._place.num_ps) if place not in found]
+        if not missing or self._place.index != 0:
+            return found
+        free = [address for address in known.values() if address not in found.values() and self._stands_by(address)]
+        for place, address in zip(missing, free, strict=False):
+            try:
+                assign_place(address, place, self._place.num_ps, token=self._place.token)
+            except OpError as error:
+                _log.warning("the server at %s does not take place %d: %s", address, place, error)
+                continue
+            _log.warning("place %d is taken by the server at %s, which stood by", place, address)
+            found[place] = address
+        if len(found) == self._place.num_ps and self._place.settings.num_redundant_ps:
+            file_name = get_ps_cluster_file_name(self._place.model_dir, self._place.settings.uuid)
+            save_ps_cluster_to_file(file_name, [found[place] for place in sorted(found)])
+        return found
+
+    def dismiss_unused(self, used: Sequence[str]) -> None:
+        """Ends the servers that were started only to be chosen from."""
+        others = [address for address in self._place.discovery.query("ps").values() if address not in used]
+        stop_servers(others, token=self._place.token)
+
+    def stop_all(self) -> None:
+        """Ends all servers, those that stand by among them."""
+        addresses = sorted(self._place.discovery.query("ps").values())
+        failed = stop_servers(addresses, token=self._place.token)
+        if failed:
+            _log.warning("servers at %s could not be told to stop; they are gone, or cannot be reached", failed)
+
+    def _find(self, addresses: Sequence[str]) -> dict[int, str]:
+        places = [find_place(address, token=self._place.token) for address in addresses]
+        return {
+            each.index: each.address
+            for each in places
+            if each is not None and each.index is not None and each.num_ps == self._place.num_ps
+        }
+
+    def _stands_by(self, address: str) -> bool:
+        found = find_place(address, token=self._place.token)
+        return found is not None and found.index is None
