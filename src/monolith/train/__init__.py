@@ -25,6 +25,8 @@ from monolith.train.estimator import Estimator
 from monolith.train.history import History
 from monolith.train.input_options import InputOptions
 from monolith.train.instantiable_params import InstantiableParams, params, with_params
+from monolith.train.job_config import JobConfig
+from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import local_train, make_trainer
 from monolith.train.model_dir_files import get_debugging_info_file_name, get_meta_graph_file_name
 from monolith.train.params import Params, copy_params_to, update_params
