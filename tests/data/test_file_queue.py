@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.queued_lines import Lines, lines_of
 from monolith.checkpoint import Saver, TrainState
 from monolith.data import (
     FileQueue,
@@ -28,7 +29,6 @@ from monolith.data import (
     read_examples,
     write_examples,
 )
-from monolith.data.sources.file_dataset import FileDataset
 from monolith.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -36,32 +36,6 @@ from monolith.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-
-
-class _OpenLines:
-    def __init__(self, lines: list[str], begin: int) -> None:
-        self.lines, self.place = lines, begin
-
-    def __next__(self) -> str:
-        if self.place == len(self.lines):
-            raise StopIteration
-        self.place += 1
-        return self.lines[self.place - 1]
-
-    def close(self) -> None:
-        pass
-
-
-class Lines(FileDataset[str]):
-    """Files named by how many lines they have, of which none need exist: ``"<name>:<lines>"``."""
-
-    def open_file(self, path: str, place: Any) -> _OpenLines:
-        name, _, count = Path(path).name.partition(":")
-        return _OpenLines([f"{name}/{line}" for line in range(int(count))], place or 0)
-
-
-def lines_of(files: list[str]) -> list[str]:
-    return sorted(f"{name}/{line}" for name, count in (each.split(":") for each in files) for line in range(int(count)))
 
 
 def worker(queue: FileQueue, number: int, cycle_length: int = 1) -> Lines:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cluster.job_state import NO_WORKER
 from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.ps._job_line import JobLine
 from monolith.ps.job_barrier import JobBarrier
+from monolith.ps.job_file_queue import JobFileQueue
 from monolith.ps.job_flags import JobFlags
 from monolith.ps.protos import coordinator_pb2 as messages
+from monolith.ps.saved_job import SavedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import os
+    from collections.abc import Callable, Iterable, Mapping
 
     from monolith.cluster.job_state import JobState
+    from monolith.data.sources.file_queue import FileQueue
     from monolith.ps.cluster import PsCluster
 
 __all__ = ["JobClient"]
@@ -77,6 +81,27 @@ class JobClient:
         """Where workers wait while the chief saves."""
         self.flags = JobFlags(self._line, num_workers)
         """Flag 0: the model is restored; flag i: worker i trains, until it says otherwise or is lost."""
+
+        self.saved = SavedJob(self._line, num_workers)
+        """What a checkpoint keeps of the job: ``TrainState(extra={"job": job.saved})``."""
+
+    def file_queue(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        name: str = "files",
+    ) -> FileQueue:
+        """Files that all workers of the job share: each takes the next one when it is done with one.
+
+        Args:
+            paths: As for `monolith.data.LocalFileQueue`; the same for all workers.
+            seed: As for `monolith.data.LocalFileQueue`.
+            storage_options: For the file system of URLs.
+            name: Tells queues of one job apart.
+        """
+        return JobFileQueue(self._line, name, paths, seed=seed, storage_options=storage_options)
 
     @property
     def state(self) -> JobState:

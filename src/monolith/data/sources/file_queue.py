@@ -1,38 +1,33 @@
 """Files that workers share: each takes the next one when it is done with one, so a slow worker reads fewer.
 
 `FileQueue` is what a reading needs of one; `LocalFileQueue` serves the threads of a process, `SharedFileQueue` the
-processes of a machine. One that lives on a server is a third class with the same methods.
+processes of a machine, `monolith.ps.JobClient.file_queue` those of a job, wherever they are.
 """
 
 from __future__ import annotations
 
-import glob
-import hashlib
-import logging
-import os
 import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.pipeline.counts import whole_number
 from monolith.data.position import SavedPosition
 from monolith.data.sources.file_assignments import FileAssignments, Progress
 from monolith.data.sources.file_feed import FileFeed, FilePart, Files
-from monolith.data.sources.file_finding import find_files, open_file
-from monolith.data.sources.partitions import expand_ranges
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.data.sources.file_finding import open_file
+from monolith.data.sources.file_patterns import FilePatterns
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
 
     from monolith.data.sources.file_assignments import Event
 
-__all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles"]
+__all__ = ["EventQueue", "FileQueue", "LocalFileQueue", "QueuedFiles", "progress_in"]
 
 _KIND = "queued_files"
-_LOG = logging.getLogger(__name__)
 
 
 class FileQueue(ABC):
@@ -100,13 +95,9 @@ class EventQueue(FileQueue):
         seed: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-        self._patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
-        self._look_ups = _look_ups(self._patterns)
+        self._patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
         self._num_workers = whole_number("num_workers", num_workers, at_least=1)
-        self._seed = seed
-        self._options = dict(storage_options or {})
-        self.digest = hashlib.sha256(repr((self._patterns, seed)).encode()).hexdigest()[:16]
+        self.digest = self._patterns.digest
         self._lock = threading.Lock()
         self._state = self._new_state()
 
@@ -131,7 +122,7 @@ class EventQueue(FileQueue):
 
     def give_back(self, worker: int, position: bytes | None = None) -> int:
         """Puts back what a worker that will not come back had not read; its number is not used again."""
-        progress = None if position is None else self._progress(worker, position)
+        progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
         with self._exclusive():
             event = self._state.give_back(worker, progress)
             if event is None:
@@ -163,18 +154,13 @@ class EventQueue(FileQueue):
         number = self._state.next_look_up
         if number is None:
             if not self._state.files:
-                raise NotFoundError(
-                    f"no file matches {', '.join(map(repr, self._patterns)) or 'an empty list of paths'}"
-                )
+                raise self._patterns.nothing_found()
             return False
-        found = [file for pattern in self._look_ups[number] for file in find_files(pattern, self._options)]
-        if not found:
-            _LOG.warning("no file matches %r", self._look_ups[number][0])
-        self._happen(self._state.found(found))
+        self._happen(self._state.found(self._patterns.find(number)))
         return True
 
     def _new_state(self) -> FileAssignments:
-        return FileAssignments(len(self._look_ups), seed=self._seed)
+        return FileAssignments(len(self._patterns), seed=self._patterns.seed)
 
     def _check_workers(self) -> None:
         """Refuses a state in which files are with workers that there are not."""
@@ -183,20 +169,6 @@ class EventQueue(FileQueue):
                 f"file queue of {self._num_workers} workers: files are with worker {', '.join(map(str, others))} of "
                 "before; open it for as many workers as then, and give_back those"
             )
-
-    def _progress(self, worker: int, position: bytes) -> Progress:
-        saved = SavedPosition(position, _KIND).require_same(digest=self.digest, worker=worker)
-        try:
-            places = {int(turn): place for turn, place in saved.values("open")}
-        except (TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
-        return Progress(saved.number("epoch"), saved.number("next_file"), places)
-
-
-def _look_ups(patterns: list[str]) -> list[list[str]]:
-    """What is looked up at a time: a pattern, or all names that stand side by side."""
-    groups = groupby(patterns, key=glob.has_magic)
-    return [group for is_pattern, each in groups for group in ([[one] for one in each] if is_pattern else [list(each)])]
 
 
 class LocalFileQueue(EventQueue):
@@ -250,6 +222,20 @@ class LocalFileQueue(EventQueue):
 
     def _keep(self, event: Event) -> None:
         self._events.append(event)
+
+
+def progress_in(position: bytes, *, worker: int, digest: str) -> Progress:
+    """How far a worker of a queue had come, by the position of its dataset.
+
+    Raises:
+        InvalidArgumentError: it is of another worker, another queue, or of a pipeline.
+    """
+    saved = SavedPosition(position, _KIND).require_same(digest=digest, worker=worker)
+    try:
+        places = {int(turn): place for turn, place in saved.values("open")}
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"position for a dataset of kind {_KIND!r}: {error}") from error
+    return Progress(saved.number("epoch"), saved.number("next_file"), places)
 
 
 class QueuedFiles(Files):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
-import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.data.sources.event_lines import event_line, event_of
 from monolith.data.sources.file_queue import EventQueue
 from monolith.errors import DataLossError, DeadlineExceededError, InvalidArgumentError
 
@@ -106,10 +105,7 @@ class SharedFileQueue(EventQueue):
             self._append({"queue": {"version": _VERSION, "digest": self.digest}})
 
     def _apply_line(self, line: bytes) -> None:
-        checksum, _, content = line.rstrip(b"\n").partition(b" ")
-        if checksum != b"%08x" % zlib.crc32(content):
-            raise DataLossError(f"file queue '{self.log}': offset {self._read_to}: damaged, the checksum is wrong")
-        event: Event = json.loads(content)
+        event: Event = event_of(line, log=self.log, offset=self._read_to)
         if "queue" not in event:
             self._state.apply(event)
         elif event["queue"] != {"version": _VERSION, "digest": self.digest}:
@@ -122,8 +118,7 @@ class SharedFileQueue(EventQueue):
         self._append(event)
 
     def _append(self, event: Event) -> None:
-        content = json.dumps(event, sort_keys=True, separators=(",", ":")).encode()
-        line = b"%08x %s\n" % (zlib.crc32(content), content)
+        line = event_line(event)
         written = os.write(self._descriptor, line)
         if written != len(line):  # no space: the next one removes the half
             raise OSError(f"file queue '{self.log}': only {written} of {len(line)} bytes could be written")
