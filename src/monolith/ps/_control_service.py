@@ -13,6 +13,7 @@ from monolith._version import __version__
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ps._block_stream import blocks_in, messages_of
 from monolith.ps._machine_calls import MachineCalls
+from monolith.ps._note_calls import NoteCalls
 from monolith.ps._wire_values import (
     buckets_in,
     file_message,
@@ -41,7 +42,7 @@ __all__ = ["ControlService"]
 _LONGEST_HOLD_SECONDS = 60.0
 
 
-class ControlService(MachineCalls):
+class ControlService(MachineCalls, NoteCalls):
     """The methods of the service by their names on the wire. Called by the threads of the server.
 
     Args:
@@ -61,7 +62,8 @@ class ControlService(MachineCalls):
         on_stop: Callable[[float], None],
         memory_limit_bytes: int | None = None,
     ) -> None:
-        super().__init__(memory_limit_bytes)
+        MachineCalls.__init__(self, memory_limit_bytes)
+        NoteCalls.__init__(self, lambda: self.on_assign is not None)
         self._place = place
         self.life = life
         self._frames = frames

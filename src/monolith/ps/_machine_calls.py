@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
-from monolith.errors import AbortedError, InvalidArgumentError, UnimplementedError
+from monolith.errors import UnimplementedError
 from monolith.observe.process_memory import resident_bytes
+from monolith.ps.arithmetic import measure_throughput
 from monolith.ps.protos import parameter_server_pb2 as messages
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 __all__ = ["MachineCalls"]
-
-_LONGEST_BENCHMARK_SECONDS = 600.0
-_SIDE = 256
-"""Of the square matrix that the benchmark works on."""
-_PIECES = 16
-"""That it is split into, and put together from, in each round."""
 
 
 class MachineCalls:
@@ -48,21 +37,5 @@ class MachineCalls:
         return messages.HealthResponse(resident_bytes=resident, limit_bytes=self._memory_limit_bytes or 0)
 
     def Benchmark(self, request: messages.BenchmarkRequest) -> Any:  # noqa: N802 - as on the wire
-        """Computes for some seconds; how many rounds a second there were."""
-        if not 0 < request.seconds <= _LONGEST_BENCHMARK_SECONDS:
-            raise InvalidArgumentError(
-                f"benchmark: seconds above 0, and at most {_LONGEST_BENCHMARK_SECONDS}, expected, got {request.seconds}"
-            )
-        matrix = torch.rand(_SIDE, _SIDE)
-        rounds, begin = 0, time.monotonic()
-        while (elapsed := time.monotonic() - begin) < request.seconds or rounds == 0:
-            if self._benchmarks_end.is_set():
-                raise AbortedError("benchmark: the server ends; what it computed until now is of no use")
-            matrix = _round(matrix)
-            rounds += 1
-        return messages.BenchmarkResponse(throughput=rounds / max(elapsed, 1e-9))
-
-
-def _round(matrix: Tensor) -> Tensor:
-    """Moves and computes every number once; they stay between 0 and 1."""
-    return torch.cat(torch.split(matrix, _SIDE // _PIECES, dim=1)).sqrt().reshape(_SIDE, _SIDE)
+        """Computes for some seconds."""
+        return messages.BenchmarkResponse(throughput=measure_throughput(request.seconds, self._benchmarks_end.is_set))

@@ -14,7 +14,7 @@ from monolith import _core
 from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, keywords_of
-from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.observe.process_memory import resident_bytes
 from monolith.ps._control_handler import MESSAGE_BYTES, control_handler, import_grpc
 from monolith.ps._control_service import ControlService
@@ -248,6 +248,11 @@ class PsServer:
         require_owners(num_ps, subject=_SUBJECT, name="num_ps")
         if not 0 <= index < num_ps:
             raise InvalidArgumentError(f"{_SUBJECT}: index must be from 0 to num_ps - 1 = {num_ps - 1}, got {index}")
+        if self.assigned not in {None, (index, num_ps)}:
+            raise FailedPreconditionError(
+                f"{_SUBJECT}: it was told to become {self.assigned}, index and number of servers, and cannot become"
+                f" {(index, num_ps)}; is there a second chief?"
+            )
         self.assigned = index, num_ps
         self._stop_asked.set()
 

@@ -32,6 +32,7 @@ from monolith.train.model_dir_files import get_debugging_info_file_name, get_met
 from monolith.train.params import Params, copy_params_to, update_params
 from monolith.train.preemption import enable_monkey_patch, preemption_errors
 from monolith.train.prepare_run import prepare_run
+from monolith.train.ps_benchmark import BenchmarkConfig, PsBenchMarkTask
 from monolith.train.registry import SingleTaskModelParams, find_task, register_single_task_model, task_registry
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
@@ -51,6 +52,7 @@ from monolith.train.trainer_config import (
 
 __all__ = [
     "AsyncFunctionMgr",
+    "BenchmarkConfig",
     "Collections",
     "Context",
     "ControlConfig",
@@ -69,6 +71,7 @@ __all__ = [
     "Origin",
     "Params",
     "PipelineConfig",
+    "PsBenchMarkTask",
     "ReportingConfig",
     "RestoringConfig",
     "RunConfig",

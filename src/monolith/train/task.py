@@ -64,6 +64,9 @@ class Task:
     3
     """
 
+    is_saved: bool = True
+    """Whether what it trains is a model, to be saved and restored; False for one that only measures."""
+
     def __init__(self, params: Params | None = None) -> None:
         self.p: Params = type(self).params() if params is None else params
         if not self.p.name:

@@ -325,7 +325,8 @@ class Trainer:
             yield
 
     def _saver(self) -> Saver | None:
-        if self.config.model_dir is None or (self._job is not None and not self._job.is_chief):
+        is_saved = self.task.is_saved and (self._job is None or self._job.is_chief)
+        if self.config.model_dir is None or not is_saved:
             return None
         saving = self.config.saving
         return (Saver if self._job is None else JobSaver)(

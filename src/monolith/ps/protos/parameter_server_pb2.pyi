@@ -618,3 +618,30 @@ class BenchmarkResponse(_message.Message):
     throughput: float
     failure: Failure
     def __init__(self, throughput: _Optional[float] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class NoteRequest(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+
+class NotesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NotesResponse(_message.Message):
+    __slots__ = ("notes", "failure")
+    class NotesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    notes: _containers.ScalarMap[str, str]
+    failure: Failure
+    def __init__(self, notes: _Optional[_Mapping[str, str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
