@@ -20,12 +20,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
+from ray_cluster import RayCluster
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
 # Tests import gRPC by themselves, too; `monolith.cluster.credentials` says why this comes before it.
 if environment.get("GRPC_ENABLE_FORK_SUPPORT") is None:
     environment.put("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+# Ray looks at this once, when the first of us imports it; `monolith.cluster.runtimes.ray` says what for.
+if environment.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") is None:
+    environment.put("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
@@ -57,6 +62,13 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         pytest.skip("ZooKeeper is not installed; on Debian: apt-get install default-jre-headless libzookeeper-java")
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A Ray cluster of one node that this process is connected to; a test names what it starts there."""
+    with RayCluster(num_cpus=2) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session", autouse=True)

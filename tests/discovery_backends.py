@@ -20,10 +20,12 @@ from monolith.cluster.discovery import (
     TfConfigServiceDiscovery,
 )
 from monolith.cluster.discovery.consul_client import Client
+from monolith.cluster.discovery.ray_actor import RayServiceDiscovery, start_registry
 from monolith.cluster.discovery.stock_consul_client import StockClient
 from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient
 from monolith.cluster.runtimes import MLPEnv
+from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
 from zookeeper_server import SESSION_SECONDS, ZooKeeperServer
 
 PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -170,6 +172,32 @@ class ZooKeeperBackend(WritableBackend):
         self.server.start()
 
 
+class RayBackend(WritableBackend):
+    """An actor of its own on the cluster that all tests share; the service is lost for good, and made anew."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        self.bring_back()
+        stack.callback(self.lose)
+
+    def client(self) -> ServiceDiscovery:
+        return RayServiceDiscovery(self.folder.name, beat_seconds=0.02)
+
+    def lose(self) -> None:
+        load_ray().kill(self.actor)
+        eventually(lambda: not self.is_listed(), "the actor is gone")
+
+    def is_listed(self) -> bool:
+        try:
+            load_ray().get_actor(self.folder.name, namespace=NAMESPACE)
+        except ValueError:
+            return False
+        return True
+
+    def bring_back(self) -> None:
+        self.actor = start_registry(self.folder.name)
+
+
 READABLE: dict[str, type[Backend]] = {
     "static": StaticBackend,
     "tf_config": TfConfigBackend,
@@ -181,4 +209,5 @@ WRITABLE: dict[str, type[WritableBackend]] = {
     "consul_socket": ConsulSocketBackend,
     "stock_consul": StockConsulBackend,
     "zookeeper": ZooKeeperBackend,
+    "ray": RayBackend,
 }

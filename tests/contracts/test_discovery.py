@@ -28,13 +28,20 @@ def readable(request: pytest.FixtureRequest, tmp_path: Path, stack: ExitStack) -
     return READABLE[request.param](tmp_path, stack)
 
 
-@pytest.fixture(params=list(WRITABLE))
-def backend(
-    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperServer, stack: ExitStack
-) -> WritableBackend:
-    backend = WRITABLE[request.param](tmp_path, stack)
+@pytest.fixture(scope="session", params=list(WRITABLE))
+def service(request: pytest.FixtureRequest) -> tuple[str, object]:
+    """The name of a service, and the server of it that all tests share, where there is one."""
+    shared = {"zookeeper": "zookeeper", "ray": "ray_cluster"}.get(request.param)
+    return request.param, shared and request.getfixturevalue(shared)
+
+
+@pytest.fixture
+def backend(service: tuple[str, object], tmp_path: Path, stack: ExitStack) -> WritableBackend:
+    name, server = service
+    backend = WRITABLE[name](tmp_path, stack)
     if isinstance(backend, ZooKeeperBackend):
-        backend.server = zookeeper
+        assert isinstance(server, ZooKeeperServer)
+        backend.server = server
     return backend
 
 

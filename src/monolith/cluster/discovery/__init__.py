@@ -18,12 +18,14 @@ from monolith.cluster.discovery.stock_consul_client import StockClient
 from monolith.cluster.discovery.tf_config import TfConfigServiceDiscovery
 
 if TYPE_CHECKING:
+    from monolith.cluster.discovery.ray_actor import RayServiceDiscovery
     from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
     from monolith.cluster.discovery.zookeeper_cleanup import clear_zk_path
     from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient, default_zk_servers, is_ipv6_only
 
 _LOADED_ON_USE = {
     "MonolithKazooClient": "zookeeper_client",
+    "RayServiceDiscovery": "ray_actor",
     "ZKServiceDiscovery": "zookeeper",
     "clear_zk_path": "zookeeper_cleanup",
     "default_zk_servers": "zookeeper_client",
@@ -38,6 +40,7 @@ __all__ = [
     "HostServiceDiscovery",
     "MLPServiceDiscovery",
     "MonolithKazooClient",
+    "RayServiceDiscovery",
     "ServiceDiscovery",
     "ServiceDiscoveryType",
     "StaticServiceDiscovery",

@@ -1,0 +1,221 @@
+"""Discovery through a named actor of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from monolith.clock import SystemClock
+from monolith.cluster.discovery.heartbeat import Heartbeat
+from monolith.cluster.discovery.ray_registry import Registry
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
+from monolith.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from monolith.cluster.discovery.ray_registry import Entry
+
+__all__ = ["LEASE_SECONDS", "RayServiceDiscovery", "RegistryActor", "start_registry"]
+
+_log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 10.0
+"""How long after its last sign of life a process is still listed."""
+_BEAT_SECONDS = 1.0
+_CALL_SECONDS = 10.0
+
+
+class RegistryActor:
+    """The actor that all processes of a job ask: a `Registry` with a clock. Its calls never wait."""
+
+    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._registry = Registry(lease_seconds)
+        self._clock = SystemClock()
+
+    def register(self, client: str, entry: Entry) -> None:
+        """As `Registry.register`."""
+        self._registry.register(client, entry, self._clock.monotonic())
+
+    def deregister(self, entry: Entry) -> None:
+        """As `Registry.deregister`."""
+        self._registry.deregister(entry)
+
+    def beat(self, client: str) -> bool:
+        """As `Registry.beat`."""
+        return self._registry.beat(client, self._clock.monotonic())
+
+    def claim(self, client: str, entries: list[Entry]) -> list[Entry]:
+        """As `Registry.claim`."""
+        return self._registry.claim(client, entries, self._clock.monotonic())
+
+    def leave(self, client: str) -> None:
+        """As `Registry.leave`."""
+        self._registry.leave(client)
+
+    def addresses(self) -> dict[str, dict[int, str]]:
+        """As `Registry.addresses`."""
+        return self._registry.addresses(self._clock.monotonic())
+
+
+def start_registry(
+    name: str,
+    namespace: str = NAMESPACE,
+    *,
+    actor: type[RegistryActor] = RegistryActor,
+    lease_seconds: float = LEASE_SECONDS,
+    outlives_us: bool = False,
+) -> Any:
+    """Starts the actor of a job, which Ray restarts wherever it dies; it knows everybody again a moment later.
+
+    Args:
+        name: Of the job; each has a name of its own.
+        namespace: Of Ray's names.
+        actor: The class; one that does more is a subclass.
+        lease_seconds: How long a process is listed after its last sign of life.
+        outlives_us: Whether it stays when this process ends, until somebody kills it (a detached actor); else it goes
+            with this process, however that ends.
+
+    Raises:
+        ValueError: The name is taken; the text is Ray's.
+    """
+    ray = _connected_ray()
+    options = {"lifetime": "detached"} if outlives_us else {}
+    remote = ray.remote(actor).options(
+        name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, **options
+    )
+    handle = remote.remote(lease_seconds)
+    ray.get(handle.addresses.remote())
+    return handle
+
+
+class RayServiceDiscovery(ServiceDiscovery):
+    """Asks the named actor that `start_registry` made; any process that Ray has connected may.
+
+    A process that has registered says every second that it is there, and is dropped ten seconds after it has died.
+    When the actor itself was lost, every process claims its indices again.
+
+    Args:
+        name: Of the actor.
+        namespace: Of Ray's names.
+        beat_seconds: The time between two signs of life.
+        timeout_seconds: How long a call waits for the actor.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        namespace: str = NAMESPACE,
+        *,
+        beat_seconds: float = _BEAT_SECONDS,
+        timeout_seconds: float = _CALL_SECONDS,
+    ) -> None:
+        if not name:
+            raise ValueError("ray discovery: name must be that of the job's actor, got ''")
+        self._ray = _connected_ray()
+        self._name = name
+        self._namespace = namespace
+        self._beat_seconds = beat_seconds
+        self._timeout_seconds = timeout_seconds
+        self._client = uuid.uuid4().hex
+        self._lock = threading.Lock()
+        self._handle: Any = None
+        self._own: dict[tuple[str, int], str] = {}
+        self._heartbeat: Heartbeat | None = None
+
+    def register(self, name: str, index: int, addr: str) -> None:
+        """Tell the actor, and go on telling it that we are there.
+
+        Raises:
+            UnavailableError: The actor does not answer; nothing was registered.
+        """
+        check_entry(name, index, addr)
+        self._call("register", self._client, (name, index, addr))
+        with self._lock:
+            self._own[name, index] = addr
+            if self._heartbeat is None:
+                self._heartbeat = Heartbeat(self._beat, self._claim, name=f"ray-{self._name}")
+                self._heartbeat.start(self._beat_seconds, self._beat_seconds)
+
+    def deregister(self, name: str, index: int, addr: str) -> None:
+        """Tell the actor, where it still lists this address."""
+        check_entry(name, index, addr)
+        with self._lock:
+            if self._own.get((name, index)) == addr:
+                del self._own[name, index]
+        self._call("deregister", (name, index, addr))
+
+    def query(self, name: str) -> dict[int, str]:
+        """The addresses of a role, as the actor has them now."""
+        check_role(name)
+        return self.query_all().get(name, {})
+
+    def query_all(self) -> dict[str, dict[int, str]]:
+        """The addresses of all roles, as the actor has them now.
+
+        Raises:
+            UnavailableError: The actor does not answer.
+        """
+        found: dict[str, dict[int, str]] = self._call("addresses")
+        return found
+
+    def close(self) -> None:
+        """Give up all indices, where the actor can be told; else they end with the lease."""
+        with self._lock:
+            heartbeat, self._heartbeat = self._heartbeat, None
+            self._own.clear()
+        if heartbeat is not None:
+            heartbeat.stop()
+            with contextlib.suppress(UnavailableError):
+                self._call("leave", self._client)
+
+    def _beat(self) -> bool:
+        return bool(self._call("beat", self._client))
+
+    def _claim(self) -> bool:
+        with self._lock:
+            entries = [(name, index, addr) for (name, index), addr in self._own.items()]
+        for name, index, addr in self._call("claim", self._client, entries):
+            _log.warning("ray: %s %d was taken over by another process and is left to it", name, index)
+            with self._lock:
+                if self._own.get((name, index)) == addr:
+                    del self._own[name, index]
+        return True
+
+    def _call(self, method: str, *arguments: object) -> Any:
+        """Asks the actor; one that another process made anew under the name is found."""
+        errors = self._ray.exceptions
+        try:
+            return self._ask(method, arguments)
+        except errors.ActorDiedError:
+            self._handle = None
+        except (errors.RayError, ValueError, ConnectionError) as error:
+            raise self._unavailable(method, error) from error
+        try:
+            return self._ask(method, arguments)
+        except (errors.RayError, ValueError, ConnectionError) as error:
+            raise self._unavailable(method, error) from error
+
+    def _ask(self, method: str, arguments: tuple[object, ...]) -> Any:
+        handle = self._handle
+        if handle is None:
+            handle = self._handle = self._ray.get_actor(self._name, namespace=self._namespace)
+        return self._ray.get(getattr(handle, method).remote(*arguments), timeout=self._timeout_seconds)
+
+    def _unavailable(self, method: str, error: Exception) -> UnavailableError:
+        self._handle = None
+        return UnavailableError(
+            f"ray: cannot {method}: the actor {self._name!r} of namespace {self._namespace!r} does not answer:"
+            f" {str(error).partition(chr(10))[0]}"
+        )
+
+
+def _connected_ray() -> Any:
+    ray = load_ray()
+    if not ray.is_initialized():
+        raise RuntimeError(
+            "ray discovery: this process is not connected to a Ray cluster; call ray.init(address=...) before"
+        )
+    return ray

@@ -1,0 +1,75 @@
+"""Who holds an index of a job on Ray, by a clock that the test holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from monolith.cluster.discovery.ray_registry import Registry
+
+A, B = "192.168.0.1:1001", "192.168.0.2:1002"
+
+
+def test_a_process_that_is_not_heard_of_is_dropped_when_its_lease_is_over() -> None:
+    registry = Registry(10.0)
+    registry.register("one", ("ps", 0, A), now=0.0)
+    registry.register("two", ("ps", 1, B), now=0.0)
+    assert registry.beat("two", now=10.0)
+    assert registry.addresses(now=10.0) == {"ps": {0: A, 1: B}}
+    assert registry.addresses(now=10.1) == {"ps": {1: B}}
+
+
+def test_one_that_was_dropped_is_told_so_and_claims_its_index_again() -> None:
+    registry = Registry(10.0)
+    registry.register("one", ("ps", 0, A), now=0.0)
+    assert not registry.beat("one", now=11.0)
+    assert registry.claim("one", [("ps", 0, A)], now=11.0) == []
+    assert registry.beat("one", now=12.0)
+    assert registry.addresses(now=12.0) == {"ps": {0: A}}
+
+
+def test_what_another_has_taken_since_is_not_taken_back() -> None:
+    registry = Registry(10.0)
+    registry.register("one", ("ps", 0, A), now=0.0)
+    registry.register("two", ("ps", 0, B), now=11.0)
+    assert registry.claim("one", [("ps", 0, A), ("ps", 1, A)], now=12.0) == [("ps", 0, A)]
+    assert registry.addresses(now=12.0) == {"ps": {0: B, 1: A}}
+
+
+def test_claiming_twice_is_claiming_once() -> None:
+    registry = Registry(10.0)
+    for _ in range(2):
+        assert registry.claim("one", [("ps", 0, A)], now=0.0) == []
+    assert registry.addresses(now=0.0) == {"ps": {0: A}}
+
+
+def test_the_end_of_one_who_was_replaced_does_not_take_its_successor_along() -> None:
+    registry = Registry(10.0)
+    registry.register("one", ("ps", 0, A), now=0.0)
+    registry.register("two", ("ps", 0, B), now=1.0)
+    registry.leave("one")
+    assert registry.addresses(now=1.0) == {"ps": {0: B}}
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_lease_has_a_length(seconds: float) -> None:
+    with pytest.raises(ValueError, match="lease_seconds must be > 0"):
+        Registry(seconds)
+
+
+def test_where_ray_is_missing_one_is_told_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from monolith.cluster.discovery import RayServiceDiscovery\n"
+        "try: RayServiceDiscovery('job')\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'monolith-torch[ray]'" in done.stdout
+
+
+def test_ray_is_not_imported_before_it_is_used() -> None:
+    program = "import sys, monolith.cluster.discovery.ray_actor\nassert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
