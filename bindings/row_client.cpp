@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <bit>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -100,10 +101,11 @@ void BindCalls(nb::module_& m) {
 
 void InitClient(ps::RowClient* self, const std::vector<HostAndPort>& servers, const std::vector<nb::bytes>& words,
                 const std::vector<std::pair<uint32_t, uint32_t>>& owned, const Group& tables, const std::string& token,
-                bool half, bool with_counts, uint64_t window_bytes) {
+                bool half, bool with_counts, uint64_t window_bytes, double lost_after_seconds) {
   ps::RowClientOptions options;
   options.frames.token = token;
   options.frames.window_bytes = window_bytes;
+  options.frames.lost_after_seconds = lost_after_seconds;
   options.half = half;
   options.with_counts = with_counts;
   new (self) ps::RowClient(AddressesOf(servers), TextsOf(words), RangesOf(owned), tables, options);
@@ -141,7 +143,8 @@ void BindRowClient(nb::module_& m) {
       "values"_a.noconvert(), "scale"_a);
   nb::class_<ps::RowClient>(m, "RowClient")
       .def("__init__", &InitClient, "servers"_a, "words"_a, "owned"_a, "tables"_a, nb::kw_only(), "token"_a = "",
-           "half"_a = false, "with_counts"_a = true, "window_bytes"_a = uint64_t{256} << 20, nb::keep_alive<1, 5>())
+           "half"_a = false, "with_counts"_a = true, "window_bytes"_a = uint64_t{256} << 20,
+           "lost_after_seconds"_a = std::numeric_limits<double>::infinity(), nb::keep_alive<1, 5>())
       .def(
           "join",
           [](ps::RowClient& self, int64_t worker, double seconds) {

@@ -6,6 +6,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
@@ -232,17 +233,19 @@ void BindClient(nb::module_& m) {
       .def(
           "__init__",
           [](rpc::Client* self, const std::vector<HostAndPort>& servers, const std::vector<nb::bytes>& words,
-             const std::string& token, uint64_t window_bytes, double first_backoff_seconds,
-             double last_backoff_seconds) {
+             const std::string& token, uint64_t window_bytes, double first_backoff_seconds, double last_backoff_seconds,
+             double lost_after_seconds) {
             rpc::ClientOptions options;
             options.token = token;
             options.window_bytes = window_bytes;
             options.first_backoff_seconds = first_backoff_seconds;
             options.last_backoff_seconds = last_backoff_seconds;
+            options.lost_after_seconds = lost_after_seconds;
             new (self) rpc::Client(AddressesOf(servers), TextsOf(words), options);
           },
           "servers"_a, "words"_a, nb::kw_only(), "token"_a = "", "window_bytes"_a = uint64_t{256} << 20,
-          "first_backoff_seconds"_a = 0.02, "last_backoff_seconds"_a = 2.0)
+          "first_backoff_seconds"_a = 0.02, "last_backoff_seconds"_a = 2.0,
+          "lost_after_seconds"_a = std::numeric_limits<double>::infinity())
       .def("begin", &BeginCall, "server"_a, "kind"_a, "head"_a, "parts"_a, "into"_a.none(), "timeout_seconds"_a,
            nb::keep_alive<0, 1>())
       .def(

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rpc/protocol.h"
@@ -29,6 +30,7 @@ Channel::Channel(int epoll, uint64_t event_id, Address address, std::string word
       on_reply_(std::move(on_reply)) {}
 
 void Channel::Begin(std::shared_ptr<Call> call) {
+  if (waiting_.empty() && broken_since_) broken_since_ = Clock::now();  // it counts while somebody waits
   waiting_.push_back(std::move(call));
   Attend(0);
 }
@@ -51,6 +53,7 @@ void Channel::Move(Address address, std::string words) {
   Disconnect();
   backoff_ = 0.0;
   retry_at_ = Deadline::min();
+  broken_since_.reset();
   Attend(0);
 }
 
@@ -70,6 +73,7 @@ void Channel::Attend(uint32_t events) {
 Deadline Channel::next_look() const {
   Deadline next = Deadline::max();
   for (const auto& call : waiting_) next = std::min(next, call->deadline_);
+  if (!waiting_.empty()) next = std::min(next, lost_at());
   return state_ == State::kIdle && !waiting_.empty() ? std::min(next, retry_at_) : next;
 }
 
@@ -136,6 +140,7 @@ void Channel::TakeFrame(Frame frame) {
     state_ = State::kReady;
     backoff_ = 0.0;
     last_trouble_.clear();
+    broken_since_.reset();
     return on_reply_(frame.head);
   }
   if (num_sent_ == 0 || frame.header.call != waiting_.front()->question_.call) {
@@ -164,9 +169,16 @@ void Channel::EndFirst(const Error& error) {
   call->End(error);
 }
 
+Deadline Channel::lost_at() const {
+  if (!broken_since_ || !std::isfinite(options_.lost_after_seconds)) return Deadline::max();
+  return *broken_since_ +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.lost_after_seconds));
+}
+
 void Channel::EndLate() {
   const Deadline now = Clock::now();
-  const auto is_late = [&](const std::shared_ptr<Call>& call) { return call->deadline_ <= now; };
+  const bool is_lost = lost_at() <= now;
+  const auto is_late = [&](const std::shared_ptr<Call>& call) { return is_lost || call->deadline_ <= now; };
   if (std::none_of(waiting_.begin(), waiting_.end(), is_late)) return;
   const Error error = last_trouble_.empty() ? Error(Code::kDeadlineExceeded, Named("no answer came in time"))
                                             : Error(Code::kUnreachable, Named(last_trouble_));
@@ -181,10 +193,12 @@ void Channel::EndLate() {
     on_end_(BytesOf(call->question_));
     call->End(error);
   }
+  if (is_lost) broken_since_ = now;  // the next calls have as long
 }
 
 void Channel::Break(const std::string& reason) {
   last_trouble_ = reason;
+  if (!broken_since_) broken_since_ = Clock::now();
   Disconnect();
   backoff_ = std::clamp(2 * backoff_, options_.first_backoff_seconds, options_.last_backoff_seconds);
   retry_at_ = InSeconds(backoff_);

@@ -43,6 +43,8 @@ class Channel {
   void TakeFrame(Frame frame);
   std::span<uint8_t> PlaceOf(const FrameHeader& header) const;
   void EndLate();
+  // When a server without a connection counts as lost.
+  Deadline lost_at() const;
   // The connection is of no use any more; the calls wait for the next one.
   void Break(const std::string& reason);
   void Disconnect();
@@ -69,6 +71,7 @@ class Channel {
   int attempt_ = 0;
   double backoff_ = 0.0;
   Deadline retry_at_ = Deadline::min();
+  std::optional<Deadline> broken_since_;
   std::string last_trouble_;  // why there is no connection; empty while there is one
 };
 

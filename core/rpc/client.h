@@ -3,7 +3,8 @@
 // A channel leads to one server. Calls of a channel are answered in the order in which they were begun. When the
 // connection breaks, the channel connects again, greets again, and sends every call that has no answer yet once more,
 // in order: services take a repeated call for the same call. A call ends with its answer, with the server's error, at
-// its deadline, or with an error that no new connection mends (token, version, a refused greeting).
+// its deadline, when there was no connection for so long that the server counts as lost, or with an error that no new
+// connection mends (token, version, a refused greeting).
 //
 // Any thread may call. What a call reads from and writes to must live until the call has ended; GiveUp() ends it. Not
 // for use in a forked child.
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,7 +36,8 @@ Deadline InSeconds(double seconds);
 struct ClientOptions {
   std::string token;
   FrameLimits limits;
-  double first_backoff_seconds = 0.02, last_backoff_seconds = 2.0;  // between attempts to connect, doubling
+  double first_backoff_seconds = 0.02, last_backoff_seconds = 2.0;      // between attempts to connect, doubling
+  double lost_after_seconds = std::numeric_limits<double>::infinity();  // without a connection: then calls end
   uint64_t window_bytes = uint64_t{256} << 20;  // of questions without an answer, per channel; above it Begin() waits
 };
 

@@ -19,7 +19,12 @@ class ClusterFrames:
 
     def __init__(self, cluster: PsCluster, words: bytes) -> None:
         self._cluster, self._words = cluster, words
-        self._client = _core.FrameClient(cluster.frame_addresses, [words] * cluster.num_ps, token=cluster.token or "")
+        self._client = _core.FrameClient(
+            cluster.frame_addresses,
+            [words] * cluster.num_ps,
+            token=cluster.token or "",
+            lost_after_seconds=cluster.lost_after_seconds,
+        )
         cluster.on_move(self._follow)
 
     def begin(

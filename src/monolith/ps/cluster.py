@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import weakref
@@ -49,6 +50,8 @@ class PsCluster:
         tls_certificate: File with a certificate of our own, for servers that ask for one.
         tls_key: File with its private key.
         timeout_seconds: How long servers are waited for, at the start and with each call.
+        lost_after_seconds: How long a server may not be reached before batches for it end with `UnavailableError`;
+            None: as long as their calls may take. Who looks for it elsewhere wants to know soon.
 
     Raises:
         InvalidArgumentError: an address twice, or none.
@@ -65,6 +68,7 @@ class PsCluster:
         tls_certificate: str | Path | None = None,
         tls_key: str | Path | None = None,
         timeout_seconds: float = 60.0,
+        lost_after_seconds: float | None = None,
     ) -> None:
         _require_addresses(servers)
         if not timeout_seconds > 0:
@@ -74,6 +78,7 @@ class PsCluster:
         )
         self.token = token
         self.timeout_seconds = timeout_seconds
+        self.lost_after_seconds = math.inf if lost_after_seconds is None else lost_after_seconds
         self.num_ps = len(servers)
         self.owned = owned_ranges(self.num_ps)
         """The buckets of each server."""

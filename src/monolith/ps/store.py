@@ -363,6 +363,7 @@ class PsStore:
             token=self.cluster.token or "",
             half=self._wire == "fp16",
             with_counts=with_counts,
+            lost_after_seconds=self.cluster.lost_after_seconds,
         )
 
     def _follow(self, index: int) -> None:

@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 _NODE_CHECK_SECONDS = 60.0
 _NODE_LOOK_SECONDS = 0.5
 _CALL_SECONDS = 60.0
+_LOST_SECONDS = 0.5
+"""Without a connection to a server; it is looked for then, wherever it came back."""
 _RETRIED = (DeadlineExceededError, UnavailableError)
 
 
@@ -180,6 +182,7 @@ class WorkerRole:
                     cluster.cluster["ps"],
                     token=self._place.token,
                     timeout_seconds=settings.operation_timeout_seconds or _CALL_SECONDS,
+                    lost_after_seconds=_LOST_SECONDS,
                 )
             )
             client = stack.enter_context(
