@@ -191,9 +191,9 @@ class Coordinator:
         self._stop_requested = True
 
     def reset(self, place: Place, token: int, *, now: float) -> None:
-        """A new run begins with the same members: nothing of the one before counts."""
+        """All begin anew with the same members: nothing of what was done before counts."""
         self._require(place, token, now)
-        self._restored = self._stop_requested = False
+        self._restored = False
         self._finished.clear()
         self._lost_updates.clear()
         self._step_offset = 0

@@ -132,6 +132,9 @@ class CoordinatorService(FileCalls):
     def Change(self, request: Any) -> Any:  # noqa: N802 - as on the wire
         """A member says something that all are to know."""
         kind = request.WhichOneof("change")
+        if kind == "reset":
+            self._require_seat(place_in(request.seat), request.seat.token)
+            self.load_state_dict({})
         clocks = self._clocks() if kind in ("finish", "release") else {}
         steps = self._steps() if kind in ("finish", "release", "left", "restored_step") else None
         with self._changed:

@@ -197,7 +197,7 @@ class JobClient:
         self._line.ask("Change", messages.ChangeRequest(stop=True))
 
     def reset(self) -> None:
-        """A new run begins on these servers: forgets what was restored, finished, lost and asked to stop before."""
+        """All begin anew on these servers: forgets what was restored, finished, lost, and which files were taken."""
         self._line.ask("Change", messages.ChangeRequest(reset=True))
 
     def close(self) -> None:

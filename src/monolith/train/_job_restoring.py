@@ -98,6 +98,7 @@ def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) ->
 
 
 def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
+    part.client.reset()  # or what was finished and taken since the checkpoint would count
     is_restored = saver is not None and go_on(config, saver, state, clock=part.clock)
     if is_restored:
         return

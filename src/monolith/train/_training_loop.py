@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
@@ -11,6 +12,7 @@ import torch
 from monolith.errors import FailedPreconditionError, OpError, OutOfRangeError
 from monolith.train._job_end import JobEnd
 from monolith.train._recovery import Recovery
+from monolith.train.local_job import LocalJob
 from monolith.train.preemption import is_preemption
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class TrainingLoop:
                 ended_by = self._run_steps()
                 if self._job_end is not None and self._job_end.has_more(ended_by):
                     continue
+                if ended_by == "data" and self._goes_on_alone():
+                    continue
             except BaseException as error:
                 if isinstance(error, OpError) and self._is_recoverable(error):
                     self._recovery.start_over(error)
@@ -85,12 +89,29 @@ class TrainingLoop:
         session = self._session
         is_over = session.stop_requested
         try:
-            with nullcontext() if is_over else session.feed(self._task.input_fn("train")) as feed:
+            shares = dataclasses.replace(self._task.ctx.training, worker=session.worker_index)
+            with (
+                self._task.ctx.reading_as(shares),
+                nullcontext() if is_over else session.feed(self._task.input_fn("train")) as feed,
+            ):
                 while feed is not None and not session.stop_requested:
                     session.run_next(feed)
         except OutOfRangeError:
             return "data"
         return "stop"
+
+    def _goes_on_alone(self) -> bool:
+        """Whether a run that several processes began has inputs left, which this one goes on with."""
+        queues = self._task.ctx.training.queues
+        if not isinstance(queues, LocalJob):
+            return False
+        self._session.settle()
+        queues.finish(self._session.worker_index)
+        number = queues.adopt_worker()
+        if number is not None:
+            _log.info("session: goes on with the input of worker %d, which is not here any more", number)
+            self._session.take_worker(number)
+        return number is not None
 
     def _is_recoverable(self, error: OpError) -> bool:
         # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.

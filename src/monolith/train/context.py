@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.input_options import InputOptions
+from monolith.train.input_shares import InputShares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from monolith.data.sources.file_feed import Files
     from monolith.dependence import RecordedCall
 
 __all__ = ["Context", "TaskContext", "current_context", "use_context"]
@@ -59,11 +62,45 @@ def current_context() -> Context:
 class TaskContext:
     """What a runner offers to its task: functions that run beside the next step, and what it was told of the input."""
 
-    def __init__(self, input_options: InputOptions | None = None) -> None:
+    def __init__(self, input_options: InputOptions | None = None, *, training: InputShares | None = None) -> None:
         self.input = InputOptions() if input_options is None else input_options
         """What the run was told about its input."""
+        self.training = InputShares() if training is None else training
+        """What this process reads while it trains, with others or alone."""
+        self.shares = InputShares()
+        """What it reads now: all, where it does not train."""
         self.async_function_mgr = AsyncFunctionMgr()
         """Its hooks are attached to the session by the runner."""
+
+    def files(
+        self,
+        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        seed: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        name: str = "files",
+    ) -> Files:
+        """The files that this worker is to read, for a dataset: ``RecordDataset(self.ctx.files("day-*"))``.
+
+        Every worker has its share of them: every n-th file or, with ``input.dynamic_sharding``, the next one of a queue
+        that all share. Where nothing is trained, as in an evaluation, it has all files.
+
+        Args:
+            paths: Paths, globs, ranges and URLs as for `FileSet`; the same on all workers.
+            seed: Shuffles the files, differently in each epoch; None keeps them sorted.
+            storage_options: For the file system of URLs.
+            name: Tells queues apart, where a task shares more than one list of files.
+        """
+        return self.shares.files(paths, seed=seed, storage_options=storage_options, name=name)
+
+    @contextmanager
+    def reading_as(self, shares: InputShares) -> Iterator[None]:
+        """Inside, `files` gives these shares."""
+        before, self.shares = self.shares, shares
+        try:
+            yield
+        finally:
+            self.shares = before
 
     def add_async_function(
         self,

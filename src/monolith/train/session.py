@@ -218,6 +218,11 @@ class Session:
             if self._job is not None:
                 self._job.settled()
 
+    @property
+    def worker_index(self) -> int:
+        """Which worker's input it trains: its own, or that of one that was lost."""
+        return self._worker_index
+
     def take_worker(self, number: int) -> None:
         """Goes on as another worker of the job: the next feed is that of its input, from where it is."""
         self.settle()
@@ -308,7 +313,8 @@ class Session:
     def _build(self) -> SessionState:
         if self._deterministic:
             torch.manual_seed(0)
-        self.task.ctx = TaskContext(self.task.ctx.input)  # functions that build() makes asynchronous belong to this one
+        # Functions that build() makes asynchronous belong to this one.
+        self.task.ctx = TaskContext(self.task.ctx.input, training=self.task.ctx.training)
         with use_table_defaults(TableDefaults(store=None if self._job is None else self._job.new_store_factory())):
             model = self.task.make_model()
         made = self.task.optimizers(model)

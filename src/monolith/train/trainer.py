@@ -17,7 +17,7 @@ from monolith.tables.local_shards import LocalShards
 from monolith.train._chief_hooks import chief_hooks, eviction_hooks, report_hooks, save_if_due
 from monolith.train._dense_step import require_servers
 from monolith.train._job_hooks import chief_job_hooks, worker_job_hooks
-from monolith.train._job_restoring import JobSaver, restore_in_job
+from monolith.train._job_restoring import JOB, JobSaver, restore_in_job
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._prediction import run_batches, write_predictions
 from monolith.train._restoring import go_on, restore_to_look
@@ -25,6 +25,8 @@ from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.history import History
+from monolith.train.input_shares import InputShares
+from monolith.train.local_job import LocalJob
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
 from monolith.train.signatures import describe_signatures, write_signatures
@@ -85,10 +87,12 @@ class Trainer:
         self._job = job
         self._servers = servers if job is None else job.cluster
         require_servers(self.config.dense, self._servers)
-        self.task.ctx = TaskContext(self.config.input)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
         self._state: SessionState | None = None
+        self._trained: TrainState | None = None
+        self._alone = LocalJob(num_workers=self.config.num_workers, applied=self._applied)
+        self.task.ctx = TaskContext(self.config.input, training=self._shares())
         self.history = History()
         """What the last call of `train` has measured, also if an error ended it."""
 
@@ -271,8 +275,23 @@ class Trainer:
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
+    def _shares(self) -> InputShares:
+        """What of the training input is this worker's."""
+        queues = self._alone if self._job is None else self._job.client
+        return InputShares(
+            worker=self.config.worker_index,
+            num_workers=self.config.num_workers,
+            queues=queues if self.config.input.dynamic_sharding else None,
+        )
+
+    def _applied(self) -> dict[int, int]:
+        return {} if self._trained is None else {each: stamp.seq for each, stamp in self._trained.applied.items()}
+
     def _begin_with(self, saver: Saver | None, state: TrainState) -> None:
+        self._trained = state
         if self._job is not None:
+            if self._job.is_chief:
+                state.extra[JOB] = self._job.client.saved
             session = state.session if isinstance(state, SessionState) else None
             restore_in_job(
                 self._job,
@@ -281,8 +300,12 @@ class Trainer:
                 state,
                 give_up=lambda: session is not None and session.stop_requested,
             )
-        elif saver is not None:
-            go_on(self.config, saver, state, clock=self._clock)
+            return
+        state.extra[JOB] = self._alone
+        if saver is None or not go_on(self.config, saver, state, clock=self._clock):
+            self._alone.reset()
+        if not self.config.input.dynamic_sharding:
+            del state.extra[JOB]  # it has refused what it must not go on from, and has nothing to keep
 
     # State
 
