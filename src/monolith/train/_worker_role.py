@@ -18,6 +18,7 @@ from monolith.ps.cluster import PsCluster
 from monolith.ps.job import JobClient
 from monolith.train._job_signals import on_signals
 from monolith.train.job_part import JobPart
+from monolith.train.ps_benchmark import choose_servers
 from monolith.train.server_places import ServerPlaces
 from monolith.train.servers_back import ServersBack
 from monolith.train.trainer import Trainer
@@ -119,13 +120,17 @@ class WorkerRole:
     # Finding the others
 
     def _assemble(self, address: str) -> TrainingCluster:
+        """Waits until the chief and enough servers are there, and gives the servers their places."""
         settings = self._place.settings
+        taken = self._places.taken()
+        # A choice that was made before holds: extra servers were sent away since.
+        num_extra = 0 if taken else settings.num_extra_ps
         request = ClusterRequest(
             worker_addr=address,
             index=self._place.index,
             num_workers=self._place.num_workers,
-            num_required_ps=self._place.num_ps + settings.num_extra_ps,
-            num_redundant_ps=settings.num_redundant_ps,
+            num_required_ps=self._place.num_ps + num_extra,
+            num_redundant_ps=0 if taken else settings.num_redundant_ps,
             model_dir=self._place.model_dir,
             uuid=settings.uuid,
             model_name=self._config.model_name or None,
@@ -138,16 +143,19 @@ class WorkerRole:
             timeout_seconds=settings.session_creation_timeout_seconds,
             clock=self._clock,
         )
-        servers = found.cluster["ps"]
-        if settings.num_extra_ps:
-            servers = self._choose(servers)
-            found = found._replace(cluster={**found.cluster, "ps": servers})
+        servers = taken or found.cluster["ps"]
+        if num_extra:
+            servers = choose_servers(
+                servers,
+                self._place.num_ps,
+                num_workers=self._place.num_workers,
+                index=self._place.index,
+                secs=self._wanted.benchmark_seconds,
+                token=self._place.token,
+                model_dir=self._place.model_dir,
+            )
         self._places.take(servers)
-        return found
-
-    def _choose(self, servers: list[str]) -> list[str]:
-        """The fastest of them; extra ones end then."""
-        return servers[: self._place.num_ps]
+        return found._replace(cluster={**found.cluster, "ps": servers})
 
     def _require_nodes(self, cluster: TrainingCluster) -> None:
         """The chief and the servers listen; those that came back elsewhere meanwhile are found by whoever needs them.

@@ -41,6 +41,13 @@ class ServerPlaces:
         found = self._find(list(registered))
         return tuple(registered[found[place]] for place in sorted(found))
 
+    def taken(self) -> list[str]:
+        """The addresses of the servers by their places, where all places are taken already; else nothing."""
+        if not self._place.has_standbys:
+            return []
+        found = self._find(list(self._place.discovery.query("ps").values()))
+        return [found[place] for place in sorted(found)] if len(found) == self._place.num_ps else []
+
     def take(self, addresses: Sequence[str]) -> None:
         """Gives each of these servers its place; those that have it already agree.
 
@@ -76,11 +83,6 @@ class ServerPlaces:
             file_name = get_ps_cluster_file_name(self._place.model_dir, self._place.settings.uuid)
             save_ps_cluster_to_file(file_name, [found[place] for place in sorted(found)])
         return found
-
-    def dismiss_unused(self, used: Sequence[str]) -> None:
-        """Ends the servers that were started only to be chosen from."""
-        others = [address for address in self._place.discovery.query("ps").values() if address not in used]
-        stop_servers(others, token=self._place.token)
 
     def stop_all(self) -> None:
         """Ends all servers, those that stand by among them."""
