@@ -7,12 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from contracts.one_worker import ONE_TABLE, Worker
 from monolith import cli
-from monolith.ps import PsCluster
+from monolith.ps import PsCluster, PsStore
+from monolith.ps.recovery.record_folder import RecordFolder
 
 
 def started(*options: str) -> subprocess.Popen[str]:
@@ -39,6 +42,27 @@ def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Pat
         process.communicate()
 
 
+def test_one_that_was_killed_comes_back_with_its_rows(tmp_path: Path) -> None:
+    options = ["--recovery_dir", str(tmp_path / "record"), "--recovery_interval_seconds", "0.05"]
+    options += ["--model_dir", str(tmp_path / "model"), "--json"]
+    for rows in (None, 3):
+        process = started("--index", "0", "--num_ps", "1", *options)
+        try:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            assert told["recovered_rows"] == rows
+            with PsCluster([told["address"]]) as cluster:
+                store = PsStore(ONE_TABLE, servers=cluster)
+                Worker(store).train([1, 2, 3])
+                record = RecordFolder(str(tmp_path / "record"), 0, 1)
+                while not any(entry.stamps for file in record.found() for entry in file.meta.stores.values()):
+                    time.sleep(0.01)
+                store.close()
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def test_it_says_where_it_serves_in_one_line() -> None:
     process = started("--index", "0", "--num_ps", "1")
     try:
@@ -63,6 +87,8 @@ def test_it_says_where_it_serves_in_one_line() -> None:
         (["--index", "0", "--num_ps", "1", "--threads", "0"], "num_threads must be >= 1"),
         (["--index", "0", "--num_ps", "1", "--port", "70000"], "port must be from 0 to 65535"),
         (["--index", "0", "--num_ps", "1", "--drain_seconds", "-1"], "--drain_seconds must be >= 0"),
+        (["--index", "0", "--num_ps", "1", "--model_dir", "m"], "need --recovery_dir"),
+        (["--index", "0", "--num_ps", "1", "--recovery_dir", "s3://b"], "a folder of a file system that is mounted"),
     ],
 )
 def test_what_goes_wrong_is_one_line(options: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import torch
 
 from monolith import _core
 from monolith.ps import PsServer
+from monolith.ps.recovery.config import RecoveryConfig
 
 if TYPE_CHECKING:
     import argparse
@@ -38,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         num_threads=args.threads,
         modules=tuple(args.module),
         memory_limit_bytes=args.monolith_default_machine_info_mem_limit,
+        recovery=_recovery(args),
     )
     with server:
         before = [signal.signal(each, lambda *_: server.stop(args.drain_seconds)) for each in _ENDINGS]
@@ -62,12 +64,24 @@ def _told(server: PsServer, *, as_json: bool) -> str:
             "address": server.address,
             "frame_address": server.frame_address,
             "pid": os.getpid(),
+            "recovered_rows": None if server.recovered is None else server.recovered.rows,
         }
         return json.dumps(told)
+    came_back = "" if server.recovered is None else f"; it came back with {server.recovered.rows} rows"
     return (
         f"parameter server {server.index} of {server.options.num_ps} serves on {server.address}"
-        f" (batches on {server.frame_address})"
+        f" (batches on {server.frame_address}){came_back}"
     )
+
+
+def _recovery(args: argparse.Namespace) -> RecoveryConfig | None:
+    given = {"interval_seconds": args.recovery_interval_seconds, "model_dir": args.model_dir}
+    named = {name: value for name, value in given.items() if value is not None}
+    if args.recovery_dir is None:
+        if named:
+            raise ValueError("--recovery_interval_seconds and --model_dir need --recovery_dir, where the record goes")
+        return None
+    return RecoveryConfig(args.recovery_dir, **named)
 
 
 def _token(path: str | None) -> str | None:

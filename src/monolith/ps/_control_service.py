@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from monolith._version import __version__
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._block_stream import blocks_in, messages_of
 from monolith.ps._machine_calls import MachineCalls
 from monolith.ps._note_calls import NoteCalls
@@ -23,9 +22,9 @@ from monolith.ps._wire_values import (
     stamp_message,
     stats_message,
 )
-from monolith.ps.agreement import WIRE_VERSION, configs_of, require_agreement
-from monolith.ps.held_gates import HeldGates, rows_owner
-from monolith.ps.hosted_rows import HostedRows
+from monolith.ps.agreement import WIRE_VERSION, configs_of
+from monolith.ps.held_gates import HeldGates
+from monolith.ps.hosted_stores import HostedStores
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.visitors import Visitors
@@ -33,6 +32,7 @@ from monolith.ps.visitors import Visitors
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from monolith.ps.hosted_rows import HostedRows
     from monolith.ps.server import FrameServer
     from monolith.tables._local_history import LocalChangeReader
     from monolith.tables.row_block import RowBlock
@@ -68,32 +68,25 @@ class ControlService(MachineCalls, NoteCalls):
         self.life = life
         self._frames = frames
         self._on_stop = on_stop
+        self.was_recovered = False
+        """Whether this process came back with what another one had."""
         self.frames_inside = False
         """Whether frames go through the stream of the control port."""
         self.on_assign: Callable[[int, int], None] | None = None
         """Called with the place that this server is given; None: it has one."""
         self.gates = HeldGates()
         self.visitors = Visitors()
-        self._lock = threading.Lock()  # guards what follows
-        self._stores: dict[str, HostedRows] = {}
-        self._initialized: set[str] = set()
-        """Owners of which a client has said that they have state."""
+        self.stores = HostedStores(place, frames, self.gates)
 
     def close(self) -> None:
         """Gives up what clients have open, and ends the stores."""
         self.visitors.close()
-        with self._lock:
-            stores = list(self._stores.values())
-            self._stores.clear()
-        for rows in stores:
-            self.gates.remove(rows_owner(rows.name))
-            rows.close()
+        self.stores.close()
 
     def steps(self) -> int | None:
         """Batches of all workers in the rows of the first store by name; None: there is no store."""
-        with self._lock:
-            first = min(self._stores, default=None)
-            return None if first is None else self._stores[first].steps
+        first = min(self.stores.names(), default=None)
+        return None if first is None else self.stores.find(first).steps
 
     def leave(self, client: int) -> None:
         """A stream of a client has ended; with the last one, what it has open here and what it holds."""
@@ -104,8 +97,6 @@ class ControlService(MachineCalls, NoteCalls):
 
     def Describe(self, request: messages.DescribeRequest) -> Any:  # noqa: ARG002, N802 - as on the wire
         """Who this is, and where its frames go."""
-        with self._lock:
-            stores = sorted(self._stores)
         return messages.DescribeResponse(
             index=self._place[0],
             num_ps=self._place[1],
@@ -114,8 +105,9 @@ class ControlService(MachineCalls, NoteCalls):
             life=self.life,
             frame_port=self._frames.port,
             frames_inside=self.frames_inside,
-            stores=stores,
+            stores=self.stores.names(),
             stands_by=self.on_assign is not None,
+            was_recovered=self.was_recovered,
         )
 
     def TakePlace(self, request: messages.TakePlaceRequest) -> Any:  # noqa: N802 - as on the wire
@@ -145,26 +137,12 @@ class ControlService(MachineCalls, NoteCalls):
             raise InvalidArgumentError(f"store: a name without line breaks expected, got {request.store!r}")
         configs_of(request.agreement)
         life = request.life.generation, request.life.life
-        with self._lock:
-            rows = self._stores.get(request.store)
-            is_new = rows is None
-            if rows is None:
-                rows = HostedRows(request.store, request.agreement, place=self._place, life=life, frames=self._frames)
-                self._stores[request.store] = rows
-                self.gates.add(rows_owner(rows.name), rows.owner)
-        require_agreement(request.agreement, rows.agreement, store=request.store)
-        if request.adopt and rows.life != life:
-            rows.history.take_life(*life)
+        rows, is_new = self.stores.open(request.store, request.agreement, life, adopt=request.adopt)
         return messages.ConfigureResponse(is_new=is_new, life=_life_message(rows))
 
     def DropStore(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
         """Forgets a store."""
-        with self._lock:
-            rows = self._stores.pop(request.store, None)
-            self._initialized.discard(rows_owner(request.store))
-        if rows is not None:
-            self.gates.remove(rows_owner(rows.name))
-            rows.close()
+        self.stores.drop(request.store)
         return messages.Done()
 
     def Situation(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
@@ -183,13 +161,12 @@ class ControlService(MachineCalls, NoteCalls):
 
     def Initialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
         """Which owners have state."""
-        with self._lock:
-            return messages.OwnersResponse(owners=[name for name in request.owners if name in self._initialized])
+        initialized = self.stores.initialized()
+        return messages.OwnersResponse(owners=[name for name in request.owners if name in initialized])
 
     def SetInitialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
         """Owners have state from now on, as long as this process lives."""
-        with self._lock:
-            self._initialized.update(request.owners)
+        self.stores.set_initialized(request.owners)
         return messages.Done()
 
     # Holding
@@ -365,15 +342,7 @@ class ControlService(MachineCalls, NoteCalls):
     # Inside
 
     def _rows(self, name: str) -> HostedRows:
-        with self._lock:
-            rows = self._stores.get(name)
-            known = ", ".join(sorted(self._stores)) or "none"
-        if rows is None:
-            raise NotFoundError(
-                f"store {name!r} is not here (there is {known}): nobody has opened it, or this server was started anew"
-                " and has lost it; open it again and restore a checkpoint"
-            )
-        return rows
+        return self.stores.find(name)
 
     def _reader(self, request: messages.ReaderRequest) -> tuple[HostedRows, LocalChangeReader]:
         rows = self._rows(request.store)

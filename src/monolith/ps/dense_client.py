@@ -19,6 +19,7 @@ from monolith.ps.dense_layout import DenseLayout, trained_parameters
 from monolith.ps.dense_memory import DenseMemory
 from monolith.ps.dense_push import DenseJoined, PendingPush, PreparedPush
 from monolith.ps.dense_wire import WORDS, Kind
+from monolith.ps.held_gates import DENSE_OWNER
 from monolith.ps.optimizer_spec import group_state_keys, live_rates
 from monolith.ps.state_transfer import FrozenShards, StateTransfer
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Pending
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DenseClient", "keeper_of"]
 
-_OWNER = "dense"
 _FIRST_CLIENT_SECONDS = 5.0
 """How long the others wait for the client that said first what the weights are: it may have died in between."""
 
@@ -268,11 +268,11 @@ class DenseClient:
         for server in range(self._servers.num_ps):
             if not self._is_configured(server):
                 self._configure_one(server, secrets.randbits(62), layout)
-        return self._servers.uninitialized(_OWNER)
+        return self._servers.uninitialized(DENSE_OWNER)
 
     def set_initialized(self) -> None:
         """All servers have state from now on, as long as they live."""
-        self._servers.set_initialized(_OWNER)
+        self._servers.set_initialized(DENSE_OWNER)
 
     # Life
 

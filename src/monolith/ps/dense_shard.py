@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -13,17 +15,24 @@ from monolith.ps import dense_wire as wire
 from monolith.ps.dense_layout import DenseLayout
 from monolith.ps.dense_wire import Kind
 from monolith.ps.differences import differences
+from monolith.ps.held_gates import DENSE_OWNER
 from monolith.ps.hosted_weights import HostedWeights
 from monolith.ps.optimizer_spec import import_modules
 from monolith.ps.packed_state import PackedState, pack, room_for, unpack
 from monolith.ps.push_clock import PushClock
+from monolith.ps.recovery.recording import NoRecording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-__all__ = ["DenseShard", "Gate"]
+    from monolith.ps.recovery.recording import Recording
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["CapturedDense", "DenseShard", "Gate"]
+
+_log = logging.getLogger(__name__)
 
 Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"
 
@@ -50,6 +59,18 @@ class Gate(Protocol):
     def release(self) -> None:
         """All may pass."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedDense:
+    """The dense weights of a server at one moment."""
+
+    layout: Mapping[str, Any]
+    origin: int
+    packed: PackedState
+    stamps: Mapping[int, BatchStamp]
+    version: int
+    """Changes with every push."""
 
 
 class DenseShard:
@@ -79,6 +100,12 @@ class DenseShard:
         self._spare: Tensor | None = None
         self._arriving: tuple[int, Tensor] | None = None
         self._resumed_by: int | None = None
+        self._version = 0
+        self._spare_capture: Tensor | None = None
+        self.is_unclaimed = False
+        """It came back, and no client has asked for it yet."""
+        self.recording: Recording = NoRecording()
+        """Who writes down what changes."""
         self._calls: Mapping[int, Callable[[bytes, memoryview], Answer | None]] = {
             Kind.CONFIGURE: self._configure,
             Kind.JOIN: self._join,
@@ -92,6 +119,35 @@ class DenseShard:
         }
 
     # What the server asks
+
+    def capture(self, known_version: int) -> CapturedDense | None:
+        """A copy of all that there is, valid until the next one; None: nothing, or nothing since that version."""
+        with self._lock:
+            if self._weights is None or self._failure is not None or self._version == known_version:
+                return None
+            packed = pack(self._weights.state(), self._spare_capture)
+            self._spare_capture = packed.data
+            return CapturedDense(
+                layout=self._layout,
+                origin=self._origin,
+                packed=packed,
+                stamps=self._clock.stamps,
+                version=self._version,
+            )
+
+    def recover(self, captured: CapturedDense) -> None:
+        """Becomes what was captured, before anybody calls.
+
+        Raises:
+            OpError: it is not of this server, or of optimizers that are not here.
+        """
+        with self._lock:
+            weights = self._made(captured.layout, None)
+            weights.load(unpack(captured.packed.data, captured.packed.index_bytes))
+            self._clock.resume(captured.stamps.values())
+            self._weights, self._layout, self._origin = weights, dict(captured.layout), captured.origin
+            self._version = captured.version
+            self.is_unclaimed = True
 
     def applied(self) -> dict[int, int]:
         """Worker -> its last batch in these weights."""
@@ -130,6 +186,8 @@ class DenseShard:
         if answer is None:
             raise InvalidArgumentError(f"dense weights: there is no call of kind {kind}; expected {list(self._calls)}")
         try:
+            if kind == Kind.RESUME:
+                return self._replaced(head, body)
             with self._lock:
                 return answer(head, body)
         except OpError:
@@ -139,11 +197,22 @@ class DenseShard:
                 f"dense weights: a call of kind {Kind(kind).name} that cannot be: {error!r}"
             ) from error
 
+    def _replaced(self, head: bytes, body: memoryview) -> Answer:
+        """What was recorded of the weights does not count any more; the record comes before the lock."""
+        with self.recording.replacing(DENSE_OWNER), self._lock:
+            answer = self._resume(head, body)
+        self.recording.resumed(DENSE_OWNER)
+        return answer
+
     def _configure(self, head: bytes, body: memoryview) -> Answer:
         values = wire.decode(head)
         size = wire.field(values, "layout_bytes")
         if size:
             given = json.loads(bytes(body[:size]))
+            if self.is_unclaimed and given != self._layout:
+                _log.warning("dense weights: those that came back are of another model than that of now: dropped")
+                self._weights, self._clock = None, PushClock()
+            self.is_unclaimed = False
             if self._weights is None:
                 self._begin(given, body[size:])
                 self._origin = wire.field(values, "origin")
@@ -156,14 +225,21 @@ class DenseShard:
         return wire.encode(configured=self._weights is not None, origin=self._origin), ()
 
     def _begin(self, given: dict[str, Any], values: memoryview) -> None:
-        layout = DenseLayout.from_dict(given)
+        self._weights = self._made(given, values)
+        self._layout = given
+        self._version += 1
+
+    def _made(self, given: Mapping[str, Any], values: memoryview | None) -> HostedWeights:
+        """Weights with these first values; None: zeros."""
+        layout = DenseLayout.from_dict(dict(given))
         if len(layout.servers) != self._num_ps:
             raise FailedPreconditionError(
                 f"dense weights: this is one of {self._num_ps} servers, got a layout for {len(layout.servers)}; give"
                 " clients the addresses of all servers"
             )
-        self._weights = HostedWeights(layout, self._index, values, modules=self._modules)
-        self._layout = given
+        if values is None:
+            values = memoryview(bytes(sum(piece.bytes for piece in layout.servers[self._index])))
+        return HostedWeights(layout, self._index, values, modules=self._modules)
 
     def _join(self, head: bytes, body: memoryview) -> Answer:  # noqa: ARG002
         self._require_weights()
@@ -199,6 +275,7 @@ class DenseShard:
         try:
             weights.apply(present, values["rates"], body, step=step)
             self._clock.record(stamp)
+            self._version += 1
         except BaseException as error:
             # Some weights may have moved: going on, or pushing it again, would count it twice.
             self._failure = f"batch {stamp.seq} of worker {stamp.worker}: {error!r}"
@@ -268,6 +345,7 @@ class DenseShard:
         weights.load(unpack(self._arriving[1], wire.field(values, "index_bytes")))
         self._clock.resume(stamps)
         self._arriving, self._resumed_by, self._failure = None, ticket, None
+        self._version += 1
         return b"", ()
 
     def _require_layout(self) -> HostedWeights:

@@ -12,8 +12,10 @@ from monolith.errors import DeadlineExceededError, FailedPreconditionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Clocks", "Gate", "HeldGates", "Owner"]
+__all__ = ["DENSE_OWNER", "Clocks", "Gate", "HeldGates", "Owner", "rows_owner"]
 
+DENSE_OWNER = "dense"
+"""Name of the owner that a server's dense weights are."""
 _LOOK_SECONDS = 0.001
 """How often it is looked whether pushes that may pass have come."""
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ps.agreement import configs_of, digest_of
-from monolith.ps.held_gates import Owner
+from monolith.ps.held_gates import Owner, rows_owner
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
+from monolith.ps.recovery.lineage import Lineage
+from monolith.ps.recovery.recording import NoRecording
 from monolith.tables._local_history import LocalChangeReader, overlap
 from monolith.tables.bucket_owners import owned_ranges, share_of
 from monolith.tables.local_cut import LocalCut
+from monolith.tables.local_joined import stamp_from_core, stamp_to_core
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import LocalStore
 from monolith.tables.snapshot.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from monolith.ps.recovery.recording import Recording
     from monolith.ps.server import FrameServer
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import Mark
     from monolith.tables.row_block import RowBlock
 
-__all__ = ["HostedRows"]
+__all__ = ["HostedRows", "store_of_share"]
+
+T = TypeVar("T")
 
 
 class HostedRows:
@@ -36,22 +41,36 @@ class HostedRows:
         place: Number of this server, and of all servers.
         life: Generation and life, drawn by a client for all servers.
         frames: What answers the batches of workers.
+        recording: Who writes down what changes.
+        recovered: Rows that came back, and what they go back to; None: there are none yet.
     """
 
     def __init__(
-        self, name: str, agreement: bytes, *, place: tuple[int, int], life: tuple[int, int], frames: FrameServer
+        self,
+        name: str,
+        agreement: bytes,
+        *,
+        place: tuple[int, int],
+        life: tuple[int, int],
+        frames: FrameServer,
+        recording: Recording | None = None,
+        recovered: tuple[LocalStore, Lineage] | None = None,
     ) -> None:
         index, num_ps = place
         self.name = name
         self.agreement = agreement
         self.owned = owned_ranges(num_ps)[index]
         """The buckets of this server."""
-        configs = configs_of(agreement)
-        self.store = LocalStore({table: share_of(config, num_ps) for table, config in configs.items()})
+        self.store, self.lineage = (store_of_share(agreement, num_ps), Lineage()) if recovered is None else recovered
+        self.is_unclaimed = recovered is not None
+        """It came back, and no client has asked for it yet."""
         self.history = self.store.history
         self.history.take_life(*life)
         self._core = self.store.native.core
         self._frames = frames
+        self._recording = NoRecording() if recording is None else recording
+        if recovered is None:
+            self._recording.follow(self.history)
         host = frames.host_rows(name, self._core, self.owned.start, self.owned.stop, digest_of(agreement))
         self.owner = Owner(host.gate, self.clock)
         """How its pushes are held."""
@@ -64,6 +83,20 @@ class HostedRows:
     def steps(self) -> int:
         """Batches of all workers in these rows."""
         return self._core.steps()
+
+    def stamps(self) -> dict[int, BatchStamp]:
+        """Worker -> its last batch in these rows."""
+        return {each.worker: stamp_from_core(each) for each in self._core.stamps()}
+
+    def num_bytes(self) -> int:
+        """Of all rows, as they are saved."""
+        counts = {name: self._core.size(number) for number, name in enumerate(self.store.native.names)}
+        return self.store.schema.num_bytes(counts, state=True)
+
+    def take_life(self, generation: int, life: int) -> None:
+        """Begins the life that a client has drawn for all servers; rows and workers stay."""
+        self.history.take_life(generation, life)
+        self._recording.note(is_needed=True)
 
     def close(self) -> None:
         """Ends conversations, readers and threads of these rows."""
@@ -100,7 +133,13 @@ class HostedRows:
         """Freezes the rows at this epoch, or at a later one if it is behind already."""
         self.raise_newest_times(newest_times)
         self.history.mark_at(epoch - 1)
-        return OpenCut(LocalCut(self.store.native, self.history, self._core.cut(), self.owned))
+        cut = LocalCut(self.store.native, self.history, self._core.cut(), self.owned)
+        lineage = self.lineage.number
+        return OpenCut(cut, on_written=lambda snapshot_id: self._written(lineage, snapshot_id, cut.mark.epoch))
+
+    def changes_since(self, epoch: int) -> Iterator[RowBlock]:
+        """Tombstones and full rows after an epoch, as they are now."""
+        return self.history.changes(epoch, state=True, buckets=self.owned)
 
     # Readers
 
@@ -138,25 +177,45 @@ class HostedRows:
 
     def prepare_load(self, blocks: Sequence[RowBlock], *, buckets: range, emptied: range | None) -> PreparedLoad:
         """Blocks to be loaded, after they were checked."""
-        return PreparedLoad(self.store, blocks, buckets=buckets, emptied=emptied)
+        around = None if emptied is None else lambda load: self._replace(load, None)
+        return PreparedLoad(self.store, blocks, buckets=buckets, emptied=emptied, around=around)
 
     def prepare_restore(
         self, folder: str, manifest: bytes, *, buckets: range, emptied: range, ignore_unknown_tables: bool
     ) -> PreparedRows:
         """Files to be loaded, after they were checked."""
+        found = Manifest.from_bytes(manifest, origin=f"manifest of '{folder}'")
         restore = LocalRestore(
-            self.store.native,
-            folder,
-            Manifest.from_bytes(manifest, origin=f"manifest of '{folder}'"),
-            buckets,
-            emptied=emptied,
-            ignore_unknown_tables=ignore_unknown_tables,
+            self.store.native, folder, found, buckets, emptied=emptied, ignore_unknown_tables=ignore_unknown_tables
         )
-        return PreparedRows(restore)
+        is_whole = buckets.start <= self.owned.start and self.owned.stop <= buckets.stop and found.state
+        return PreparedRows(restore, around=lambda load: self._replace(load, found.snapshot_id if is_whole else None))
 
     def resume(self, stamps: Sequence[BatchStamp], life: tuple[int, int]) -> None:
         """Goes on from a saved state; readers and incarnations of workers end."""
-        self.history.take_life(*life)
-        self._core.resume(
-            [_core.BatchStamp(each.worker, each.seq, each.position, each.event_time_ms) for each in stamps]
-        )
+        owner = rows_owner(self.name)
+        with self._recording.replacing(owner):
+            self.history.take_life(*life)
+            self._core.resume([stamp_to_core(each) for each in stamps])
+        self._recording.resumed(owner)
+
+    def _replace(self, load: Callable[[], T], snapshot_id: int | None) -> T:
+        """Loads rows in place of those that are there."""
+        with self._recording.replacing(rows_owner(self.name)):
+            if self._recording.is_on:
+                self.history.stop_keeping()  # or all rows would be listed as changed
+            loaded = load()
+            if self._recording.is_on:
+                self.lineage.begin(snapshot_id, self.history.keep())
+            return loaded
+
+    def _written(self, lineage: int, snapshot_id: int, epoch: int) -> None:
+        """A cut of these rows was written; it is known before a checkpoint with it can be committed."""
+        if self._recording.is_on and self.lineage.number == lineage:
+            self.lineage.saved_as(snapshot_id, epoch)
+            self._recording.note()
+
+
+def store_of_share(agreement: bytes, num_ps: int) -> LocalStore:
+    """The tables of an agreement, without rows, as one of so many servers has them."""
+    return LocalStore({table: share_of(config, num_ps) for table, config in configs_of(agreement).items()})

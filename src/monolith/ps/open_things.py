@@ -10,7 +10,7 @@ from monolith.errors import FailedPreconditionError
 from monolith.tables.snapshot.location import remove_written
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monolith.tables.history import WriteRules, WrittenRows
     from monolith.tables.local_cut import LocalCut
@@ -29,8 +29,9 @@ class OpenCut:
 
     TITLE: ClassVar[str] = "cut"
 
-    def __init__(self, cut: LocalCut) -> None:
+    def __init__(self, cut: LocalCut, *, on_written: Callable[[int], None]) -> None:
         self.cut = cut
+        self._on_written = on_written
         self._transfer = _core.Transfer()
         self._lock = threading.Lock()  # one write at a time, and none while it is closed; guards what follows
         self._written: tuple[str, Sequence[FileEntry]] | None = None
@@ -40,7 +41,9 @@ class OpenCut:
         with self._lock:
             written = self.cut.write(folder, rules, transfer=self._transfer)
             self._written = folder, written.files
-            return written
+        if rules.state:
+            self._on_written(rules.snapshot_id)
+        return written
 
     def give_up_write(self) -> None:
         """No files of it are left: a write under way ends, and one that comes later ends at once."""
@@ -62,7 +65,15 @@ class PreparedLoad:
 
     TITLE: ClassVar[str] = "load"
 
-    def __init__(self, store: LocalStore, blocks: Sequence[RowBlock], *, buckets: range, emptied: range | None) -> None:
+    def __init__(
+        self,
+        store: LocalStore,
+        blocks: Sequence[RowBlock],
+        *,
+        buckets: range,
+        emptied: range | None,
+        around: Callable[[Callable[[], LoadReport]], LoadReport] | None = None,
+    ) -> None:
         if emptied is not None and store.native.core.open_cut_epoch() is not None:
             raise FailedPreconditionError("rows cannot be replaced while a cut is open; release it first")
         store.require_loadable(blocks, buckets=buckets)
@@ -70,9 +81,13 @@ class PreparedLoad:
         self._blocks = blocks
         self._buckets = buckets
         self._emptied = emptied
+        self._around = around
 
     def load(self) -> LoadReport:
         """Writes them."""
+        return self._load() if self._around is None else self._around(self._load)
+
+    def _load(self) -> LoadReport:
         return self._store.load_emptied(self._blocks, buckets=self._buckets, emptied=self._emptied)
 
     def close(self) -> None:
@@ -85,7 +100,10 @@ class PreparedRows:
 
     TITLE: ClassVar[str] = "restore"
 
-    def __init__(self, restore: LocalRestore) -> None:
+    def __init__(
+        self, restore: LocalRestore, *, around: Callable[[Callable[[], RestoreReport]], RestoreReport]
+    ) -> None:
+        self._around = around
         self._lock = threading.Lock()  # guards what follows
         self._restore: LocalRestore | None = restore
 
@@ -98,7 +116,7 @@ class PreparedRows:
         with self._lock:
             if self._restore is None:
                 raise FailedPreconditionError("the restore was given up")
-            return self._restore.load()
+            return self._around(self._restore.load)
 
     def close(self) -> None:
         """Gives it up, or ends it after `load`."""

@@ -21,13 +21,17 @@ from monolith.ps._control_service import ControlService
 from monolith.ps.coordinator_service import CoordinatorService
 from monolith.ps.dense_shard import DenseShard
 from monolith.ps.dense_wire import WORDS
-from monolith.ps.held_gates import Owner
+from monolith.ps.held_gates import DENSE_OWNER, Owner
+from monolith.ps.recovery.keeping import Keeping
 from monolith.ps.tunnel import FrameRelay
 from monolith.ps.waking_gate import WakingGate
 from monolith.tables.bucket_owners import require_owners
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from monolith.ps.recovery.config import RecoveryConfig
+    from monolith.ps.recovery.recovered import Recovered
 
 __all__ = ["FrameHandler", "FrameServer", "PsServer", "PsServerConfig"]
 
@@ -87,6 +91,8 @@ class PsServerConfig(Config):
     they are imported when the server starts."""
     memory_limit_bytes: int | None = None
     """Memory that the process may have in RAM; above it the chief stops training until it is less. None: no limit."""
+    recovery: RecoveryConfig | None = None
+    """Where the server writes what it has while it serves, and comes back from. None: what it has is lost with it."""
 
     def __post_init__(self) -> None:
         require_owners(self.num_ps, subject=_SUBJECT, name="num_ps")
@@ -145,6 +151,9 @@ class PsServer:
         self._stop_asked = threading.Event()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
+        # Before anybody can reach it: a worker must never meet a server that has half of its rows.
+        self._keeping = Keeping(options.recovery, (index, options.num_ps))
+        self._keeping.bring_back(self.dense)
         self._frames = self._start_frames()
         self._service = ControlService(
             place=(index, options.num_ps),
@@ -161,7 +170,9 @@ class PsServer:
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
         self.coordinator = self._make_coordinator() if index == 0 else None
         """Of the job; the first server, the home server, has it."""
-        self.add_owner("dense", Owner(self.dense.gate, self.dense.applied))
+        self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
+        self._keeping.begin(self._service.stores, self._frames, self.dense)
+        self._service.was_recovered = self.recovered is not None
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
@@ -186,6 +197,26 @@ class PsServer:
     def frames(self) -> FrameServer:
         """What answers batches."""
         return self._frames
+
+    @property
+    def recovered(self) -> Recovered | None:
+        """What this server came back with when it was made; None: it began without anything."""
+        return self._keeping.recovered
+
+    def write_record(self) -> bool:
+        """Writes an increment of the recovery record now; False: somebody else needs it, or there is none."""
+        return self._keeping.write()
+
+    def add_recovered_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
+        """A small state that comes back with the server.
+
+        Args:
+            name: Of the state.
+            dump: Gives its bytes. Asked for with every increment of the record, while pushes are held: it must not
+                wait for anything.
+            load: Called at once with the bytes that came back, if some did.
+        """
+        self._keeping.add_part(name, dump, load)
 
     def add_owner(self, name: str, owner: Owner) -> None:
         """From now on its pushes are held with those to the rows."""
@@ -223,6 +254,7 @@ class PsServer:
         if self._relay is not None:
             self._relay.close()
         stopped.wait()
+        self._keeping.close()
         self._threads.shutdown()
         self._service.close()
 
@@ -282,8 +314,7 @@ class PsServer:
 
     def _make_coordinator(self) -> CoordinatorService:
         made = CoordinatorService(steps=self.steps, clocks=self._service.gates.clocks)
-        if hasattr(self, "add_recovered_part"):
-            self.add_recovered_part("coordinator", made.dump, made.load)
+        self.add_recovered_part("coordinator", made.dump, made.load)
         return made
 
     def _make_control(self) -> Any:

@@ -37,7 +37,7 @@ class LocalHistory:
     """Which life this is, who follows it, and how far each follower has read. Any thread may call it.
 
     All groups have the same epochs: every mark and every cut closes one in each. The groups forget what is behind the
-    slowest reader; without a reader they keep no history at all.
+    slowest reader, or behind what the owner has written down; where nobody follows they keep no history at all.
     """
 
     def __init__(self, groups: Sequence[_core.Group], owned: Sequence[range], subject: str) -> None:
@@ -47,6 +47,8 @@ class LocalHistory:
         self._lock = at_rest_in_forks(threading.RLock())
         self._readers: dict[str, int] = {}
         """Name -> epoch up to which it has read."""
+        self._kept_from: int | None = None
+        """The owner itself has written down everything up to here; None: it does not follow."""
         self._generation = 0
         self._life = secrets.randbits(63)
 
@@ -190,17 +192,43 @@ class LocalHistory:
         with self._lock:
             if self._readers.pop(name, None) is None:
                 return
-            if self._readers:
-                self.forget()
+            self.forget()
             self._stop_following()
 
+    # The owner itself
+
+    def keep(self) -> int:
+        """Keeps what changes from a mark on that is made now, whoever reads: unlike a reader it outlives a life."""
+        with self._lock:
+            self._follow()  # before the mark: what comes after it is kept
+            self._kept_from = self.mark().epoch
+            self.forget()
+            return self._kept_from
+
+    def keep_from(self, epoch: int) -> None:
+        """What changed up to here need not be kept for the owner."""
+        with self._lock:
+            self._kept_from = epoch
+            self.forget()
+
+    def stop_keeping(self) -> None:
+        """The owner does not follow any more."""
+        with self._lock:
+            self._kept_from = None
+            self.forget()
+            self._stop_following()
+
+    def _positions(self) -> list[int]:
+        """Of all that follow."""
+        return [*self._readers.values(), *([] if self._kept_from is None else [self._kept_from])]
+
     def _stop_following(self) -> None:
-        if not self._readers:
+        if not self._positions():
             for group in self._groups:
                 group.follow_history(False)
 
     def _follow(self) -> None:
-        if not self._readers:
+        if not self._positions():
             for group in self._groups:
                 group.follow_history(True)
 
@@ -217,9 +245,10 @@ class LocalHistory:
     def forget(self) -> None:
         """Drops what every reader has read, but nothing after an open cut: a reader may be opened at its mark."""
         with self._lock:
-            for group in self._groups if self._readers else ():
+            positions = self._positions()
+            for group in self._groups if positions else ():
                 cut = group.open_cut_epoch()
-                group.forget(min([*self._readers.values(), *([] if cut is None else [cut])]))
+                group.forget(min([*positions, *([] if cut is None else [cut])]))
 
     def close(self) -> None:
         """Ends all readers."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables._arrays import time_array
 from monolith.tables._merged_update import require_finite
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith import _core
     from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local_cut import LocalCut
@@ -142,3 +142,8 @@ class LocalJoined:
 def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:
     """The same as a plain value."""
     return BatchStamp(worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms)
+
+
+def stamp_to_core(stamp: BatchStamp) -> _core.BatchStamp:
+    """The same as the core has it."""
+    return _core.BatchStamp(stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms)

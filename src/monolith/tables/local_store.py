@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables._arrays import NO_STEP, bucket_array, id_array, time_array
 from monolith.tables._local_history import LocalHistory
@@ -16,7 +15,7 @@ from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local_cut import LocalCut
-from monolith.tables.local_joined import LocalJoined
+from monolith.tables.local_joined import LocalJoined, stamp_to_core
 from monolith.tables.local_plan import LocalPlan, LocalRows, OpenPlans
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.row_block import BlockKind, RowBlock
@@ -162,9 +161,7 @@ class LocalStore:
         """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
         stamps = agreed_stamps(applied, ALL_BUCKETS)
         self.history.begin_life(generation)
-        self.native.core.resume(
-            [_core.BatchStamp(each.worker, each.seq, each.position, each.event_time_ms) for each in stamps.values()]
-        )
+        self.native.core.resume([stamp_to_core(each) for each in stamps.values()])
 
     # The whole
 

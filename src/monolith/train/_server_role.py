@@ -7,6 +7,8 @@ import signal
 from typing import TYPE_CHECKING
 
 from monolith.cluster.addresses import split_address
+from monolith.files import join
+from monolith.ps.recovery import RecoveryConfig
 from monolith.ps.server import PsServer
 from monolith.train._job_signals import on_signals
 
@@ -37,6 +39,7 @@ def run_server(place: RolePlace) -> None:
             stands_by=numbers is None,
             token=place.token,
             memory_limit_bytes=settings.memory_limit_bytes,
+            recovery=None if numbers is None else _recovery(place),
         )
         with server:
             address = server.address
@@ -51,6 +54,18 @@ def run_server(place: RolePlace) -> None:
             return
         numbers = server.assigned
         _log.info("parameter server %d becomes the one of index %d of %d", place.index, *numbers)
+
+
+def _recovery(place: RolePlace) -> RecoveryConfig | None:
+    """What the server writes down while it serves; where all go back to a checkpoint together, nothing."""
+    settings = place.settings
+    if not settings.partial_recovery or not settings.recovery_interval_seconds:
+        return None
+    return RecoveryConfig(
+        settings.recovery_dir or join(place.model_dir, "recovery"),
+        interval_seconds=settings.recovery_interval_seconds,
+        model_dir=place.model_dir,
+    )
 
 
 def _stopping(server: PsServer) -> Callable[[int], None]:

@@ -49,6 +49,21 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="memory it may have in use; the chief stops training while it has more (default: no limit)",
     )
     parser.add_argument(
+        "--recovery_dir",
+        metavar="DIR",
+        help="folder for the recovery record, from which a server that was lost comes back; the same for all servers"
+        " (default: what it has is lost with it)",
+    )
+    parser.add_argument(
+        "--recovery_interval_seconds",
+        type=float,
+        metavar="S",
+        help="how often the record is written: at most so much is lost (default: 10; 0: never)",
+    )
+    parser.add_argument(
+        "--model_dir", metavar="DIR", help="with --recovery_dir: the job's checkpoints, from which most rows come back"
+    )
+    parser.add_argument(
         "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls under way at the end (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")

@@ -1,0 +1,139 @@
+"""Which files of a record, on top of which snapshot, bring the rows of a store back. Decides, touches nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from monolith.ps.recovery.entries import RecordMeta, RowsEntry
+
+__all__ = ["RowsPlan", "covered_files", "plan_rows"]
+
+_NEVER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsPlan:
+    """How the rows of a store come back: a snapshot, then sections."""
+
+    snapshot_id: int | None
+    """None: from nothing."""
+    filters_id: int | None
+    """The snapshot of which only the filters are loaded, as a section has all rows; None: there is none."""
+    files: tuple[int, ...]
+    """Numbers of the files whose sections are loaded, in this order."""
+    entry: RowsEntry | None
+    """The moment that is reached; None: that of the snapshot."""
+    end: int
+    """Epoch of that moment."""
+    cut_at: int | None
+    """Number of the first file that cannot be used, as something before it is missing; None: all can."""
+
+
+def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshots: Collection[int]) -> RowsPlan | None:
+    """How the rows of a store come back; None: they do not.
+
+    A snapshot of any moment of the lineage will do: a section holds what changed after an epoch as it was later, so
+    that one which reaches back behind the snapshot only repeats what is in it.
+
+    Args:
+        metas: Of the files that can be read, in their order.
+        store: Name of the store.
+        last: What the last file says of it.
+        snapshots: Of the newest checkpoint, or none where there is no checkpoint at all.
+    """
+    entries = [
+        (meta.number, meta.stores[store])
+        for meta in metas
+        if store in meta.stores and meta.stores[store].lineage == last.lineage
+    ]
+    whole = max((place for place, (_, entry) in enumerate(entries) if _is_whole(entry)), default=None)
+    reaches_to = _NEVER if whole is None else entries[whole][1].end
+    base = next((each for each in snapshots if last.snapshots.get(each, _NEVER - 1) >= reaches_to), None)
+    if base is not None:
+        return _on_base(base, last.snapshots[base], entries)
+    if whole is None:
+        return None
+    number, entry = entries[whole]
+    filters = next((each for each in snapshots if each in last.snapshots), None)
+    return _followed(None, entry.end, [(number, entry)], entries[whole + 1 :], filters_id=filters)
+
+
+def covered_files(metas: Sequence[RecordMeta], snapshots: Collection[int]) -> list[int]:
+    """Numbers of files that nobody needs any more: all that they hold is in these committed snapshots.
+
+    Args:
+        metas: Of all files, in their order; the last one is never covered.
+        snapshots: Of the newest checkpoint.
+    """
+    if not metas:
+        return []
+    last = metas[-1]
+    epochs = {
+        name: max(_whole_end(metas, name, entry), _epoch_in(entry, snapshots)) for name, entry in last.stores.items()
+    }
+    found = []
+    for meta in metas[:-1]:
+        if last.dense is not None and last.dense.number == meta.number:
+            continue
+        if all(
+            _is_covered(entry, last.stores.get(name), epochs.get(name, _NEVER)) for name, entry in meta.stores.items()
+        ):
+            found.append(meta.number)
+    return found
+
+
+def _is_whole(entry: RowsEntry) -> bool:
+    return entry.section is not None and entry.section.begin == 0
+
+
+def _epoch_in(entry: RowsEntry, snapshots: Collection[int]) -> int:
+    return max((epoch for number, epoch in entry.snapshots.items() if number in snapshots), default=_NEVER)
+
+
+def _whole_end(metas: Sequence[RecordMeta], store: str, last: RowsEntry) -> int:
+    """Sections that end before this epoch come before one that holds all rows."""
+    found = [meta.stores[store] for meta in metas if store in meta.stores]
+    return max((each.end - 1 for each in found if each.lineage == last.lineage and _is_whole(each)), default=_NEVER)
+
+
+def _is_covered(entry: RowsEntry, last: RowsEntry | None, epoch: int) -> bool:
+    if entry.section is None or last is None or entry.lineage != last.lineage:
+        return True
+    return entry.end <= epoch
+
+
+def _on_base(base: int, epoch: int, entries: Sequence[tuple[int, RowsEntry]]) -> RowsPlan:
+    later = [(number, entry) for number, entry in entries if entry.end > epoch]
+    return _followed(base, epoch, [], later)
+
+
+def _followed(
+    base: int | None,
+    reached: int,
+    begun: list[tuple[int, RowsEntry]],
+    later: Sequence[tuple[int, RowsEntry]],
+    *,
+    filters_id: int | None = None,
+) -> RowsPlan:
+    used = list(begun)
+    cut_at = None
+    for number, entry in later:
+        if entry.section is None and entry.end <= reached:
+            continue
+        if entry.section is None or entry.section.begin > reached:
+            cut_at = number
+            break
+        used.append((number, entry))
+        reached = entry.end
+    return RowsPlan(
+        snapshot_id=base,
+        filters_id=filters_id,
+        files=tuple(number for number, _ in used),
+        entry=used[-1][1] if used else None,
+        end=reached,
+        cut_at=cut_at,
+    )

@@ -1,0 +1,104 @@
+"""What a server does to come back: reads its record when it is made, then goes on writing it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import TYPE_CHECKING
+
+from monolith.errors import OpError
+from monolith.ps.hosted_rows import HostedRows
+from monolith.ps.recovery.record_folder import RecordFolder
+from monolith.ps.recovery.recorder import Recorder
+from monolith.ps.recovery.recovering import CameBack, recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.ps.dense_shard import DenseShard
+    from monolith.ps.hosted_stores import HostedStores
+    from monolith.ps.recovery.config import RecoveryConfig
+    from monolith.ps.recovery.recovered import Recovered
+    from monolith.ps.server import FrameServer
+
+__all__ = ["Keeping"]
+
+_log = logging.getLogger(__name__)
+
+
+class Keeping:
+    """The recovery of one server, from its beginning to its end. `bring_back` comes first, then `begin`, then `close`.
+
+    Args:
+        options: Where, and how often; None: nothing is kept.
+        place: Number of the server, and of all servers.
+    """
+
+    def __init__(self, options: RecoveryConfig | None, place: tuple[int, int]) -> None:
+        self._options = options
+        self._place = place
+        self._folder = None if options is None else RecordFolder(options.folder, *place)
+        self._came_back = CameBack()
+        self._recorder: Recorder | None = None
+        self._writer = secrets.randbits(63)
+        self.recovered: Recovered | None = None
+        """What came back."""
+
+    def bring_back(self, dense: DenseShard) -> None:
+        """Reads the record, and claims it.
+
+        Raises:
+            OpError: its folder, or the model directory, cannot be read: whether something is to come back is not known.
+        """
+        if self._options is None or self._folder is None:
+            return
+        self._folder.make()
+        if self._options.interval_seconds == 0:
+            self._folder.remove_others(())  # it would be older with every step
+            return
+        self._folder.claim(self._writer)
+        self._came_back = recover(self._folder, model_dir=self._options.model_dir)
+        if self._came_back.dense is not None:
+            try:
+                dense.recover(self._came_back.dense)
+            except OpError as error:
+                _log.warning("%s: the dense weights do not come back: %s", self._folder.title, error)
+                self._came_back.without_dense()
+        self.recovered = self._came_back.told
+
+    def begin(self, stores: HostedStores, frames: FrameServer, dense: DenseShard) -> None:
+        """Serves what came back, and begins to write."""
+        if self._options is None or self._folder is None or self._options.interval_seconds == 0:
+            return
+        recorder = Recorder(self._options, self._folder, writer=self._writer, subject=stores, dense=dense)
+        stores.recording = dense.recording = self._recorder = recorder
+        rows = [
+            HostedRows(
+                each.name,
+                each.agreement,
+                place=self._place,
+                life=each.life,
+                frames=frames,
+                recording=recorder,
+                recovered=(each.store, each.lineage),
+            )
+            for each in self._came_back.rows
+        ]
+        stores.take_in(rows, self._came_back.initialized)
+        recorder.start(self._came_back.prior)
+
+    def add_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
+        """A small state that travels with the record."""
+        if name in self._came_back.parts:
+            load(self._came_back.parts[name])
+        if self._recorder is not None:
+            self._recorder.add_part(name, dump)
+
+    def write(self) -> bool:
+        """Writes an increment now; False: it made way for somebody, or nothing is recorded."""
+        return self._recorder is not None and self._recorder.write()
+
+    def close(self) -> None:
+        """Writes what is missing. Calling it again does nothing."""
+        if self._recorder is not None:
+            self._recorder.close()

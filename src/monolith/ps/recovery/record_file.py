@@ -1,0 +1,230 @@
+"""One file of a recovery record. Byte grammar: docs/formats/recovery.md.
+
+It comes into being whole or not at all. What it says is checked when it is found, its bytes before they are used.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import DataLossError
+from monolith.ps.recovery.entries import Place, RecordMeta
+from monolith.tables.row_block import HEADER as BLOCK_HEADER
+from monolith.tables.row_block import block_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["FORMAT_VERSION", "RecordFile", "RecordWriter"]
+
+FORMAT_VERSION = 1
+"""Of the files of a record. A server reads records of its own version only: they are of one run, and a checkpoint has
+what is older. To change it: raise the number and describe the new form in docs/formats/recovery.md."""
+
+HEADER = struct.Struct("<8sII")
+FOOTER = struct.Struct("<QQIIII8s")
+MAGIC = b"MONOREC\x00"
+_GATHERED_BYTES = 1 << 20
+_CHECKED_BYTES = 8 << 20
+
+
+class RecordWriter:
+    """A file that is being written; one thread. What was begun and not finished is discarded by `discard`.
+
+    Args:
+        path: Of the file.
+        rate_bytes_per_second: Highest rate; None: as fast as it goes.
+    """
+
+    def __init__(self, path: Path, *, rate_bytes_per_second: float | None = None) -> None:
+        self._file = _core.OutputFile(str(path), past_cache=False)
+        self._rate = rate_bytes_per_second
+        self._began = time.monotonic()
+        self._gathered: list[bytes] = []
+        self._num_gathered = 0
+        self._size = 0
+        self._crc = 0
+        self.append(HEADER.pack(MAGIC, FORMAT_VERSION, 0))
+
+    @property
+    def size(self) -> int:
+        """Bytes that were given."""
+        return self._size + self._num_gathered
+
+    def append(self, data: bytes) -> None:
+        """Adds bytes; many small ones are written together."""
+        self._gathered.append(data)
+        self._num_gathered += len(data)
+        if self._num_gathered >= _GATHERED_BYTES:
+            self._flush()
+
+    def append_array(self, data: NDArray[np.uint8]) -> None:
+        """Adds many bytes without a copy."""
+        self._flush()
+        for begin in range(0, len(data), _CHECKED_BYTES):
+            self._write(data[begin : begin + _CHECKED_BYTES])
+
+    def finish(self, meta: RecordMeta) -> int:
+        """Makes it durable; returns its size."""
+        self._flush()
+        text = json.dumps(meta.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+        offset, body_crc = self._size, self._crc
+        self._write(np.frombuffer(text, np.uint8))
+        footer = (offset, len(text), body_crc, _core.crc32c(text))
+        self._write(np.frombuffer(_footer(*footer), np.uint8))
+        self._file.commit()
+        return self._size
+
+    def discard(self) -> None:
+        """Nothing of it is left."""
+        self._file.discard()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered, self._num_gathered = [], 0
+            self._write(np.frombuffer(data, np.uint8))
+
+    def _write(self, data: NDArray[np.uint8]) -> None:
+        self._file.append(data)
+        self._crc = _core.crc32c_extend(self._crc, data)
+        self._size += len(data)
+        if self._rate is not None:
+            ahead = self._size / self._rate - (time.monotonic() - self._began)
+            if ahead > 0:
+                time.sleep(min(ahead, 1.0))
+
+
+class RecordFile:
+    """A file that was found. What it says is whole; its bytes are checked by `require_whole`.
+
+    Raises:
+        DataLossError: it is not what was written; says why.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.size = path.stat().st_size
+        except OSError as error:
+            raise DataLossError(f"{self._origin}: it cannot be looked at: {error}") from error
+        self._body_end, self._body_crc, self.meta = self._parse()
+
+    size: int
+    """In bytes."""
+
+    def require_whole(self) -> None:
+        """Looks at every byte.
+
+        Raises:
+            DataLossError: one of them is another than was written.
+        """
+        crc = 0
+        for begin in range(0, self._body_end, _CHECKED_BYTES):
+            crc = _core.crc32c_extend(crc, self._read(begin, min(begin + _CHECKED_BYTES, self._body_end)))
+        if crc != self._body_crc:
+            raise DataLossError(f"{self._origin}: the checksum of its bytes does not match")
+
+    def read(self, place: Place) -> NDArray[np.uint8]:
+        """Some of its bytes."""
+        return self._read(place.offset, place.offset + place.bytes)
+
+    def whole_blocks(self, place: Place, most_bytes: int) -> Iterator[bytes]:
+        """Row blocks end to end, some at a time: about so many bytes.
+
+        Raises:
+            DataLossError: they are no row blocks.
+        """
+        begin, end = place.offset, place.offset + place.bytes
+        while begin < end:
+            run = self._read(begin, min(end, begin + most_bytes))
+            stop = _whole_size(run)
+            if stop == 0:  # one block is larger, or there is none
+                size = block_bytes(run[: BLOCK_HEADER.size].tobytes()) if len(run) >= BLOCK_HEADER.size else end
+                if begin + size > end:
+                    raise DataLossError(f"{self._origin}: no whole row block at byte {begin}")
+                run, stop = self._read(begin, begin + size), size
+            yield run[:stop].tobytes()
+            begin += stop
+
+    @property
+    def _origin(self) -> str:
+        return f"recovery record '{self.path}'"
+
+    def _read(self, begin: int, end: int) -> NDArray[np.uint8]:
+        data = np.empty(max(0, end - begin), np.uint8)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(begin)
+                got = file.readinto(data.data)
+        except OSError as error:
+            raise DataLossError(f"{self._origin}: it cannot be read: {error}") from error
+        if got != len(data):
+            raise DataLossError(f"{self._origin}: bytes {begin} to {end} expected, got {got}")
+        return data
+
+    def _parse(self) -> tuple[int, int, RecordMeta]:
+        smallest = HEADER.size + FOOTER.size
+        if self.size < smallest:
+            raise DataLossError(f"{self._origin}: at least {smallest} bytes expected, got {self.size}")
+        magic, version, zero = HEADER.unpack(self._read(0, HEADER.size).tobytes())
+        footer = self._read(self.size - FOOTER.size, self.size).tobytes()
+        offset, size, body_crc, meta_crc, _, last_version, last_magic = FOOTER.unpack(footer)
+        if magic != MAGIC or last_magic != MAGIC or zero != 0:
+            raise DataLossError(f"{self._origin}: it is cut off, or no part of a recovery record")
+        if version != FORMAT_VERSION or last_version != FORMAT_VERSION:
+            raise DataLossError(f"{self._origin}: version {version}, this build reads version {FORMAT_VERSION}")
+        if footer != _footer(offset, size, body_crc, meta_crc):
+            raise DataLossError(f"{self._origin}: the checksum of its end does not match")
+        if offset < HEADER.size or offset + size + FOOTER.size != self.size:
+            raise DataLossError(f"{self._origin}: {self.size} bytes, its end speaks of {offset} and {size}")
+        text = self._read(offset, offset + size).tobytes()
+        if _core.crc32c(text) != meta_crc:
+            raise DataLossError(f"{self._origin}: the checksum of what it says does not match")
+        return offset, body_crc, self._meta(text, offset)
+
+    def _meta(self, text: bytes, body_end: int) -> RecordMeta:
+        try:
+            meta = RecordMeta.from_json(_json(text))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise DataLossError(f"{self._origin}: not the fields of a record: {error!r}") from error
+        for place in meta.places:
+            if place.offset < HEADER.size or place.offset + place.bytes > body_end:
+                raise DataLossError(f"{self._origin}: it speaks of {place}, its bytes end at {body_end}")
+        return meta
+
+
+def _whole_size(run: NDArray[np.uint8]) -> int:
+    """How many bytes from the beginning are whole blocks, if they are blocks."""
+    stop = 0
+    while len(run) - stop >= BLOCK_HEADER.size:
+        size = block_bytes(run[stop : stop + BLOCK_HEADER.size].tobytes())
+        if stop + size > len(run):
+            break
+        stop += size
+    return stop
+
+
+def _json(text: bytes) -> Any:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"an object expected, got {type(value).__name__}")
+    return value
+
+
+def _footer(offset: int, size: int, body_crc: int, meta_crc: int) -> bytes:
+    begun = FOOTER.pack(offset, size, body_crc, meta_crc, 0, FORMAT_VERSION, MAGIC)
+    return FOOTER.pack(offset, size, body_crc, meta_crc, _crc_of_footer(begun), FORMAT_VERSION, MAGIC)
+
+
+def _crc_of_footer(footer: bytes) -> int:
+    return _core.crc32c(footer[:24])

@@ -1,0 +1,340 @@
+"""Writes down, every few seconds and beside training, what a server has; `recovering` reads it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.checkpoint.saved_tables import committed_names, saved_tables
+from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
+from monolith.ps.held_gates import DENSE_OWNER, rows_owner
+from monolith.ps.recovery.entries import RecordMeta, RowsEntry
+from monolith.ps.recovery.increment import Increment, places_of
+from monolith.ps.recovery.record_log import Followed, PriorRecord, RecordLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from monolith.ps.dense_shard import DenseShard
+    from monolith.ps.held_gates import HeldGates
+    from monolith.ps.hosted_rows import HostedRows
+    from monolith.ps.recovery.config import RecoveryConfig
+    from monolith.ps.recovery.entries import DenseEntry
+    from monolith.ps.recovery.record_file import RecordWriter
+    from monolith.ps.recovery.record_folder import RecordFolder
+    from monolith.tables._local_history import LocalHistory
+
+__all__ = ["Recorder", "Subject"]
+
+_log = logging.getLogger(__name__)
+_RETRY_SECONDS = 0.2
+"""After an increment that made way for somebody else."""
+_WITHOUT_CLOCKS_SECONDS = 60.0
+"""Rows that were replaced, and whose clocks were not: they count again after so long."""
+_WARN_SECONDS = 60.0
+_LONG_BYTES = 64 << 20
+_LONG_FACTOR = 3
+"""A record with so many times the bytes of all rows, and these, is written anew."""
+
+
+class Subject(Protocol):
+    """The stores that are recorded."""
+
+    gates: HeldGates
+
+    def hosted(self) -> Sequence[HostedRows]:
+        """All of them."""
+        ...
+
+    def initialized(self) -> frozenset[str]:
+        """Owners of which a client has said that they have state."""
+        ...
+
+
+class Recorder:
+    """`monolith.ps.recovery.recording.Recording` of one server: a thread that appends increments to its record.
+
+    Any thread may call it that holds no lock which pushes, rows or dense weights need. What cannot be written is
+    logged, and training goes on: the next increment has what is missing.
+
+    Args:
+        options: Where, and how often.
+        folder: The files; this process has claimed them.
+        writer: Number of this process.
+        subject: What is recorded.
+        dense: Its dense weights.
+    """
+
+    is_on = True
+
+    def __init__(
+        self, options: RecoveryConfig, folder: RecordFolder, *, writer: int, subject: Subject, dense: DenseShard
+    ) -> None:
+        self._options = options
+        self._title = folder.title
+        self._subject, self._dense = subject, dense
+        self._alone = threading.RLock()  # held while the record, or what it is about, changes; guards what follows
+        self._log = RecordLog(folder, writer)
+        self._followed: dict[str, Followed] = {}
+        self._dense_version = -1
+        self._dumps: dict[str, Callable[[], bytes]] = {}
+        self._parts: dict[str, bytes] = {}
+        self._void: dict[str, float] = {}
+        """Owners without a state that counts -> since when."""
+        self._last_warning = -_WARN_SECONDS
+        self._names: frozenset[str] = frozenset()
+        self._snapshots: frozenset[int] = frozenset()
+        self._counting = threading.Lock()  # guards the number that follows
+        self._waiting = 0
+        self._woken = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="monolith-recovery-record", daemon=True)
+
+    # Its life
+
+    def start(self, prior: PriorRecord | None = None) -> None:
+        """Begins to write, behind the record that is there or anew."""
+        if prior is not None:
+            self._log.go_on(prior)
+            self._followed, self._parts = dict(prior.followed), dict(prior.parts)
+            self._dense_version = prior.dense_version
+            self._write_note(is_needed=True)
+            self._log.remove_covered(())
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread, after it has written what is missing. Calling it again does nothing."""
+        self._stopped.set()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        wait_seconds = self._options.interval_seconds
+        while not self._stopped.is_set():
+            self._woken.wait(wait_seconds)
+            self._woken.clear()
+            wait_seconds = self._options.interval_seconds if self._try_to_write() else _RETRY_SECONDS
+        self._try_to_write()
+
+    def _try_to_write(self) -> bool:
+        try:
+            return self.write()
+        except Exception:  # noqa: BLE001 - a record that ends without a word would be missed only when it is needed
+            _log.exception("%s: an increment failed; the next one is tried", self._title)
+            return True
+
+    # What parts of the server tell
+
+    def follow(self, history: LocalHistory) -> None:
+        """From now on the history keeps what changes."""
+        history.keep()
+
+    @contextmanager
+    def replacing(self, owner: str) -> Iterator[None]:
+        """Around whatever replaces the state of an owner."""
+        with self._being_alone():
+            self._void[owner] = time.monotonic()
+            self._write_note(is_needed=True)
+            yield
+
+    def resumed(self, owner: str) -> None:
+        """State and clocks of an owner are one again."""
+        with self._being_alone():
+            self._void.pop(owner, None)
+            at_snapshot = {}
+            for rows in self._subject.hosted():
+                if rows_owner(rows.name) == owner and rows.lineage.origin is not None:
+                    entry = at_snapshot[rows.name] = _entry_at(rows, rows.lineage.origin)
+                    self._followed[rows.name] = Followed(entry.lineage, entry.end, entry.end)
+                    rows.lineage.origin = None  # what comes later is not that snapshot any more
+            self._write_note(at_snapshot, is_needed=True)
+        self.wake()
+
+    def note(self, *, is_needed: bool = False) -> None:
+        """Writes lives, snapshots and owners at once."""
+        with self._being_alone():
+            self._write_note(is_needed=is_needed)
+
+    def wake(self) -> None:
+        """The next increment comes now."""
+        self._woken.set()
+
+    def add_part(self, name: str, dump: Callable[[], bytes]) -> None:
+        """A small state that travels with every increment; asked for while pushes are held, so it must not wait."""
+        with self._being_alone():
+            self._dumps[name] = dump
+
+    @contextmanager
+    def _being_alone(self) -> Iterator[None]:
+        """An increment under way makes way."""
+        with self._counting:
+            self._waiting += 1
+        try:
+            self._alone.acquire()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._alone.release()
+
+    # Writing
+
+    def write(self) -> bool:
+        """Writes an increment now; False: it made way for somebody, and is to be tried again soon."""
+        with self._alone:
+            try:
+                if self._log.is_still_ours():
+                    self._write_increment()
+                    self._remove_covered()
+            except (AbortedError, DeadlineExceededError) as error:
+                _log.debug("%s", error)
+                return False
+            except FailedPreconditionError as error:
+                # What has changed is not known any more, as after a load that replaces rows: all of them come next.
+                _log.info("%s: begun anew: %s", self._title, error)
+                self._followed.clear()
+                return False
+            except (OpError, OSError) as error:
+                self._warn(error)
+            return True
+
+    def _write_increment(self) -> None:
+        increment: Increment | None = None
+
+        def fill(writer: RecordWriter, number: int) -> RecordMeta | None:
+            nonlocal increment
+            increment = self._copied(writer)
+            meta = self._meta(increment.entries())
+            if increment.num_changes == 0 and increment.dense is None and self._is_known(meta, increment.parts):
+                return None
+            dense = increment.write_dense(number) or meta.dense
+            return replace(meta, dense=dense, parts=increment.write_parts())
+
+        meta = self._log.append(fill, rate=self._options.rate_bytes_per_second)
+        if meta is not None and increment is not None:
+            self._count_as_written(increment, meta)
+
+    def _copied(self, writer: RecordWriter) -> Increment:
+        increment = Increment(writer, make_way=lambda: self._waiting > 0)
+        is_long = self._is_long()
+        for rows in self._recorded():
+            followed = self._followed.get(rows.name)
+            if followed is None or followed.lineage != rows.lineage.number or is_long:
+                increment.copy_rows(rows, begin=0, since=0)
+            else:
+                increment.copy_rows(rows, begin=followed.written, since=followed.since)
+        increment.take_moment(
+            self._subject.gates,
+            dense=None if DENSE_OWNER in self._void else self._dense,
+            known_version=-1 if self._log.last.dense is None else self._dense_version,
+            parts=self._dumps,
+        )
+        return increment
+
+    def _count_as_written(self, increment: Increment, meta: RecordMeta) -> None:
+        hosted = {rows.name: rows for rows in self._subject.hosted()}
+        for name, entry in meta.stores.items():
+            self._followed[name] = Followed(entry.lineage, entry.end, entry.end)
+            if name in hosted:
+                hosted[name].history.keep_from(entry.end)
+        self._parts = increment.parts
+        if increment.dense is not None:
+            self._dense_version = increment.dense.version
+
+    def _write_note(self, at_snapshot: Mapping[str, RowsEntry] | None = None, *, is_needed: bool) -> None:
+        """What changed beside rows and weights; without what does not count any more.
+
+        Args:
+            at_snapshot: Stores that have just become what a snapshot holds.
+            is_needed: What is there would be wrong: where nothing can be written, it is removed.
+        """
+        if self._log.is_empty and not at_snapshot:
+            return  # nothing was written that could be wrong
+        stores = {}
+        for rows in self._recorded():
+            entry = (at_snapshot or {}).get(rows.name) or self._log.last.stores.get(rows.name)
+            if entry is not None and entry.lineage == rows.lineage.number:
+                generation, life = rows.life
+                fresh = replace(entry, generation=generation, life=life, snapshots=dict(rows.lineage.snapshots))
+                stores[rows.name] = fresh.with_section(None)
+        try:
+            if self._log.is_still_ours():
+                self._log.append(
+                    lambda writer, _: replace(self._meta(stores), parts=dict(places_of(writer, self._parts))), rate=None
+                )
+        except (OpError, OSError) as error:
+            self._warn(error)
+            if is_needed:
+                self._log.remove_all()
+                self._followed.clear()
+
+    # What is written
+
+    def _meta(self, stores: Mapping[str, RowsEntry]) -> RecordMeta:
+        dense: DenseEntry | None = None if DENSE_OWNER in self._void else self._log.last.dense
+        initialized = self._subject.initialized() - self._void.keys()
+        return replace(self._log.last, stores=stores, dense=dense, initialized=initialized, parts={})
+
+    def _recorded(self) -> list[HostedRows]:
+        """Stores whose rows and clocks belong together."""
+        now = time.monotonic()
+        for owner, since in list(self._void.items()):
+            if now - since > _WITHOUT_CLOCKS_SECONDS:
+                del self._void[owner]
+        return [rows for rows in self._subject.hosted() if rows_owner(rows.name) not in self._void]
+
+    def _is_known(self, meta: RecordMeta, parts: Mapping[str, bytes]) -> bool:
+        last = self._log.last
+        return (
+            not self._log.is_empty
+            and meta.initialized == last.initialized
+            and meta.stores.keys() == last.stores.keys()
+            and all(entry.is_like(last.stores[name]) for name, entry in meta.stores.items())
+            and parts == self._parts
+        )
+
+    def _is_long(self) -> bool:
+        rows = sum(each.num_bytes() for each in self._subject.hosted())
+        return self._log.num_bytes > _LONG_BYTES + _LONG_FACTOR * rows
+
+    def _remove_covered(self) -> None:
+        if self._options.model_dir:
+            names = committed_names(self._options.model_dir)
+            if names != self._names:
+                found = saved_tables(self._options.model_dir)
+                self._names, self._snapshots = names, frozenset(found[0].folders if found else ())
+        self._log.remove_covered(self._snapshots)
+
+    def _warn(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._last_warning >= _WARN_SECONDS:
+            self._last_warning = now
+            _log.warning(
+                "%s: it cannot be written (%s); training goes on, and the next increment has what is missing. Until"
+                " then more is lost if this server dies",
+                self._title,
+                error,
+            )
+
+
+def _entry_at(rows: HostedRows, epoch: int) -> RowsEntry:
+    """A store that has just become what a snapshot holds."""
+    generation, life = rows.life
+    return RowsEntry(
+        agreement=rows.agreement.decode(),
+        lineage=rows.lineage.number,
+        generation=generation,
+        life=life,
+        end=epoch,
+        stamps=rows.stamps(),
+        newest_times=tuple(rows.newest_times()),
+        snapshots=dict(rows.lineage.snapshots),
+        section=None,
+    )

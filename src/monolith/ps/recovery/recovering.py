@@ -1,0 +1,221 @@
+"""Brings a server back: from the newest checkpoint and its own record, before it answers anybody."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.checkpoint.saved_tables import saved_tables
+from monolith.errors import DataLossError, OpError
+from monolith.ps.dense_shard import CapturedDense
+from monolith.ps.held_gates import DENSE_OWNER, rows_owner
+from monolith.ps.packed_state import PackedState, room_for
+from monolith.ps.recovery.chain import RowsPlan, plan_rows
+from monolith.ps.recovery.record_log import PriorRecord
+from monolith.ps.recovery.recovered import Recovered
+from monolith.ps.recovery.rows_back import RowsBack, bring_rows_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.checkpoint.saved_tables import SavedTables
+    from monolith.ps.recovery.entries import RecordMeta
+    from monolith.ps.recovery.record_file import RecordFile
+    from monolith.ps.recovery.record_folder import RecordFolder
+
+__all__ = ["CameBack", "recover"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class CameBack:
+    """All that came back of a server."""
+
+    rows: list[RowsBack] = field(default_factory=list)
+    dense: CapturedDense | None = None
+    initialized: frozenset[str] = frozenset()
+    """Owners that had state, and have it again."""
+    parts: dict[str, bytes] = field(default_factory=dict)
+    """Of other parts of the server."""
+    prior: PriorRecord | None = None
+    """The record, to go on with."""
+    seconds: float = 0.0
+
+    def without_dense(self) -> None:
+        """They cannot be used here."""
+        self.dense = None
+        self.initialized -= {DENSE_OWNER}
+
+    @property
+    def told(self) -> Recovered | None:
+        """For whoever looks at the server; None: nothing came back."""
+        if not self.rows and self.dense is None:
+            return None
+        stamps = {rows_owner(each.name): each.stamps for each in self.rows}
+        if self.dense is not None:
+            stamps[DENSE_OWNER] = self.dense.stamps
+        steps = [each.step for each in self.rows if each.step is not None]
+        return Recovered(
+            step=max(steps, default=None),
+            seconds=self.seconds,
+            rows=sum(each.store.stats().rows for each in self.rows),
+            stamps=stamps,
+        )
+
+
+def recover(folder: RecordFolder, *, model_dir: str) -> CameBack:
+    """What the record of a server, and the newest checkpoint, have of it; what cannot be used is logged.
+
+    Args:
+        folder: Of the record.
+        model_dir: Of the checkpoints; empty: there are none.
+
+    Raises:
+        OpError: the model directory cannot be read.
+    """
+    began = time.monotonic()
+    files = folder.found()
+    if not files:
+        return CameBack()
+    recovery = _Recovery(folder, files, saved_tables(model_dir) if model_dir else [])
+    came_back = recovery.run()
+    came_back.seconds = time.monotonic() - began
+    if came_back.told is not None:
+        _log.info("%s: %s", folder.title, came_back.told)
+    return came_back
+
+
+class _Recovery:
+    """One recovery. Files are checked before they are used, each once."""
+
+    def __init__(self, folder: RecordFolder, files: Sequence[RecordFile], checkpoints: Sequence[SavedTables]) -> None:
+        self._title = folder.title
+        self._place = folder.index, folder.num_ps
+        self._files = {file.meta.number: file for file in files}
+        self._last = files[-1].meta
+        self._newest = checkpoints[0] if checkpoints else None
+        self._is_checked: set[int] = set()
+
+    def run(self) -> CameBack:
+        plans = self._plans()
+        rows = [each for name, plan in plans.items() if (each := self._rows(name, plan)) is not None]
+        dense = self._dense()
+        found = {rows_owner(each.name) for each in rows} | ({DENSE_OWNER} if dense is not None else set())
+        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & found, parts=self._parts())
+        if {each.name for each in rows} == self._last.stores.keys():
+            came_back.prior = self._prior(came_back)
+        return came_back
+
+    def _plans(self) -> dict[str, RowsPlan]:
+        """How each store comes back; files that are damaged, and those after them, are left out."""
+        snapshots = () if self._newest is None else tuple(self._newest.folders)
+        while True:
+            metas = [self._files[number].meta for number in sorted(self._files)]
+            plans = {name: plan_rows(metas, name, last, snapshots) for name, last in self._last.stores.items()}
+            bad = self._first_bad([plan for plan in plans.values() if plan is not None])
+            if bad is None:
+                break
+            self._files = {number: file for number, file in self._files.items() if number < bad}
+        found = {}
+        for name, plan in plans.items():
+            if plan is None or not self._is_of_newest(name):
+                self._leave_aside(name)
+            else:
+                found[name] = plan
+        return found
+
+    def _first_bad(self, plans: Sequence[RowsPlan]) -> int | None:
+        for number in sorted({number for plan in plans for number in plan.files}):
+            try:
+                self._check(number)
+            except DataLossError as error:
+                _log.warning("%s; it is left out, and what came after it", error)
+                return number
+        cuts = [plan.cut_at for plan in plans if plan.cut_at is not None]
+        if cuts:
+            _log.warning(
+                "%s: a part before number %d is missing; what came after it is left out", self._title, min(cuts)
+            )
+        return min(cuts, default=None)
+
+    def _check(self, number: int) -> None:
+        if number not in self._is_checked:
+            self._files[number].require_whole()
+            self._is_checked.add(number)
+
+    def _is_of_newest(self, name: str) -> bool:
+        """Whether the newest checkpoint is a moment of this history; without a checkpoint there is nothing newer."""
+        return self._newest is None or bool(self._newest.folders.keys() & self._last.stores[name].snapshots.keys())
+
+    def _leave_aside(self, name: str) -> None:
+        _log.warning(
+            "%s: store %r does not come back: its record goes back to a checkpoint that is gone, and %s. The server"
+            " begins without its rows, and whoever leads the job restores them from the last checkpoint",
+            self._title,
+            name,
+            "there is no other" if self._newest is None else f"'{self._newest.path}' is of another history",
+        )
+
+    def _rows(self, name: str, plan: RowsPlan) -> RowsBack | None:
+        snapshot = None
+        used = plan.filters_id if plan.snapshot_id is None else plan.snapshot_id
+        if self._newest is not None and used is not None:
+            snapshot = self._newest.folders[used], self._newest.step
+        last = self._last.stores[name]
+        try:
+            return bring_rows_back(name, last, plan, place=self._place, files=self._files, snapshot=snapshot)
+        except OpError as error:
+            _log.warning("%s: store %r does not come back: %s", self._title, name, error)
+            return None
+
+    def _dense(self) -> CapturedDense | None:
+        for number in sorted(self._files, reverse=True):
+            entry = self._files[number].meta.dense
+            if entry is None or self._last.dense is None:
+                return None  # they were replaced then, and nothing before counts
+            file = self._files.get(entry.number)
+            if file is None or not self._is_whole(entry.number):
+                continue
+            data = room_for(entry.place.bytes)
+            data.copy_(torch.from_numpy(file.read(entry.place)))
+            return CapturedDense(
+                layout=entry.layout,
+                origin=entry.origin,
+                packed=PackedState(data, entry.index_bytes),
+                stamps=entry.stamps,
+                version=1,
+            )
+        return None
+
+    def _is_whole(self, number: int) -> bool:
+        try:
+            self._check(number)
+        except DataLossError as error:
+            _log.warning("%s; dense weights of before come back", error)
+            return False
+        return True
+
+    def _parts(self) -> dict[str, bytes]:
+        number = max(self._files, default=None)
+        if number is None or not self._is_whole(number):
+            return {}
+        file = self._files[number]
+        return {name: file.read(place).tobytes() for name, place in file.meta.parts.items()}
+
+    def _prior(self, came_back: CameBack) -> PriorRecord | None:
+        metas: dict[int, RecordMeta] = {number: file.meta for number, file in self._files.items()}
+        if not metas:
+            return None
+        return PriorRecord(
+            metas=metas,
+            sizes={number: file.size for number, file in self._files.items()},
+            last=self._last,
+            followed={each.name: each.followed for each in came_back.rows},
+            dense_version=-1 if came_back.dense is None else came_back.dense.version,
+            parts=came_back.parts,
+        )

@@ -1,0 +1,126 @@
+"""Brings the rows of one store back: a snapshot, then what the record has after it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.errors import DataLossError
+from monolith.ps.hosted_rows import store_of_share
+from monolith.ps.recovery.lineage import Lineage
+from monolith.ps.recovery.record_log import Followed
+from monolith.tables.bucket_owners import owned_ranges
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.local_joined import stamp_to_core
+from monolith.tables.local_restore import LocalRestore
+from monolith.tables.local_store import agreed_stamps
+from monolith.tables.row_block import BlockKind, split_blocks
+from monolith.tables.snapshot.bucket_file import blocks_of
+from monolith.tables.snapshot.location import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.ps.recovery.chain import RowsPlan
+    from monolith.ps.recovery.entries import Place, RowsEntry
+    from monolith.ps.recovery.record_file import RecordFile
+    from monolith.tables.batch import BatchStamp
+    from monolith.tables.local_store import LocalStore
+
+__all__ = ["RowsBack", "bring_rows_back"]
+
+_LOADED_BYTES = 64 << 20
+"""Row blocks that are held at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsBack:
+    """A store that came back."""
+
+    name: str
+    agreement: bytes
+    store: LocalStore
+    life: tuple[int, int]
+    lineage: Lineage
+    stamps: Mapping[int, BatchStamp]
+    followed: Followed
+    step: int | None
+    """Of the checkpoint; None: all came from the record."""
+
+
+def bring_rows_back(
+    name: str,
+    last: RowsEntry,
+    plan: RowsPlan,
+    *,
+    place: tuple[int, int],
+    files: Mapping[int, RecordFile],
+    snapshot: tuple[str, int] | None,
+) -> RowsBack:
+    """The rows as a plan has them; the files were checked.
+
+    Args:
+        name: Of the store.
+        last: What the last file says of it: which life it is, and what it goes back to.
+        plan: How they come back.
+        place: Number of the server, and of all servers.
+        files: By number.
+        snapshot: Folder and step of the one that the plan begins with, or takes filters from.
+
+    Raises:
+        OpError: something of it cannot be read, or does not fit.
+    """
+    index, num_ps = place
+    agreement = last.agreement.encode()
+    store = store_of_share(agreement, num_ps)
+    owned = owned_ranges(num_ps)[index]
+    stamps: Mapping[int, BatchStamp] = {}
+    if plan.snapshot_id is not None and snapshot is not None:
+        stamps = _load_snapshot(store, snapshot[0], plan.snapshot_id, owned)
+    elif plan.filters_id is not None and snapshot is not None:
+        _load_filters(store, snapshot[0], owned)
+    for number in plan.files:
+        section = files[number].meta.stores[name].section
+        for part in () if section is None else section.places:
+            _load_blocks(store, files[number], part, owned)
+    core = store.native.core
+    if plan.entry is not None:
+        stamps = plan.entry.stamps
+        for table, newest in enumerate(plan.entry.newest_times):
+            core.raise_newest_time(table, newest)
+    core.resume([stamp_to_core(each) for each in stamps.values()])
+    store.history.mark_at(plan.end)
+    return RowsBack(
+        name=name,
+        agreement=agreement,
+        store=store,
+        life=(last.generation, last.life),
+        lineage=Lineage(last.lineage, dict(last.snapshots)),
+        stamps=dict(stamps),
+        followed=Followed(last.lineage, plan.end, store.history.keep()),
+        step=None if snapshot is None or plan.snapshot_id is None else snapshot[1],
+    )
+
+
+def _load_snapshot(store: LocalStore, folder: str, snapshot_id: int, owned: range) -> Mapping[int, BatchStamp]:
+    """Loads the buckets of this server, whoever wrote them; what its clocks say of them."""
+    with closing(open_source(folder)) as source:
+        manifest = source.manifest
+        if manifest.snapshot_id != snapshot_id:
+            raise DataLossError(f"folder '{folder}': another snapshot than the checkpoint names")
+        restore = LocalRestore(store.native, folder, manifest, owned, emptied=ALL_BUCKETS, ignore_unknown_tables=False)
+        with restore:
+            restore.load()
+    return agreed_stamps(manifest.applied, owned)
+
+
+def _load_filters(store: LocalStore, folder: str, owned: range) -> None:
+    with closing(open_source(folder)) as source:
+        found = blocks_of(folder, source.manifest, owned, kinds={BlockKind.FILTER})
+        store.load([block for block in found if block.bucket in owned], buckets=owned, replace=False)
+
+
+def _load_blocks(store: LocalStore, file: RecordFile, place: Place, owned: range) -> None:
+    for data in file.whole_blocks(place, _LOADED_BYTES):
+        store.load(split_blocks(data), buckets=owned, replace=False)
