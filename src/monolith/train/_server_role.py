@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from monolith.cluster.addresses import split_address
 from monolith.files import join
-from monolith.ps.recovery import RecoveryConfig
+from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.server import PsServer
 from monolith.train._job_signals import on_signals
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from monolith import environment
 from monolith.cluster import ClusterRequest, get_training_cluster
 from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
+from monolith.cluster.manager import POLL_SECONDS
 from monolith.cluster.presence import PresencePort
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monolith.clock import Clock
+    from monolith.cluster.manager import Incomplete
     from monolith.cluster.training_cluster import TrainingCluster
     from monolith.hook import Hook
     from monolith.train._role_place import RolePlace
@@ -44,6 +46,10 @@ _CALL_SECONDS = 60.0
 _LOST_SECONDS = 0.5
 """Without a connection to a server; it is looked for then, wherever it came back."""
 _RETRIED = (DeadlineExceededError, UnavailableError)
+
+
+class _ChosenMeanwhileError(Exception):
+    """The servers of the job are known, although not all that were started are there."""
 
 
 class WorkerRole:
@@ -122,40 +128,55 @@ class WorkerRole:
     def _assemble(self, address: str) -> TrainingCluster:
         """Waits until the chief and enough servers are there, and gives the servers their places."""
         settings = self._place.settings
-        taken = self._places.taken()
-        # A choice that was made before holds: extra servers were sent away since.
-        num_extra = 0 if taken else settings.num_extra_ps
+        # A choice that was made before holds: its extra servers were sent away, others may have come back elsewhere.
+        chosen = self._places.chosen() if self._place.has_standbys else None
+        is_open = bool(settings.num_extra_ps) and chosen is None
         request = ClusterRequest(
             worker_addr=address,
             index=self._place.index,
             num_workers=self._place.num_workers,
-            num_required_ps=self._place.num_ps + num_extra,
-            num_redundant_ps=0 if taken else settings.num_redundant_ps,
+            num_required_ps=self._place.num_ps + (settings.num_extra_ps if is_open else 0),
+            num_redundant_ps=0 if chosen else settings.num_redundant_ps,
             model_dir=self._place.model_dir,
             uuid=settings.uuid,
             model_name=self._config.model_name or None,
             cluster_type=self._config.reporting.cluster_type,
         )
-        found = get_training_cluster(
-            self._place.discovery,
-            request,
-            failure_handler=self._wanted.query_failure_handler,
-            timeout_seconds=settings.session_creation_timeout_seconds,
-            clock=self._clock,
-        )
-        servers = taken or found.cluster["ps"]
-        if num_extra:
-            servers = choose_servers(
-                servers,
-                self._place.num_ps,
-                num_workers=self._place.num_workers,
-                index=self._place.index,
-                secs=self._wanted.benchmark_seconds,
-                token=self._place.token,
-                model_dir=self._place.model_dir,
+        try:
+            found = get_training_cluster(
+                self._place.discovery,
+                request,
+                failure_handler=self._look_for_choice if is_open else self._wanted.query_failure_handler,
+                timeout_seconds=settings.session_creation_timeout_seconds,
+                clock=self._clock,
             )
+        except _ChosenMeanwhileError:
+            return self._assemble(address)
+        servers = self._choose(found.cluster["ps"]) if is_open else chosen or found.cluster["ps"]
         self._places.take(servers)
         return found._replace(cluster={**found.cluster, "ps": servers})
+
+    def _look_for_choice(self, missing: Incomplete) -> None:
+        """Between two looks for all servers: extra ones that were sent away will never come."""
+        if self._places.chosen() is not None:
+            raise _ChosenMeanwhileError
+        handler = self._wanted.query_failure_handler
+        if handler is None:
+            self._clock.sleep(POLL_SECONDS)
+        else:
+            handler(missing)
+
+    def _choose(self, servers: list[str]) -> list[str]:
+        """The fastest of them; the chief sends the others away."""
+        return choose_servers(
+            servers,
+            self._place.num_ps,
+            num_workers=self._place.num_workers,
+            index=self._place.index,
+            secs=self._wanted.benchmark_seconds,
+            token=self._place.token,
+            model_dir=self._place.model_dir,
+        )
 
     def _require_nodes(self, cluster: TrainingCluster) -> None:
         """The chief and the servers listen; those that came back elsewhere meanwhile are found by whoever needs them.

@@ -41,12 +41,10 @@ class ServerPlaces:
         found = self._find(list(registered))
         return tuple(registered[found[place]] for place in sorted(found))
 
-    def taken(self) -> list[str]:
-        """The addresses of the servers by their places, where all places are taken already; else nothing."""
-        if not self._place.has_standbys:
-            return []
+    def chosen(self) -> list[str] | None:
+        """The servers that have places, by these; None while one of the job's places is free."""
         found = self._find(list(self._place.discovery.query("ps").values()))
-        return [found[place] for place in sorted(found)] if len(found) == self._place.num_ps else []
+        return None if len(found) < self._place.num_ps else [found[place] for place in sorted(found)]
 
     def take(self, addresses: Sequence[str]) -> None:
         """Gives each of these servers its place; those that have it already agree.
