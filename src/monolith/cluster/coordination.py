@@ -163,12 +163,16 @@ class Coordinator:
         """So many batches were applied on the home server."""
         self._steps = steps
 
-    def set_restored(self, place: Place, token: int, *, step: int, now: float) -> None:
-        """All servers were put back to this global step, at which their clocks count what was noted last."""
+    def set_restored(self, place: Place, token: int, *, step: int | None, now: float) -> None:
+        """All servers were put back to this global step, at which their clocks count what was noted last.
+
+        None: to the step that these and what was loaded of the job say.
+        """
         self._require(place, token, now)
         self._restored = True
         self._generation += 1
-        self._step_offset = step - self._steps
+        if step is not None:
+            self._step_offset = step - self._steps
 
     def set_left(self, place: Place, token: int, *, now: float) -> None:
         """A worker pushes nothing any more, although its input has not ended."""
@@ -267,18 +271,18 @@ class Coordinator:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         finished = {str(worker): clocks for worker, clocks in sorted(self._finished.items())}
-        return {"num_workers": self._num_workers(), "finished": finished}
+        return {"num_workers": self._num_workers(), "finished": finished, "step_offset": self._step_offset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint, whose clocks the servers have or get."""
         self._finished = {int(worker): _clocks_in(clocks) for worker, clocks in state["finished"].items()}
+        self._step_offset = int(state.get("step_offset", 0))  # a run of one process has none
 
     def dump(self) -> bytes:
         """What survives the process of the home server, with the clocks of the same moment or later."""
         content = {
             **self.state_dict(),
             "restored": self._restored,
-            "step_offset": self._step_offset,
             "generation": self._generation,
             "lost_updates": [[*key, updates] for key, updates in sorted(self._lost_updates.items())],
             "incarnations": [[*place, number] for place, number in sorted(self._members.incarnations.items())],
@@ -292,7 +296,6 @@ class Coordinator:
         if found["num_workers"] > 0 and self._num_workers() == 0:
             self._resize(found["num_workers"])
         self._restored = found["restored"]
-        self._step_offset = found["step_offset"]
         self._generation = found["generation"]
         self._lost_updates = {(worker, server): updates for worker, server, updates in found["lost_updates"]}
         self._members.expect({(role, index): number for role, index, number in found["incarnations"]})

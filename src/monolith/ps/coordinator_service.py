@@ -251,6 +251,10 @@ class CoordinatorService(FileCalls):
         return max(0.0, min(_LOOK_SECONDS, end - now))
 
 
+_AS_LOADED = -1
+"""In place of a step: the one that what was loaded of the job gives."""
+
+
 def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, now: float) -> None:
     """Tells the coordinator what a member wants to change."""
     who = place_in(request.seat), request.seat.token
@@ -263,7 +267,7 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, no
         "remove_barrier": lambda: job.remove_barrier(*who, now=now),
         "waits": lambda: job.set_waits(*who, value=request.waits, now=now),
         "step_offset": lambda: job.set_step_offset(*who, offset=request.step_offset, now=now),
-        "restored_step": lambda: job.set_restored(*who, step=request.restored_step, now=now),
+        "restored_step": lambda: job.set_restored(*who, step=_step_in(request), now=now),
         "left": lambda: job.set_left(*who, now=now),
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),
@@ -277,3 +281,7 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, no
     if kind not in changes:
         raise InvalidArgumentError(f"change: one of {', '.join(map(str, changes))} expected, got {kind}")
     changes[kind]()
+
+
+def _step_in(request: Any) -> int | None:
+    return None if request.restored_step == _AS_LOADED else int(request.restored_step)

@@ -157,9 +157,13 @@ class JobClient:
         """Steps that no clock of the servers counts, such as those of a run that was trained without them."""
         self._line.ask("Change", messages.ChangeRequest(step_offset=offset))
 
-    def set_restored(self, global_step: int) -> None:
-        """All servers were put back to this step: workers may train, in a new generation."""
-        self._line.ask("Change", messages.ChangeRequest(restored_step=global_step))
+    def set_restored(self, global_step: int | None) -> None:
+        """All servers were put back to this step: workers may train, in a new generation.
+
+        Args:
+            global_step: None: the one that the clocks of the servers, and what was loaded of the job, give.
+        """
+        self._line.ask("Change", messages.ChangeRequest(restored_step=-1 if global_step is None else global_step))
 
     def leave(self) -> None:
         """This worker pushes nothing any more, though its input has not ended; `close` then ends it."""

@@ -29,6 +29,8 @@ class SavedJob:
     def __init__(self, line: JobLine, num_workers: int) -> None:
         self._line = line
         self._num_workers = num_workers
+        self.knows_step = False
+        """Whether what was loaded last says, with the clocks of the servers, which global step it is of."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state as the home server has it now."""
@@ -43,6 +45,7 @@ class SavedJob:
         """
         require_same_shares(state, self._num_workers)
         self._line.ask("LoadJob", messages.LoadJobRequest(content=json.dumps(dict(state)).encode()))
+        self.knows_step = "step_offset" in state
 
 
 def require_same_shares(state: Mapping[str, Any], num_workers: int) -> None:

@@ -71,7 +71,10 @@ def restore_in_job(
         _log.warning("servers %s have lost their state: all go back to the last checkpoint", lost)
     _restore_all(part, config, saver, state)
     _mark(owners)
-    part.client.set_restored(state.global_step)
+    # The number of a checkpoint is the step that its chief knew of; clocks know better.
+    is_known = getattr(state.extra.get(JOB), "knows_step", False)
+    part.client.set_restored(None if is_known else state.global_step)
+    state.global_step = part.client.state.global_step
 
 
 def begin_at(state: TrainState, global_step: int) -> None:
