@@ -163,14 +163,19 @@ class Coordinator:
         """So many batches were applied on the home server."""
         self._steps = steps
 
-    def set_restored(self, place: Place, token: int, *, step: int | None, now: float) -> None:
+    def set_restored(self, place: Place, token: int, *, step: int | None, generation: int, now: float) -> None:
         """All servers were put back to this global step, at which their clocks count what was noted last.
 
-        None: to the step that these and what was loaded of the job say.
+        Args:
+            place: Who says so.
+            token: And that it is.
+            step: None: the one that the clocks and what was loaded of the job say.
+            generation: Drawn at random: a coordinator that began anew gives none twice.
+            now: The time.
         """
         self._require(place, token, now)
         self._restored = True
-        self._generation += 1
+        self._generation = generation
         if step is not None:
             self._step_offset = step - self._steps
 

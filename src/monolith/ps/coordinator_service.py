@@ -267,7 +267,9 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, no
         "remove_barrier": lambda: job.remove_barrier(*who, now=now),
         "waits": lambda: job.set_waits(*who, value=request.waits, now=now),
         "step_offset": lambda: job.set_step_offset(*who, offset=request.step_offset, now=now),
-        "restored_step": lambda: job.set_restored(*who, step=_step_in(request), now=now),
+        "restored_step": lambda: job.set_restored(
+            *who, step=_step_in(request), generation=1 + secrets.randbits(62), now=now
+        ),
         "left": lambda: job.set_left(*who, now=now),
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),

@@ -168,11 +168,11 @@ class PsServer:
         if options.stands_by:
             self._service.on_assign = self._take_place
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
-        self.coordinator = self._make_coordinator() if index == 0 else None
-        """Of the job; the first server, the home server, has it."""
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
         self._keeping.begin(self._service.stores, self._frames, self.dense)
         self._service.was_recovered = self.recovered is not None
+        self.coordinator = self._make_coordinator() if index == 0 else None
+        """Of the job; the first server, the home server, has it."""
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
