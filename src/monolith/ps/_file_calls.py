@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.cluster.job_state import Place
+    from monolith.ps.queue_logs import QueueLogs
 
 __all__ = ["FileCalls"]
 
@@ -26,13 +27,20 @@ class FileCalls:
     Args:
         require: Refuses who does not hold its place.
         note_takers: Told which workers have files.
+        logs: Where a restart finds who took which; None: nowhere.
     """
 
-    def __init__(self, *, require: Callable[[Place, int], None], note_takers: Callable[[set[int]], None]) -> None:
+    def __init__(
+        self,
+        *,
+        require: Callable[[Place, int], None],
+        note_takers: Callable[[set[int]], None],
+        logs: QueueLogs | None = None,
+    ) -> None:
         self._require = require
         self._note_takers = note_takers
         self._lock = threading.Lock()  # guards what follows; its events may wait for a disk, and membership must not
-        self._queues = JobQueues()
+        self._queues = JobQueues(logs)
         self._takers: set[int] = set()
 
     def TakeFile(self, request: Any) -> Any:  # noqa: N802 - as on the wire
@@ -86,6 +94,11 @@ class FileCalls:
         with self._lock:
             self._queues.load_state_dict(state)
             self._tell_takers()
+
+    def close_files(self) -> None:
+        """Nothing more is handed out, or written."""
+        with self._lock:
+            self._queues.close()
 
     def _tell_takers(self) -> None:
         takers = self._queues.workers

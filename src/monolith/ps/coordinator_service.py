@@ -19,6 +19,7 @@ from monolith.ps._job_wire import claim_in, place_in, state_message
 from monolith.ps._news_streams import NewsStream, NewsStreams
 from monolith.ps.protos import coordinator_pb2 as messages
 from monolith.ps.protos import parameter_server_pb2
+from monolith.ps.queue_logs import QueueLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,10 +44,14 @@ class CoordinatorService(FileCalls):
     Args:
         steps: Batches that the server has applied.
         clocks: Which they are, by owner and worker.
+        log_folder: Where a restart finds who took which files; None: nowhere.
     """
 
-    def __init__(self, *, steps: Callable[[], int], clocks: Callable[[], Clocks]) -> None:
-        super().__init__(require=self._require_seat, note_takers=self._take_note)
+    def __init__(
+        self, *, steps: Callable[[], int], clocks: Callable[[], Clocks], log_folder: str | None = None
+    ) -> None:
+        logs = None if log_folder is None else QueueLogs(log_folder)
+        super().__init__(require=self._require_seat, note_takers=self._take_note, logs=logs)
         self._steps = steps
         self._clocks = clocks
         self._streams = NewsStreams()
@@ -58,6 +63,7 @@ class CoordinatorService(FileCalls):
         self._has_news = False
         self._is_closed = False
         self._thread: threading.Thread | None = None
+        self._tell_takers()
 
     @property
     def state(self) -> JobState:
@@ -87,6 +93,7 @@ class CoordinatorService(FileCalls):
         if self._thread is not None:
             self._thread.join()
         self._streams.close()
+        self.close_files()
 
     # Calls
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.data.sources.file_assignments import Event, Progress
+    from monolith.ps.queue_logs import QueueLogs
 
 __all__ = ["JobQueue", "JobQueues", "LookUp"]
 
@@ -31,17 +32,15 @@ class JobQueue:
         digest: Of its patterns and seed.
         num_look_ups: Times that files are looked up, by one pattern after another.
         seed: As for `FileAssignments`.
-        keep: Writes an event where a restart finds it, before it counts.
     """
 
-    def __init__(
-        self, *, digest: str, num_look_ups: int, seed: int | None, keep: Callable[[Event], None] = lambda _: None
-    ) -> None:
+    def __init__(self, *, digest: str, num_look_ups: int, seed: int | None) -> None:
         self.digest = digest
         self.num_look_ups = num_look_ups
         self.seed = seed
         self.events: list[Event] = []
-        self._keep = keep
+        self.keep: Callable[[Event], None] = lambda _: None
+        """Writes an event where a restart finds it, before it counts."""
         self._state = FileAssignments(num_look_ups, seed=seed)
 
     @property
@@ -95,7 +94,7 @@ class JobQueue:
         return None if number is None else LookUp(number)
 
     def _happen(self, event: Event) -> None:
-        self._keep(event)
+        self.keep(event)
         self._state.apply(event)
         self.events.append(event)
 
@@ -104,14 +103,14 @@ class JobQueues:
     """All queues of a job, by name. Used by one thread at a time.
 
     Args:
-        keep: Given the name of a queue and its first facts: what writes its events where a restart finds them.
+        logs: Where a restart finds what has happened, and what is read first; None: nowhere.
     """
 
-    def __init__(
-        self, keep: Callable[[str, dict[str, Any]], Callable[[Event], None]] = lambda *_: lambda _: None
-    ) -> None:
-        self._make_keep = keep
+    def __init__(self, logs: QueueLogs | None = None) -> None:
+        self._logs = logs
         self._queues: dict[str, JobQueue] = {}
+        if logs is not None:
+            self.load_state_dict(logs.read())
 
     @property
     def workers(self) -> set[int]:
@@ -126,7 +125,7 @@ class JobQueues:
         """
         queue = self._queues.get(name)
         if queue is None:
-            queue = self._add(name, {"digest": digest, "num_look_ups": num_look_ups, "seed": seed})
+            queue = self._add(name, {"digest": digest, "num_look_ups": num_look_ups, "seed": seed}, ())
         if queue.digest != digest:
             raise InvalidArgumentError(
                 f"file queue {name!r} of this job is of other patterns or another seed: all workers give the same"
@@ -157,11 +156,23 @@ class JobQueues:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state; what was taken since then is taken again."""
+        gone = self._queues.keys() - state.keys()
         self._queues.clear()
         for name, saved in state.items():
-            facts = {key: saved[key] for key in ("digest", "num_look_ups", "seed")}
-            self._add(name, facts).replay(saved["events"])
+            self._add(name, {key: saved[key] for key in ("digest", "num_look_ups", "seed")}, saved["events"])
+        if self._logs is not None:
+            for name in gone:
+                self._logs.drop(name)
 
-    def _add(self, name: str, facts: dict[str, Any]) -> JobQueue:
-        self._queues[name] = queue = JobQueue(**facts, keep=self._make_keep(name, facts))
+    def close(self) -> None:
+        """Nothing more happens to them."""
+        if self._logs is not None:
+            self._logs.close()
+
+    def _add(self, name: str, facts: dict[str, Any], events: Sequence[Event]) -> JobQueue:
+        queue = JobQueue(**facts)
+        queue.replay(events)
+        if self._logs is not None:
+            queue.keep = self._logs.begin(name, facts, events).append
+        self._queues[name] = queue
         return queue

@@ -313,7 +313,12 @@ class PsServer:
         )
 
     def _make_coordinator(self) -> CoordinatorService:
-        made = CoordinatorService(steps=self.steps, clocks=self._service.gates.clocks)
+        recovery = self.options.recovery
+        made = CoordinatorService(
+            steps=self.steps,
+            clocks=self._service.gates.clocks,
+            log_folder=None if recovery is None else f"{recovery.folder}/files",
+        )
         self.add_recovered_part("coordinator", made.dump, made.load)
         return made
 
