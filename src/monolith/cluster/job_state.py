@@ -68,7 +68,7 @@ class JobState:
     adoptable: frozenset[int] = frozenset()
     """Those of them that another worker may go on for now."""
     generation: int = 0
-    """Another number whenever all servers are put back to one moment, which undoes what came after; 0 before the first."""
+    """Another number whenever all servers are put back to one moment, which undoes what came after; 0 before that."""
     left: frozenset[int] = frozenset()
     """Workers that ended before their input did, and push nothing any more."""
 

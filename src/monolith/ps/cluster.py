@@ -272,7 +272,7 @@ class PsCluster:
         except BaseException:
             channel.close()
             raise
-        if described.life != self._described[index].life:
+        if described.life != self._described[index].life and not described.was_recovered:
             _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
