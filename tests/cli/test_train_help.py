@@ -47,6 +47,13 @@ def test_what_matters_is_grouped_and_described_with_its_default(
             "dry-run",
             "print-config",
             "json",
+            "launcher",
+            "max_restarts",
+            "ray_address",
+            "ps_cpus",
+            "ps_memory",
+            "worker_cpus",
+            "worker_memory",
         ),
     }
     assert all(f"\n{title}:\n" in text for title in ("what to do", *MATTERING))
@@ -70,15 +77,15 @@ def test_help_all_adds_every_other_option_with_its_meaning_and_none_that_is_refu
     text = shown_by("--help-all", capsys, monkeypatch)
     shown = flags_in(text)
     assert shown.isdisjoint(REFUSED)
-    assert len(REFUSED) > 50
+    assert len(REFUSED) > 40
     assert shown >= set(flags.flag_names(RunnerConfig)) - set(REFUSED) - {"task", "is_local"}
     meaning = "Rows that a table has room for at once; 0: it begins small. (default: 0)"
     assert f"--hashtable_init_capacity VALUE {meaning}" in " ".join(text.split())
 
 
 def test_a_refused_option_still_gets_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "monolith.testing:ExampleTask", "--model_dir", "m", "--num_extra_ps", "3"]) == 1
-    assert "option num_extra_ps=3 (from flag) is refused" in capsys.readouterr().err
+    assert main(["train", "monolith.testing:ExampleTask", "--model_dir", "m", "--dc_aware"]) == 1
+    assert "option dc_aware=True (from flag) is refused" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -116,4 +123,4 @@ def test_a_program_of_ones_own_describes_its_flags(capsys: pytest.CaptureFixture
         flags.parse(RunnerConfig(), ["--help"])
     shown = capsys.readouterr().out
     assert "Where checkpoints are." in shown
-    assert "--num_extra_ps" not in shown
+    assert "--dc_aware" not in shown

@@ -120,7 +120,7 @@ def test_a_role_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
 def test_a_role_that_fails_ends_the_job_with_its_code_and_the_others_save(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay", "worker-1": "then-fail"})
     assert job.run() == 3
-    assert [event for event in job.events if "stops" in event] == ["worker 0 stops SIGTERM", "ps 0 stops SIGTERM"]
+    assert [event for event in job.events if "stops" in event] == ["worker 0 stops SIGINT", "ps 0 stops SIGTERM"]
     assert "worker 1 failed (exit code 3): the job ends" in job.log.getvalue()
 
 
@@ -129,7 +129,7 @@ def test_a_signal_lets_workers_save_and_then_ends_servers(tmp_path: Path, number
     job, before = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay", "worker-1": "stay"}), signal.getsignal(number)
     assert job.signalled((("worker 0 stays", "worker 1 stays", "ps 0 stays"), number)) == 130
     assert [event for event in job.events if "stops" in event][-1] == "ps 0 stops SIGTERM", "after the workers"
-    assert {"worker 0 stops SIGTERM", "worker 1 stops SIGTERM"} < set(job.events)
+    assert {"worker 0 stops SIGINT", "worker 1 stops SIGINT"} < set(job.events)
     assert f"got {number.name}" in job.log.getvalue()
     assert signal.getsignal(number) is before, "handlers are given back"
 

@@ -121,7 +121,7 @@ class TestStop:
     def test_workers_hear_it_first_and_servers_after_the_last_of_them(self) -> None:
         supervision = running()
         supervision.stop(1.0)
-        assert deeds(supervision, 1.0) == [Send(CHIEF, signal.SIGTERM), Send(WORKER, signal.SIGTERM)]
+        assert deeds(supervision, 1.0) == [Send(CHIEF, signal.SIGINT), Send(WORKER, signal.SIGINT)]
         assert supervision.next_deadline() is None, "a save may take long"
         supervision.ended(WORKER, 130, 2.0)
         supervision.ended(CHIEF, 130, 500.0)
@@ -144,7 +144,7 @@ class TestStop:
             supervision.ended(WORKER, -9, now)
             supervision.due(now)
         supervision.stop(1.5)
-        assert deeds(supervision, 60.0) == [Send(CHIEF, signal.SIGTERM)]
+        assert deeds(supervision, 60.0) == [Send(CHIEF, signal.SIGINT)]
 
     def test_the_second_kills_all_and_restarts_nobody(self) -> None:
         supervision = running()
@@ -173,7 +173,7 @@ class TestFailure:
     def test_a_worker_that_fails_lets_the_others_save_for_a_while(self) -> None:
         supervision = running()
         supervision.ended(WORKER, 1, 1.0)
-        assert deeds(supervision, 1.0) == [Send(CHIEF, signal.SIGTERM)]
+        assert deeds(supervision, 1.0) == [Send(CHIEF, signal.SIGINT)]
         assert supervision.next_deadline() == 301.0
         assert deeds(supervision, 301.0) == [Send(CHIEF, signal.SIGKILL)]
         supervision.ended(CHIEF, -9, 302.0)

@@ -31,7 +31,8 @@ __all__ = ["Arguments", "Command", "main"]
 class Arguments(Protocol):
     """What describes a command: its own module, or that of its name in `_arguments`.
 
-    It may also have ``MEANT``: flags that users of other programs write, and what they mean by them here.
+    It may also have ``MEANT``: flags that users of other programs write, and what they mean by them here; and, for a
+    command of two forms, ``form_of(given)``, which describes the one that is not its own, or returns None.
     """
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
@@ -128,6 +129,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
     if chosen is None:
         return parser.parse_args(given)  # ends here: with help, the version or a complaint
     described = load_arguments(chosen)
+    described = getattr(described, "form_of", lambda _: None)(given[1:]) or described
     command_parser = described.add_parser(subparsers)
     add_flags = None if {"-h", "--help"}.intersection(given) else getattr(load_command(chosen), "add_flags", None)
     if add_flags is not None:

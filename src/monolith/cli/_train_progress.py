@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from monolith.hook import Hook
+from monolith.hooks.progress import ProgressHook
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
     from monolith.observe.progress import Progress
 
-__all__ = ["PredictionProgress", "StopOnSignal"]
+__all__ = ["PredictionProgress", "StopOnSignal", "progress_hooks"]
 
 
 class PredictionProgress(Hook):
@@ -31,6 +32,22 @@ class PredictionProgress(Hook):
 
     def _rows_per_second(self) -> float:
         return self._bar.done / max(time.monotonic() - self._since, 1e-9)
+
+
+def progress_hooks(bar: Progress) -> list[Hook]:
+    """Show how far training is, and its last state while what is shown can still be asked for."""
+    return [ProgressHook(bar), _LastState(bar)]
+
+
+class _LastState(Hook):
+    """Closes the bar with the session: the number of rows is asked of servers that end with the job."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """Shows the last state."""
+        self._bar.close()
 
 
 class StopOnSignal(Hook):

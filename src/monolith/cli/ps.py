@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith import _core
+from monolith.cli import _roles
 from monolith.ps import PsServer
 from monolith.ps.recovery.config import RecoveryConfig
 
@@ -19,8 +20,20 @@ if TYPE_CHECKING:
     import argparse
 
 
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The options of a run, for a server of a job; a bare one has none."""
+    if parser.get_default("role") is not None:
+        _roles.add_flags(parser)
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until the end is asked for."""
+    if getattr(args, "role", None) is not None:
+        return _roles.run_role_command(args)
+    return _run_bare(args)
+
+
+def _run_bare(args: argparse.Namespace) -> int:
     if args.drain_seconds < 0:
         raise ValueError(f"--drain_seconds must be >= 0, got {args.drain_seconds}")
     if args.threads is not None and args.threads >= 1:

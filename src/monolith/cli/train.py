@@ -6,13 +6,15 @@ import io
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._arguments.train import mattering_options
+from monolith.cli._launching import alone_options, launch, plan_of, way_of
+from monolith.cli._roles import run_role
+from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, tell
 from monolith.cli._train_progress import PredictionProgress, StopOnSignal
 from monolith.hooks.progress import ProgressHook
 from monolith.nn.row_anchor import weights_of
@@ -27,6 +29,7 @@ from monolith.train.prediction_files import prediction_file_for
 if TYPE_CHECKING:
     import argparse
 
+    from monolith.launch import LaunchPlan
     from monolith.train import Trainer
 
 _INTERRUPTED = 130
@@ -41,12 +44,31 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, or what else was asked for; 0 done, 130 stopped by a signal."""
     options = options_of(args)
+    way = way_of(options, args)
+    if way == "alone":
+        options.update({"is_local": True}, Origin.CODE)
     if args.print_config:
-        sys.stdout.write(_config_text(options, as_json=args.json))
+        sys.stdout.write(config_text(options, as_json=args.json))
         return 0
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: the task is looked for here, too
-    trainer = make_trainer(options, find_task(args.task), deterministic=args.deterministic)
+    find_tasks_here()
+    if way == "role":
+        return run_role(options, args)
+    if way != "alone":
+        return _launch(options, args)
+    return _run_alone(make_trainer(options, find_task(args.task), deterministic=args.deterministic), options, args)
+
+
+def _launch(options: RunnerConfig, args: argparse.Namespace) -> int:
+    """Start all processes of a job; a task that is not there is found out before."""
+    plan, task = plan_of(options, args), find_task(args.task)
+    if args.dry_run:
+        trainer = make_trainer(alone_options(options), task, deterministic=args.deterministic)
+        sys.stdout.write(_dry_run(trainer, as_json=args.json, plan=plan))
+        return 0
+    return launch(plan, args)
+
+
+def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace) -> int:
     if args.dry_run:
         sys.stdout.write(_dry_run(trainer, as_json=args.json))
         return 0
@@ -62,12 +84,6 @@ def run(args: argparse.Namespace) -> int:
     return _train(trainer, args)
 
 
-def options_of(args: argparse.Namespace) -> RunnerConfig:
-    """The options of a run: flags before variables before the file before defaults."""
-    options = flags.take_flags(RunnerConfig(), args)
-    return options.update({"task": args.task, "is_local": True}, Origin.CODE)
-
-
 def _train(trainer: Trainer, args: argparse.Namespace) -> int:
     file = io.StringIO() if args.json else None
     limit = args.max_steps if args.max_steps is not None else trainer.task.p.train.max_steps
@@ -80,7 +96,7 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
             stop.restore()
             if stop.received is not None:
                 bar.close()
-                _tell(f"go on with: {_command(args)}")
+                tell(f"go on with: {command_of(args)}")
     rows = sum(each.num_rows for each in state.embeddings.values())
     history = trainer.history
     found = {
@@ -93,14 +109,14 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(f"{json.dumps(found)}\n")
     elif state.global_step and history.ended_by == "data" and not history.num_steps:
-        _tell(
+        tell(
             f"nothing was trained: the input has no more data; step {state.global_step:,} with {rows:,} rows stays in"
             f" {trainer.config.model_dir}"
         )
     elif state.global_step:
-        _tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
+        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
     else:
-        _tell("no step was trained, and nothing saved")
+        tell("no step was trained, and nothing saved")
     return 0 if stop.received is None else _INTERRUPTED
 
 
@@ -131,24 +147,24 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
             hooks = [PredictionProgress(bar)]
             rows = trainer.write_predictions(args.out, keys=args.key or (), steps=args.steps, hooks=hooks)
     except KeyboardInterrupt:
-        _tell(f"interrupted: nothing was written to {args.out}; this command begins anew: {_command(args)}")
+        tell(f"interrupted: nothing was written to {args.out}; this command begins anew: {command_of(args)}")
         return _INTERRUPTED
     if args.json:
         sys.stdout.write(f"{json.dumps({'rows': rows, 'out': args.out})}\n")
     else:
-        _tell(f"{rows:,} predictions are in {args.out}")
+        tell(f"{rows:,} predictions are in {args.out}")
     return 0
 
 
-def _dry_run(trainer: Trainer, *, as_json: bool) -> str:
-    """Builds the model and looks at one batch, without a trace in tables or files."""
+def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None) -> str:
+    """Builds the model and looks at one batch, without a trace in tables or files; of a job also who would start."""
     task, model_dir = trainer.task, trainer.config.model_dir
     state = None if model_dir is None else get_checkpoint_state(model_dir)
     with Session(task, mode="eval") as session, session.feed(task.input_fn("train")) as feed:
         result = session.run_next(feed)
         parameters = [] if session.state.model is None else weights_of(session.state.model)
         slots = {name: slot.dim for each in session.state.embeddings.values() for name, slot in each.slots.items()}
-    found = {
+    found: dict[str, Any] = {
         "task": task.p.name,
         "begins_with": "nothing" if state is None else state.model_checkpoint_path,
         "dense_parameters": sum(parameter.numel() for parameter in parameters),
@@ -156,26 +172,11 @@ def _dry_run(trainer: Trainer, *, as_json: bool) -> str:
         "examples_of_a_batch": result.num_examples,
         "loss": None if result.loss is None else float(result.loss),
     }
+    if plan is not None:
+        found["processes"] = {str(role): shlex.join(plan.command(role)) for role in plan.roles}
     if as_json:
         return f"{json.dumps(found)}\n"
     return "".join(f"{name.replace('_', ' ')}: {value}\n" for name, value in found.items())
-
-
-def _config_text(options: RunnerConfig, *, as_json: bool) -> str:
-    described = [(name, value, str(origin)) for name, value, origin in options.describe()]
-    if as_json:
-        rows = {name: {"value": _printable(value), "origin": origin} for name, value, origin in described}
-        return f"{json.dumps(rows, indent=2)}\n"
-    width = max(len(name) for name, _, _ in described)
-    return "".join(f"{name:<{width}}  {_printable(value)!r}  ({origin})\n" for name, value, origin in described)
-
-
-def _printable(value: Any) -> Any:
-    return (
-        value
-        if isinstance(value, bool | int | float | str | dict | None)
-        else getattr(value, "name", str(value)).lower()
-    )
 
 
 def _plain(values: Any) -> Any:
@@ -184,12 +185,3 @@ def _plain(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: _plain(value) for name, value in values.items()}
     return [_plain(value) for value in values] if isinstance(values, list | tuple) else values
-
-
-def _command(args: argparse.Namespace) -> str:
-    """The command that was given, which is also the one that goes on."""
-    return shlex.join(["monolith", *getattr(args, "arguments", sys.argv[1:])])
-
-
-def _tell(text: str) -> None:
-    sys.stderr.write(f"{text}\n")

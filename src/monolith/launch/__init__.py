@@ -11,5 +11,6 @@ from monolith.launch.plan import LaunchPlan
 from monolith.launch.resources import Resources
 from monolith.launch.restarts import RestartPolicy
 from monolith.launch.role import Role
+from monolith.launch.this_machine import local_job
 
-__all__ = ["LaunchPlan", "LocalLauncher", "Resources", "RestartPolicy", "Role"]
+__all__ = ["LaunchPlan", "LocalLauncher", "Resources", "RestartPolicy", "Role", "local_job"]

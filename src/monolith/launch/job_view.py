@@ -35,6 +35,8 @@ class JobView:
         """A role said something."""
         if isinstance(result := message.get("result"), dict):
             self.result = result
+            if self._bar is not None and isinstance(step := result.get("global_step"), int):
+                self._show(self._bar, max(step - self._bar.done, 0))
         done, fields = message.get("done"), message.get("fields")
         if self._bar is not None and isinstance(done, int) and isinstance(fields, dict):
             self._fields[role] = fields

@@ -65,6 +65,7 @@ class RoleProcess:
     def __init__(self, role: Role, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self.role = role
         self._printed, self._told = Lines(), Lines()
+        self._listens = False
         with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
             self.output, printing = _pipe(kept, given)
             self.messages, telling = _pipe(kept, given)
@@ -97,10 +98,18 @@ class RoleProcess:
     def read_messages(self) -> tuple[list[dict[str, Any]], bool]:
         """What it has told since the last call, and whether more may come."""
         lines, is_open = self._read(self.messages, self._told)
-        return list(_objects(lines)), is_open
+        messages = list(_objects(lines))
+        self._listens = self._listens or bool(messages)
+        return messages, is_open
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the role; SIGKILL goes to all that it started, too."""
+        """A signal to the role; SIGKILL goes to all that it started, too.
+
+        One that has not said a word does not listen to signals yet: SIGINT would end it with a traceback, so that it
+        gets SIGTERM instead, which ends it at once.
+        """
+        if number is signal.SIGINT and not self._listens:
+            number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGKILL:
                 os.killpg(self.pid, number)

@@ -216,10 +216,9 @@ class Supervision:
             self._say(f"{role} {told_ending(exit_code)}, and is not started again")
 
     def _end_workers(self) -> None:
-        # SIGTERM, not SIGINT: a role that has not come to listen yet ends at once, and without a traceback.
         for role, life in self._of("worker").items():
             if life.state is _State.ALIVE:
-                self._actions.append(Send(role, signal.SIGTERM))
+                self._actions.append(Send(role, signal.SIGINT))
             life.state = _State.OVER if life.state is _State.WAITING else life.state
 
     def _look_at_servers(self, now: float) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from monolith.cluster.addresses import concat_ip_and_port, get_local_host
+from monolith.cluster.addresses import concat_ip_and_port, get_local_host, split_address
 from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
 
 if TYPE_CHECKING:
@@ -48,12 +48,14 @@ class RolePlace:
 
     @property
     def address(self) -> str:
-        """Where to listen: as the scheduler says, else a free port of the host that was given, or of this machine."""
-        if self.settings.host is None and isinstance(self.discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
-            given = self.discovery.addr
-            if given:
-                return given
-        return concat_ip_and_port(self.settings.host or get_local_host(), 0)
+        """Where to listen: on the host that was given, else as the scheduler says, else on that of this machine.
+
+        The port is the scheduler's, or a free one.
+        """
+        host, port = None, 0
+        if isinstance(self.discovery, TfConfigServiceDiscovery | MLPServiceDiscovery) and self.discovery.addr:
+            host, port = split_address(self.discovery.addr)
+        return concat_ip_and_port(self.settings.host or host or get_local_host(), port)
 
 
 def role_and_index(config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery) -> tuple[str, int]:

@@ -22,11 +22,16 @@ __all__ = ["run_server"]
 _log = logging.getLogger(__name__)
 
 
-def run_server(place: RolePlace) -> None:
+def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -> None:
     """Registers a server and serves until the end is asked for, by the chief or by a signal.
 
     One of more servers than are used stands by until it is given a place, and then serves on the same port.
+
+    Args:
+        place: Who it is.
+        on_stop: Called in the end, if it came by a signal.
     """
+    signals: list[int] = []
     settings = place.settings
     address, numbers = place.address, None if place.has_standbys else (place.index, place.num_ps)
     is_registered = False
@@ -47,10 +52,12 @@ def run_server(place: RolePlace) -> None:
                 is_registered = True
                 place.discovery.register("ps", place.index, address)
                 _log.info("parameter server %d is at %s", place.index, address)
-            with on_signals(_stopping(server), signals=(signal.SIGTERM, signal.SIGINT)):
+            with on_signals(_stopping(server, signals), signals=(signal.SIGTERM, signal.SIGINT)):
                 server.wait()
         if server.assigned is None:
             place.discovery.deregister("ps", place.index, address)
+            if signals and on_stop is not None:
+                on_stop()
             return
         numbers = server.assigned
         _log.info("parameter server %d becomes the one of index %d of %d", place.index, *numbers)
@@ -68,5 +75,9 @@ def _recovery(place: RolePlace) -> RecoveryConfig | None:
     )
 
 
-def _stopping(server: PsServer) -> Callable[[int], None]:
-    return lambda _: server.stop()
+def _stopping(server: PsServer, signals: list[int]) -> Callable[[int], None]:
+    def stop(number: int) -> None:
+        signals.append(number)
+        server.stop()
+
+    return stop

@@ -234,6 +234,8 @@ class WorkerRole:
             )
             trainer.train(max_steps=self._wanted.max_steps)
             trainer.forget_state()
+            if part.wants_to_stop and self._wanted.on_stop is not None:
+                self._wanted.on_stop()
             return trainer
 
     def _on_signal(self, number: int, part: JobPart) -> None:

@@ -75,7 +75,7 @@ def distributed_train(
     place, trainer_config = _place_and_config(config, discovery, params, settings)
     use_threads(config)
     if place.role == "ps":
-        run_server(place)
+        run_server(place, on_stop=settings.on_stop)
         return None
     role = WorkerRole(
         place,

@@ -91,7 +91,9 @@ class JobPart:
     @property
     def wants_to_stop(self) -> bool:
         """Whether this process was asked to end."""
-        return self._wants_to_stop or self.client.state.stop_requested
+        # It stays so: the coordinator forgets the wish with the last worker that has followed it.
+        self._wants_to_stop = self._wants_to_stop or self.client.state.stop_requested
+        return self._wants_to_stop
 
     def _ask_to_stop(self) -> None:
         try:

@@ -23,6 +23,9 @@ class JobSettings:
     """How long servers are measured, where there are extra ones."""
     shut_down_servers: bool = True
     """Whether the chief ends the servers with the job; False: whoever started them does."""
+    on_stop: Callable[[], None] | None = None
+    """Called in the end when this process, or its whole job, was told to stop before all was trained; whoever started
+    it may want to start it again."""
     max_steps: int | None = None
     """The last global step; None: as the task says."""
     deterministic: bool = False

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._arguments import train
+from monolith.cli._arguments._roles import add_role_parser
+
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+    from monolith.cli import Arguments
 
 MEANT = {
     "--server_index": "the number of this server is --index",
@@ -14,13 +20,39 @@ MEANT = {
 }
 
 
+def form_of(given: Sequence[str]) -> Arguments | None:
+    """The other form of the command, ``monolith ps TASK``: a server of a job; None: a bare server."""
+    if not given or given[0].startswith("-"):
+        return None
+    return ServerOfAJob()
+
+
+class ServerOfAJob:
+    """The arguments of ``monolith ps TASK``."""
+
+    MEANT = train.MEANT
+
+    def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+        """Describe them."""
+        return add_role_parser(
+            subparsers,
+            "ps",
+            description="Runs one parameter server of a job, for schedulers that start every process themselves. It"
+            " serves until the job has ended; one that comes back restores what it had. Exit codes: 0 done, 130"
+            " stopped, 75 start it again, else an error.",
+            example="--model_dir /shared/ranker --num_ps 2 --num_workers 2 --index 1 --discovery_type host"
+            " --discovery_dir /shared/run-7",
+        )
+
+
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Describe the arguments of ``monolith ps``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "ps",
         allow_abbrev=False,  # or --token would be taken for --token_file
         description="Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
-        " address, and serves until it gets SIGTERM or SIGINT, or a client asks it to stop.",
+        " address, and serves until it gets SIGTERM or SIGINT, or a client asks it to stop. With a task, as in monolith"
+        " ps TASK --help, it is a server of a job: it finds the others itself, and recovers what it held.",
         epilog="example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt",
     )
     parser.add_argument("--index", type=int, required=True, metavar="I", help="number of this server, from 0")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from monolith.cli._arguments import _launchers as launchers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 OPTION_PREFIX = "option_"
 """How the names of parsed options of a run begin; `monolith.train.flags` reads them."""
@@ -48,6 +53,12 @@ MATTERING = {
         ),
         Option(name="intra_op_parallelism_threads", metavar="N", help="threads of torch (default: what torch takes)"),
     ),
+    "a job of several processes": (
+        Option(name="num_workers", metavar="N", default=1, help="workers; more than one makes a job of processes"),
+        Option(name="num_ps", metavar="N", default=0, help="parameter servers, which hold rows and dense weights"),
+        Option(name="enable_dynamic_sharding", metavar="BOOL", default=False, help="workers take files from one queue"),
+        Option(name="partial_recovery", metavar="BOOL", help="a lost server restores itself, others keep their state"),
+    ),
     "watching": (
         Option(name="log_step_count_steps", metavar="N", default=100, help="steps between log lines; 0: none"),
         Option(name="disable_native_metrics", metavar="BOOL", default=True, help="no AUC of training in the log"),
@@ -86,7 +97,7 @@ MEANT = {
 """What users of other programs write, and what they mean by it here."""
 
 
-class _HelpAll(argparse.Action):
+class HelpAll(argparse.Action):
     """Shows the help of a parser that has got all its flags."""
 
     def __init__(self, option_strings: list[str], dest: str, help: str) -> None:  # noqa: A002 - argparse's name
@@ -100,7 +111,7 @@ class _HelpAll(argparse.Action):
 def mattering_options() -> dict[str, Option]:
     """By name."""
     return {option.name: option for options in MATTERING.values() for option in options} | {
-        option.name: option for option in (_MODE, _PARAMS_OVERRIDE)
+        option.name: option for option in (MODE, PARAMS_OVERRIDE)
     }
 
 
@@ -108,43 +119,52 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Describe the arguments of ``monolith train``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "train",
-        description="Trains a task in this process. The same command goes on where the model directory says; Ctrl-C"
-        " finishes the step and saves. A model directory is never removed. Options of a run come from flags, from"
-        " variables MONOLITH_<OPTION>, and from --config_file, in this order.",
+        description="Trains a task: in this process, or with --num_workers in several of this machine. The same command"
+        " goes on where the model directory says; Ctrl-C finishes the step and saves. A model directory is never"
+        " removed. Options of a run come from flags, from variables MONOLITH_<OPTION>, and from --config_file, in this"
+        " order.",
         epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
         usage="monolith train TASK --model_dir DIR [options]",
         allow_abbrev=False,
     )
-    parser.add_argument("--help-all", action=_HelpAll, help="show every option; docs/options.md also has the refused")
+    parser.add_argument("--help-all", action=HelpAll, help="show every option; docs/options.md also has the refused")
     what = parser.add_argument_group("what to do")
     what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
-    _add_option(what, _MODE)
+    add_option(what, MODE)
     what.add_argument("--steps", metavar="N", type=int, help="so many steps more (default: to the end of the data)")
     what.add_argument("--max_steps", metavar="N", type=int, help="train until the global step is this")
     what.add_argument("--out", metavar="FILE", help="of --mode predict: write .parquet, .csv or .jsonl, by the name")
     what.add_argument(
         "--key", action="append", metavar="COLUMN", help="of --out: a column of the input beside it; may be repeated"
     )
-    _add_option(what, _PARAMS_OVERRIDE)
+    add_option(what, PARAMS_OVERRIDE)
     what.add_argument("--config_file", metavar="FILE", help="a TOML or JSON file with options")
     what.add_argument("--deterministic", action="store_true", help="repeat bit for bit: seed fixed, time from data")
     what.add_argument("--dry-run", action="store_true", help="build the task, look at one batch, write nothing")
     what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
     what.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
-    for title, options in MATTERING.items():
-        group = parser.add_argument_group(title)
-        for option in options:
-            _add_option(group, option)
+    add_mattering(parser)
+    launchers.add_arguments(parser)
     return parser
 
 
-_MODE = Option(name="mode", metavar="MODE", default="train", help="train, eval or predict")
-_PARAMS_OVERRIDE = Option(
+def add_mattering(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:
+    """Gives a parser the options of a run that most users meet."""
+    for title, options in MATTERING.items():
+        group = parser.add_argument_group(title)
+        for option in options:
+            if option.name not in without:
+                add_option(group, option)
+
+
+MODE = Option(name="mode", metavar="MODE", default="train", help="train, eval or predict")
+PARAMS_OVERRIDE = Option(
     name="params_override", metavar="JSON", help="parameters of the task by name, such as '{\"batch_size\": 512}'"
 )
 
 
-def _add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+def add_option(group: argparse._ArgumentGroup, option: Option) -> None:
+    """Gives a parser an option of a run; booleans need no value."""
     text = option.help if option.default is None else f"{option.help} (default: {str(option.default).lower()})"
     target = OPTION_PREFIX + option.name
     if isinstance(option.default, bool):

@@ -1,0 +1,43 @@
+"""What commands take that start all processes of a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+RESOURCES = ("ps_cpus", "ps_memory", "worker_cpus", "worker_memory")
+"""What a process of each kind asks of its machine."""
+MAX_RESTARTS = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """How ``monolith train`` starts the processes of a job."""
+    group = parser.add_argument_group("who starts the processes of a job")
+    group.add_argument(
+        "--launcher",
+        choices=("local", "ray"),
+        help="local: processes of this machine; ray: actors of a Ray cluster (default: local, for several workers)",
+    )
+    group.add_argument(
+        "--max_restarts",
+        metavar="N",
+        type=int,
+        help=f"how often in a row a process that died is started again (default: {MAX_RESTARTS})",
+    )
+    group.add_argument(
+        "--ray_address", metavar="ADDRESS", help="of --launcher ray: its cluster (default: as ray finds)"
+    )
+    add_resources(group, "of --launcher ray: ")
+
+
+def add_resources(group: argparse._ArgumentGroup, condition: str = "") -> None:
+    """What the processes of a job are promised by who places them."""
+    for kind, name in (("ps", "server"), ("worker", "worker")):
+        group.add_argument(
+            f"--{kind}_cpus", metavar="N", type=float, help=f"{condition}processors of a {name} (default: 1)"
+        )
+        group.add_argument(
+            f"--{kind}_memory", metavar="BYTES", help=f"{condition}memory of a {name}, such as 16Gi (default: 4Gi)"
+        )

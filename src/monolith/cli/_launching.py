@@ -1,0 +1,139 @@
+"""How a command runs: alone, as one process of a job, or as the launcher of all of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from monolith.cli._arguments._launchers import MAX_RESTARTS, RESOURCES
+from monolith.cli._run_options import command_of, tell
+from monolith.launch import LaunchPlan, LocalLauncher, Resources, RestartPolicy, local_job
+from monolith.launch.resources import bytes_of
+from monolith.launch.restarts import DONE, INTERRUPTED
+from monolith.train.compat.derive_config import MODES
+from monolith.train.compat.effects import OfAJob, effects_of
+from monolith.train.compat.flat_config import Origin
+from monolith.train.compat.options import RunnerConfig
+
+if TYPE_CHECKING:
+    import argparse
+
+    from monolith.launch.role import RoleKind
+
+__all__ = ["Way", "alone_options", "launch", "plan_of", "resources_of", "way_of"]
+
+Way: TypeAlias = Literal["alone", "role", "local", "ray"]
+
+_PLACES = ("server_type", "index", "discovery_type", "tf_config")
+"""Options that say which process of a job this one is, or how it finds the others."""
+
+
+def way_of(options: RunnerConfig, args: argparse.Namespace) -> Way:
+    """Whether this process trains alone, is a process of a job, or starts the processes of one.
+
+    Raises:
+        ValueError: an argument of a launcher, and nothing is launched.
+    """
+    way = _way_of(options, args.launcher)
+    launched = {"local": ("max_restarts",), "ray": ("max_restarts", "ray_address", *RESOURCES)}.get(way, ())
+    for name in ("max_restarts", "ray_address", *RESOURCES):
+        if getattr(args, name) is not None and name not in launched:
+            wanted = "--launcher local or --launcher ray" if name == "max_restarts" else "--launcher ray"
+            raise ValueError(f"--{name}: is of {wanted}; give that, too, or leave it out")
+    if way != "alone":
+        _require_training(options, args)
+    if way in ("local", "ray"):
+        _require_no_place(options)
+    return way
+
+
+def _way_of(options: RunnerConfig, launcher: Literal["local", "ray"] | None) -> Way:
+    if launcher is not None:
+        return launcher
+    default = RunnerConfig()
+    if any(getattr(options, name) != getattr(default, name) for name in _PLACES):
+        return "role"
+    if options.num_workers > 1:
+        return "role" if any(options.is_set(name) for name in _PLACES) else "local"
+    return "role" if options.is_set("discovery_type") else "alone"
+
+
+def _require_training(options: RunnerConfig, args: argparse.Namespace) -> None:
+    if MODES[options.mode] != "train":
+        raise ValueError(
+            f"--mode {options.mode}: a job of several processes trains; leave out --num_workers and --launcher, and one"
+            " process reads what the job has saved"
+        )
+    if args.out is not None or args.key:
+        raise ValueError(f"--out and --key are of --mode predict, got --mode {options.mode}; leave them out")
+    if args.steps is not None:
+        raise ValueError("--steps: the processes of a job end at one global step; give it as --max_steps")
+
+
+def _require_no_place(options: RunnerConfig) -> None:
+    for name in ("server_type", "index"):
+        if options.is_set(name):
+            raise ValueError(
+                f"--{name}: says which process this is, and a launcher starts all of them; leave it out, or leave out"
+                " --launcher"
+            )
+
+
+def alone_options(options: RunnerConfig) -> RunnerConfig:
+    """The options without those of a job, for a look at the task in this process."""
+    kept = {
+        name: value
+        for name, value, origin in options.describe()
+        if origin is not Origin.DEFAULT and OfAJob() not in effects_of(RunnerConfig)[name]
+    }
+    return RunnerConfig().update({**kept, "is_local": True}, Origin.CODE)
+
+
+def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
+    """What is to be started.
+
+    Raises:
+        ValueError: the job cannot run; says which argument, and what to give.
+    """
+    limit = MAX_RESTARTS if args.max_restarts is None else args.max_restarts
+    if limit < 0:
+        raise ValueError(f"--max_restarts: must be >= 0, got {limit}")
+    return LaunchPlan(
+        task=args.task,
+        options=options,
+        max_steps=args.max_steps,
+        deterministic=args.deterministic,
+        restarts=RestartPolicy(limit=limit),
+        resources=resources_of(args),
+    )
+
+
+def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
+    """What each kind of process was promised; kinds of which nothing was said are left out."""
+    found: dict[RoleKind, Resources] = {}
+    kinds: tuple[RoleKind, ...] = ("ps", "worker")
+    for kind in kinds:
+        cpus, memory = getattr(args, f"{kind}_cpus"), getattr(args, f"{kind}_memory")
+        given: dict[str, Any] = {} if cpus is None else {"cpus": cpus}
+        if memory is not None:
+            given["memory_bytes"] = bytes_of(memory)
+        if given:
+            found[kind] = Resources(**given)
+    return found
+
+
+def launch(plan: LaunchPlan, args: argparse.Namespace) -> int:
+    """Run a job on this machine to its end, and say what came of it."""
+    with local_job(plan) as job:
+        launcher = LocalLauncher(job, has_progress=not args.json)
+        exit_code = launcher.run()
+    result, model_dir = launcher.result, plan.options.model_dir
+    if args.json:
+        sys.stdout.write(f"{json.dumps({**result, 'model_dir': model_dir, 'restarts': launcher.restarts})}\n")
+    elif exit_code in (DONE, INTERRUPTED) and result.get("global_step"):
+        rows = f" with {result['rows']:,} rows" if "rows" in result else ""
+        tell(f"step {result['global_step']:,}{rows} is saved in {model_dir}")
+    if exit_code == INTERRUPTED:
+        tell(f"go on with: {command_of(args)}")
+    return exit_code

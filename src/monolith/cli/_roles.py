@@ -1,0 +1,129 @@
+"""One process of a job: what ``monolith worker`` and ``monolith ps TASK`` do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from monolith.checkpoint.inspection import list_checkpoints
+from monolith.cli._arguments._roles import shown_options
+from monolith.cli._arguments.train import mattering_options
+from monolith.cli._role_place import require_service, take_place
+from monolith.cli._run_options import config_text, find_tasks_here, options_of, tell
+from monolith.cli._train_progress import progress_hooks
+from monolith.cluster import monolith_discovery
+from monolith.errors import AbortedError, DeadlineExceededError, FileUnavailableError, UnavailableError
+from monolith.launch.progress_pipe import ProgressPipe
+from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN
+from monolith.observe import configure_logging
+from monolith.observe.progress_lines import ProgressLines
+from monolith.train import find_task, flags
+from monolith.train.compat.options import RunnerConfig
+from monolith.train.distributed_runner import JobSettings, distributed_train
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from monolith.cluster.discovery import ServiceDiscovery
+    from monolith.train import Trainer
+
+__all__ = ["add_flags", "run_role", "run_role_command"]
+
+_NOT_FLAGS = frozenset({"config_file", "is_local", "mode", "server_type", "task"})
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """The options of a run beyond those that matter most."""
+    flags.add_flags(parser, RunnerConfig, without={*_NOT_FLAGS, *mattering_options(), *shown_options()})
+
+
+def run_role_command(args: argparse.Namespace) -> int:
+    """Run the role of a command's name."""
+    options = options_of(args, server_type=args.role)
+    if args.print_config:
+        sys.stdout.write(config_text(options, as_json=args.json))
+        return 0
+    find_tasks_here()
+    return run_role(options, args)
+
+
+def run_role(options: RunnerConfig, args: argparse.Namespace) -> int:
+    """Run one process of a job to its end; the exit code says what a launcher is to do with it."""
+    if not options.model_dir:
+        raise ValueError("--model_dir: say where the model is to be kept, on storage that all processes reach")
+    require_service(options)
+    with contextlib.ExitStack() as stack:
+        pipe = ProgressPipe.from_environment()
+        if pipe is not None:
+            stack.enter_context(pipe)
+        stack.enter_context(_ending_by_signals())
+        if pipe is not None:
+            pipe.send({"state": "listens"})  # from now on a signal ends this process in order
+        service = monolith_discovery(options.runner_settings())
+        return _run(options, stack.enter_context(service), pipe, args)
+
+
+def _run(
+    options: RunnerConfig, service: ServiceDiscovery | None, pipe: ProgressPipe | None, args: argparse.Namespace
+) -> int:
+    params, stopped = find_task(args.task), list[bool]()
+    take_place(options, service, command=getattr(args, "role", None))
+    settings = JobSettings(
+        max_steps=args.max_steps, deterministic=args.deterministic, on_stop=lambda: stopped.append(True)
+    )
+    hooks = [] if pipe is None else progress_hooks(ProgressLines(pipe.send, total=args.max_steps))
+    with configure_logging(role=options.server_type, rank=options.index):
+        try:
+            trainer = distributed_train(
+                options, cast("ServiceDiscovery", service), params, user_hooks=hooks, settings=settings
+            )
+        except _LOST as error:
+            if isinstance(error, FileUnavailableError):
+                raise
+            tell(f"monolith {options.server_type}: lost the job, start it again: {' '.join(str(error).split())}")
+            return TRY_AGAIN
+    if trainer is not None and options.index == 0:
+        _tell_result(trainer, options, pipe, as_json=args.json)
+    return INTERRUPTED if stopped else DONE
+
+
+_LOST = (AbortedError, DeadlineExceededError, UnavailableError)
+"""What a new process may do better."""
+
+
+@contextlib.contextmanager
+def _ending_by_signals() -> Iterator[None]:
+    """Inside, a signal ends this process at once: while it looks for the others, and later the second one."""
+
+    def end(number: int, _: object) -> NoReturn:
+        tell(f"stopped by {signal.Signals(number).name}")
+        raise SystemExit(INTERRUPTED)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | None, *, as_json: bool) -> None:
+    """The chief says what came of the job."""
+    latest = next((each for each in list_checkpoints(options.model_dir) if each.latest), None)
+    found = {
+        "global_step": 0 if latest is None else latest.step,
+        "trained_steps": trainer.history.num_steps,
+        "ended_by": trainer.history.ended_by,
+        "rows": 0 if latest is None else latest.rows,
+        "model_dir": options.model_dir,
+    }
+    if pipe is not None:
+        pipe.send_result(found)
+    elif as_json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    else:
+        tell(f"step {found['global_step']:,} with {found['rows']:,} rows is saved in {options.model_dir}")

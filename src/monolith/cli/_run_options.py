@@ -1,0 +1,58 @@
+"""The options of a run as a command was given them, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith.train import flags
+from monolith.train.compat.flat_config import Origin
+from monolith.train.compat.options import RunnerConfig
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["command_of", "config_text", "find_tasks_here", "options_of", "tell"]
+
+
+def options_of(args: argparse.Namespace, **said: Any) -> RunnerConfig:
+    """The options of a run: what the command says, then flags before variables before the file before defaults."""
+    options = flags.take_flags(RunnerConfig(), args)
+    return options.update({"task": args.task, **said}, Origin.CODE)
+
+
+def config_text(options: RunnerConfig, *, as_json: bool) -> str:
+    """Every option, its value and where it came from."""
+    described = [(name, value, str(origin)) for name, value, origin in options.describe()]
+    if as_json:
+        rows = {name: {"value": _printable(value), "origin": origin} for name, value, origin in described}
+        return f"{json.dumps(rows, indent=2)}\n"
+    width = max(len(name) for name, _, _ in described)
+    return "".join(f"{name:<{width}}  {_printable(value)!r}  ({origin})\n" for name, value, origin in described)
+
+
+def find_tasks_here() -> None:
+    """Look for tasks in the working directory, too, as ``python -m`` does."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def command_of(args: argparse.Namespace) -> str:
+    """The command that was given, which is also the one that goes on."""
+    return shlex.join(["monolith", *getattr(args, "arguments", sys.argv[1:])])
+
+
+def tell(text: str) -> None:
+    """A line for the person who gave the command."""
+    sys.stderr.write(f"{text}\n")
+
+
+def _printable(value: Any) -> Any:
+    return (
+        value
+        if isinstance(value, bool | int | float | str | dict | None)
+        else getattr(value, "name", str(value)).lower()
+    )

@@ -1,0 +1,59 @@
+"""What the roles of a job on one machine share: where they find each other, and a secret of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monolith import environment
+from monolith.cluster.discovery import ServiceDiscoveryType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.launch.plan import LaunchPlan
+
+__all__ = ["local_job"]
+
+_THREADS = "OMP_NUM_THREADS"
+_LOOPBACK = "127.0.0.1"
+_OF_ONE_PROCESS = (ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP)
+
+
+@contextlib.contextmanager
+def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
+    """The plan for this machine, for the length of a block; what was said of host, secret or discovery stays.
+
+    Roles listen on this machine alone, know a secret that only this user can read, and leave their addresses in a
+    folder of the job's own, which is removed at the end. Workers share the processors.
+
+    Raises:
+        ValueError: The discovery service says the place of one process, and would say the same to all.
+    """
+    options = plan.options
+    if options.is_set("discovery_type") and options.discovery_type in _OF_ONE_PROCESS:
+        name = options.discovery_type.name.lower()
+        raise ValueError(
+            f"--discovery_type {name} says which process of a job this one is; a launcher starts all of them: leave it"
+            " out, or leave out the launcher"
+        )
+    with tempfile.TemporaryDirectory(prefix="monolith-job-") as folder:
+        token = Path(folder) / "token"
+        token.touch(mode=0o600)
+        token.write_text(f"{secrets.token_urlsafe(32)}\n", encoding="ascii")
+        brought = {"host": _LOOPBACK, "token_file": str(token)}
+        if not options.is_set("discovery_type"):
+            brought |= {"discovery_type": "host", "discovery_dir": str(Path(folder) / "addresses")}
+        yield dataclasses.replace(plan.with_options(brought), environment={**_threads(plan), **plan.environment})
+
+
+def _threads(plan: LaunchPlan) -> dict[str, str]:
+    """Shares the processors among the workers, as far as nobody said otherwise: each would take all of them."""
+    if plan.options.is_set("intra_op_parallelism_threads") or environment.get(_THREADS):
+        return {}
+    return {_THREADS: str(max(len(os.sched_getaffinity(0)) // plan.options.num_workers, 1))}
