@@ -123,7 +123,7 @@ class HostedStores:
         """These have state from now on."""
         with self._lock:
             self._initialized.update(owners)
-        self.recording.wake()
+        self.recording.note()
 
     def close(self) -> None:
         """Ends them all."""

@@ -15,3 +15,10 @@ Byte grammar and rules: docs/formats/recovery.md. Read `recorder` first.
     chain          which files, on which snapshot, bring rows back: decides, touches nothing
     recovering     brings a server back
 """
+
+from __future__ import annotations
+
+from monolith.ps.recovery.config import RecoveryConfig
+from monolith.ps.recovery.recovered import Recovered
+
+__all__ = ["Recovered", "RecoveryConfig"]

@@ -60,6 +60,7 @@ class Increment:
         dense: DenseShard | None,
         known_version: int,
         parts: Mapping[str, Callable[[], bytes]],
+        others: Mapping[str, bytes],
     ) -> None:
         """Holds pushes and takes what is left.
 
@@ -68,6 +69,7 @@ class Increment:
             dense: The dense weights, unless they do not count now.
             known_version: Of those that were written before.
             parts: Name -> what gives its bytes.
+            others: Bytes that came back, and that nobody has asked for yet.
 
         Raises:
             AbortedError: rows were replaced meanwhile, or it took too long.
@@ -80,7 +82,7 @@ class Increment:
             for copy in self._copies.values():
                 copy.take_moment()
             self.dense = None if dense is None else dense.capture(known_version)
-            self.parts = {name: dump() for name, dump in parts.items()}
+            self.parts = {**others, **{name: dump() for name, dump in parts.items()}}
         finally:
             was_held = gates.release(_RECORDER)
         if not was_held:

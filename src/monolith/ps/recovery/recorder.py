@@ -235,6 +235,7 @@ class Recorder:
             dense=None if DENSE_OWNER in self._void else self._dense,
             known_version=-1 if self._log.last.dense is None else self._dense_version,
             parts=self._dumps,
+            others={name: data for name, data in self._parts.items() if name not in self._dumps},
         )
         return increment
 
