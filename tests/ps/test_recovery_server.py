@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from contracts.one_worker import DAY, ONE_TABLE, Worker, rows_of
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.ps.recovery import record_file
@@ -363,3 +363,21 @@ def test_increments_come_by_themselves(tmp_path: Path) -> None:
 def test_a_config_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match="recovery record"):
         RecoveryConfig(**wrong)
+
+
+def test_a_server_that_cannot_be_started_leaves_the_record_to_the_one_that_lives(tmp_path: Path) -> None:
+    with recorded(1, tmp_path) as servers:
+        with opened(servers) as store:
+            worker = Worker(store)
+            worker.train([1])
+            servers.write()
+            lives = servers.servers[0]
+            with pytest.raises(UnavailableError):
+                PsServer(0, num_ps=1, recovery=servers.options, port=int(lives.address.rpartition(":")[2]))
+            with pytest.raises(UnavailableError):
+                PsServer(0, num_ps=1, recovery=servers.options, frame_port=int(lives.frame_address.rpartition(":")[2]))
+            worker.train([1])
+            servers.write()
+        servers.replace(0)
+        with opened(servers) as store:
+            assert rows_of(store, [1]) == [[-2.0, -2.0]]

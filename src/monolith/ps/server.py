@@ -154,7 +154,8 @@ class PsServer:
         # Before anybody can reach it: a worker must never meet a server that has half of its rows.
         self._keeping = Keeping(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
-        self._frames = self._start_frames()
+        with self._keeping.abandoned_on_error():
+            self._frames = self._start_frames()
         self._service = ControlService(
             place=(index, options.num_ps),
             life=secrets.randbits(63),
@@ -177,7 +178,8 @@ class PsServer:
         self._control = self._make_control()
         self._closed = False
         try:
-            self.address = self._bind()
+            with self._keeping.abandoned_on_error():
+                self.address = self._bind()
         except BaseException:
             self.close(0.0)
             raise

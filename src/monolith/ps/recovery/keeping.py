@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monolith.errors import OpError
@@ -13,7 +14,7 @@ from monolith.ps.recovery.recorder import Recorder
 from monolith.ps.recovery.recovering import CameBack, recover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from monolith.ps.dense_shard import DenseShard
     from monolith.ps.hosted_stores import HostedStores
@@ -41,6 +42,7 @@ class Keeping:
         self._came_back = CameBack()
         self._recorder: Recorder | None = None
         self._writer = secrets.randbits(63)
+        self._claimed_before: int | None = None
         self.recovered: Recovered | None = None
         """What came back."""
 
@@ -56,6 +58,7 @@ class Keeping:
         if self._options.interval_seconds == 0:
             self._folder.remove_others(())  # it would be older with every step
             return
+        self._claimed_before = self._folder.claimed_by()
         self._folder.claim(self._writer)
         self._came_back = recover(self._folder, model_dir=self._options.model_dir)
         if self._came_back.dense is not None:
@@ -86,6 +89,21 @@ class Keeping:
         ]
         stores.take_in(rows, self._came_back.initialized)
         recorder.start(self._came_back.prior)
+
+    @contextmanager
+    def abandoned_on_error(self) -> Iterator[None]:
+        """Where the server does not come into being, whoever had the record before, and may live, has it again."""
+        try:
+            yield
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close(last_words=False)
+        if self._folder is not None and self._claimed_before is not None and self._folder.is_claimed_by(self._writer):
+            self._folder.claim(self._claimed_before)
 
     def add_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
         """A small state that travels with the record."""

@@ -59,7 +59,7 @@ class RecordFolder:
 
     def is_claimed_by(self, writer: int) -> bool:
         """Whether no later process has claimed it."""
-        return self._claimed() == writer
+        return self.claimed_by() == writer
 
     def sync(self) -> None:
         """Makes the names durable."""
@@ -68,7 +68,7 @@ class RecordFolder:
     def found(self) -> list[RecordFile]:
         """The files in their order; damaged ones are left out, with a warning."""
         files: dict[int, RecordFile] = {}
-        owner = self._claimed()
+        owner = self.claimed_by()
         for path in sorted(self.path.iterdir()):
             if self._name.fullmatch(path.name) is None:
                 continue
@@ -98,7 +98,8 @@ class RecordFolder:
     def _claim(self) -> Path:
         return self.path / f"{self._prefix}.owner"
 
-    def _claimed(self) -> int | None:
+    def claimed_by(self) -> int | None:
+        """Whose it is; None: nobody's."""
         try:
             return int(self._claim.read_text(encoding="ascii"), 16)
         except (OSError, ValueError):

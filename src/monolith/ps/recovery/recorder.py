@@ -33,6 +33,7 @@ __all__ = ["Recorder", "Subject"]
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.2
 """After an increment that made way for somebody else."""
+_LAST_TRIES = 5
 _WITHOUT_CLOCKS_SECONDS = 60.0
 """Rows that were replaced, and whose clocks were not: they count again after so long."""
 _WARN_SECONDS = 60.0
@@ -92,6 +93,7 @@ class Recorder:
         self._waiting = 0
         self._woken = threading.Event()
         self._stopped = threading.Event()
+        self._has_last_words = True
         self._thread = threading.Thread(target=self._run, name="monolith-recovery-record", daemon=True)
 
     # Its life
@@ -106,8 +108,10 @@ class Recorder:
             self._log.remove_covered(())
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends the thread, after it has written what is missing. Calling it again does nothing."""
+    def close(self, *, last_words: bool = True) -> None:
+        """Ends the thread, after it has written what is missing, if asked for. Calling it again does nothing."""
+        if not self._stopped.is_set():
+            self._has_last_words = last_words
         self._stopped.set()
         self._woken.set()
         if self._thread.ident is not None:
@@ -118,8 +122,11 @@ class Recorder:
         while not self._stopped.is_set():
             self._woken.wait(wait_seconds)
             self._woken.clear()
-            wait_seconds = self._options.interval_seconds if self._try_to_write() else _RETRY_SECONDS
-        self._try_to_write()
+            if not self._stopped.is_set():
+                wait_seconds = self._options.interval_seconds if self._try_to_write() else _RETRY_SECONDS
+        for _ in range(_LAST_TRIES if self._has_last_words else 0):
+            if self._try_to_write():
+                return
 
     def _try_to_write(self) -> bool:
         try:
