@@ -62,7 +62,7 @@ PLAIN: dict[str, tuple[Any, Any]] = {
 """Kinds of values: what plainer ones they are made of, and how they are made of them."""
 OBJECTS: dict[str, tuple[str, ...]] = {
     "make_store": ("schema", "traits"),
-    "join": ("worker", "applied", "next_seq"),
+    "join": ("worker", "applied", "applied_by_server", "next_seq"),
     "plan": ("stamp", "unique_ids", "splits", "inverse", "counts", "tables", "num_values"),
     "cut": ("mark", "applied", "rows"),
     "open_reader": ("name",),

@@ -287,6 +287,7 @@ def test_a_worker_that_joins_again_goes_on_behind_what_was_applied(new_store: St
     first.push(first.plan([1], 5))
     again = Worker(store, 3)
     assert (again.joined.applied, again.joined.next_seq) == (stamp(5, 3), 6)
+    assert (set(first.joined.applied_by_server), set(again.joined.applied_by_server)) == ({None}, {stamp(5, 3)})
     assert (first.joined.applied, first.joined.next_seq) == (None, 0)  # when it joined
     again.train([1])
     assert rows_of(store, [1]) == [[-2.0, -2.0]]

@@ -42,6 +42,8 @@ class LocalJoined:
         self.worker = worker
         self._incarnation, stamp = self._core.join(worker)
         self.applied = None if stamp is None else stamp_from_core(stamp)
+        self.applied_by_server = [self.applied]
+        """Its last batch at each owner, of which there is one."""
         self.next_seq = 0 if stamp is None else stamp.seq + 1
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> LocalPlan:

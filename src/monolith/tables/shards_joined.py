@@ -38,6 +38,10 @@ class ShardsJoined:
         # A worker resumes behind the shard that has least; the others ignore what they have.
         least = min(self._parts, key=lambda part: part.next_seq)
         self.applied = least.applied
+        self.applied_by_server = [part.applied for part in self._parts]
+        """Its last batch at each shard; None where there was none."""
+        behind = [part.next_seq - 1 for part in self._parts]
+        self._joined_behind = behind if len(set(behind)) > 1 else None
         self.next_seq = max(part.next_seq for part in self._parts)
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> ShardPlan:
@@ -70,13 +74,16 @@ class ShardsJoined:
             bounded = clock.bounded(given)
             times = self._times_by_shard(plans, bounded.times)
             prepared = []
+            first_seq = min((plan.stamp.seq for plan in plans), default=0)
             for number, joined in enumerate(self._parts):
+                previous = self._previous(rule, number, first_seq)
                 own = [
                     (plan.parts[number], torch.from_numpy(parts[number]))
                     for plan, parts in zip(plans, gradients, strict=True)
                 ]
                 own_latest = None if latest is None else [parts[number] for parts in latest]
-                prepared.append(joined.prepare(own, replace(rule, latest=own_latest), times[number]))
+                own_rule = replace(rule, latest=own_latest, previous=previous)
+                prepared.append(joined.prepare(own, own_rule, times[number]))
             for joined, update in zip(self._parts, prepared, strict=True):
                 joined.require_applicable(update)
             applied = _whole([joined.commit(update) for joined, update in zip(self._parts, prepared, strict=True)])
@@ -104,6 +111,11 @@ class ShardsJoined:
         """Removes expired rows of all shards."""
         self.flush(timeout_seconds=0.0)
         return self._store.evict(now=now)
+
+    def _previous(self, rule: Update, shard: int, first_seq: int) -> int:
+        """A shard that had more than the one that had least is told the batch that it had."""
+        had = rule.previous if self._joined_behind is None else self._joined_behind[shard]
+        return had if rule.previous < had < first_seq else rule.previous
 
     def _times_by_shard(self, plans: Sequence[ShardPlan], times: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """The times of each shard's own ids."""

@@ -141,6 +141,11 @@ class Joined(Protocol):
         ...
 
     @property
+    def applied_by_server(self) -> Sequence[BatchStamp | None]:
+        """When it joined: its last batch at each owner, such as a server; None where there was none."""
+        ...
+
+    @property
     def next_seq(self) -> int:
         """When it joined: no owner had a batch of this number or above."""
         ...

@@ -91,6 +91,7 @@ class ReferenceJoined:
         self.worker = worker
         self._incarnation = store.clocks.join(worker)
         self.applied = store.clocks.stamps.get(worker)
+        self.applied_by_server = [self.applied]
         self.next_seq = store.clocks.last_of(worker) + 1
 
     def plan(

@@ -1,0 +1,66 @@
+"""A worker goes on behind any batch, whatever of its batches each owner of rows has: who lacks some is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from contracts.one_worker import ONE_TABLE, Worker, rows_of, stamp
+from monolith import _core
+from monolith.errors import FailedPreconditionError
+from monolith.ps import PsCluster
+from monolith.tables import LocalShards, LocalStore
+from monolith.tables.history import OwnerClock
+from monolith.tables.store import Store
+from ps.served import Served
+
+HALVES = (range(512), range(512, 1024))
+BUCKETS = _core.bucket_of(np.arange(100)).tolist()
+FIRST, SECOND = (next(number for number, bucket in enumerate(BUCKETS) if bucket in half) for half in HALVES)
+
+
+@pytest.fixture(params=["servers", "shards"])
+def store(request: pytest.FixtureRequest, clusters: Mapping[int, PsCluster]) -> Iterator[Store]:
+    """Two owners: the first has batch 2 of worker 0 as its last one, the second batch 5."""
+    served = Served(clusters[2])
+    made: Store = LocalShards(ONE_TABLE, num_shards=2) if request.param == "shards" else served(ONE_TABLE)
+    clocks = [OwnerClock(half, {0: stamp(seq)}) for half, seq in zip(HALVES, (2, 5), strict=True)]
+    made.resume(applied=clocks, generation=0)
+    yield made
+    if request.param == "servers":
+        served.close()
+
+
+def test_who_joins_hears_what_each_owner_has(store: Store) -> None:
+    joined = store.join(0)
+    assert list(joined.applied_by_server) == [stamp(2), stamp(5)]
+    assert (joined.applied, joined.next_seq) == (stamp(2), 6)
+    assert list(store.join(1).applied_by_server) == [None, None]
+
+
+@pytest.mark.parametrize("behind", [2, 3, 4, 5, 7])
+def test_each_owner_takes_what_it_has_not_from_there_on(store: Store, behind: int) -> None:
+    worker = Worker(store)
+    pushed = range(behind + 1, behind + 6)
+    for seq in pushed:
+        worker.push(worker.plan([FIRST, SECOND], seq))
+    taken = [len(pushed), sum(seq > 5 for seq in pushed)]
+    assert rows_of(store, [FIRST, SECOND]) == [[-float(count)] * 2 for count in taken]
+    assert set(store.join(0).applied_by_server) == {stamp(pushed[-1])}
+
+
+def test_one_that_goes_missing_later_is_still_noticed(store: Store) -> None:
+    worker = Worker(store)
+    worker.push(worker.plan([FIRST, SECOND], 8))
+    with pytest.raises(FailedPreconditionError, match="9 as the push before it"):
+        worker.push(worker.plan([FIRST, SECOND], 10), previous=9)
+
+
+def test_a_store_of_one_owner_says_what_that_has() -> None:
+    store = LocalStore(ONE_TABLE)
+    worker = Worker(store)
+    worker.train([1])
+    assert list(worker.joined.applied_by_server) == [None]
+    assert list(store.join(0).applied_by_server) == [stamp(0)]
