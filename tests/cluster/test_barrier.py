@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import settings
@@ -159,6 +160,22 @@ def test_workers_in_threads_come_wait_and_go() -> None:
     for thread in threads:
         thread.join(20)
     assert barrier.is_none_blocked()
+
+
+def test_who_waits_is_woken_by_the_change_and_not_by_a_look() -> None:
+    """The clock stands still: who looked again after some time would never look."""
+    clock = FakeClock(blocking=True)
+    barrier = BarrierOp(2, clock=clock)
+    barrier.place_barrier()
+    with ThreadPoolExecutor(2) as pool:
+        chief = pool.submit(barrier.wait_blocked, 30)
+        clock.wait_for_sleepers(1)
+        worker = pool.submit(barrier.wait_until_barrier_removed, 1)
+        assert chief.result(30) == []
+        clock.wait_for_sleepers(1)
+        barrier.remove_barrier()
+        worker.result(30)
+    assert clock.monotonic() == 0
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -184,20 +184,14 @@ def test_a_stop_ends_the_wait_of_a_worker() -> None:
 
 
 def test_a_wait_ends_with_the_flag_and_not_with_a_look() -> None:
-    """With looks once a second the median would be half a second."""
-    flags, took = InProcessFlags(2), []
-    for number in range(9):
-        waiting = threading.Event()
-
-        def wait(value: bool = number % 2 == 0, waiting: threading.Event = waiting) -> None:
-            waiting.set()
-            assert flags.wait(lambda flags: flags[0] is value, timeout_seconds=30)
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        assert waiting.wait(30)
-        begun = time.monotonic()
-        flags.set(0, number % 2 == 0)
-        thread.join(30)
-        took.append(time.monotonic() - begun)
-    assert sorted(took)[4] < 0.15
+    """The clock stands still: who looked again after some time would never look."""
+    clock = FakeClock(blocking=True)
+    flags = InProcessFlags(2, clock=clock)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(flags.wait, lambda flags: flags[0], timeout_seconds=None)
+        clock.wait_for_sleepers(1)
+        flags.set(1, True)
+        assert not waiting.done()
+        flags.set(0, True)
+        assert waiting.result(30)
+    assert clock.monotonic() == 0

@@ -21,11 +21,38 @@ job = JobClient(cluster, role="worker", index=int(index), num_workers=int(num_wo
                 lease_seconds=float(lease_seconds))
 def say(value):
     print(json.dumps(value), flush=True)
+job.wait_for(lambda _: job.is_connected, timeout_seconds=30)
 say("joined")
 exec(code)
 job.close()
 cluster.close()
 """
+
+
+_HOME = """
+import json, threading
+from monolith.ps import PsServer
+
+server = PsServer(0, num_ps=1)
+print(json.dumps(server.address), flush=True)
+threading.Event().wait()
+"""
+
+
+class HomeProcess:
+    """A home server."""
+
+    def __init__(self, zygote: Zygote) -> None:
+        self._zygote = zygote
+        self.pid = zygote.start(_HOME, beside=True)
+        self.address = str(zygote.line())
+        self._ended = False
+
+    def kill(self) -> None:
+        """Ends it without a word. Calling it again does nothing."""
+        if not self._ended:
+            self._ended = True
+            self._zygote.end(self.pid)
 
 
 class WorkerProcess:

@@ -55,6 +55,7 @@ class Coordinator:
         self._lost_updates: dict[tuple[int, int], int] = {}
         self._stop_requested = False
         self._takers: frozenset[int] = frozenset()
+        self._lost_since: dict[int, float] = {}
         self._clocks: Clocks = {}
         self._steps = 0
         self._heard_at = now
@@ -373,14 +374,20 @@ class Coordinator:
 
     def _lost(self, now: float) -> frozenset[int]:
         finished = self._finished_now()
-        return frozenset(
+        lost = frozenset(
             worker
-            for worker in self._takers
-            if worker not in finished and not self._members.is_alive((WORKER, worker), now)
+            for worker in self._takers - finished - self._left
+            if not self._members.is_alive((WORKER, worker), now)
         )
+        self._lost_since = {worker: self._lost_since.get(worker, now) for worker in lost}
+        return lost
 
     def _adoptable(self, now: float) -> frozenset[int]:
-        return frozenset(worker for worker in self._lost(now) if self._members.is_adoptable(worker, now))
+        return frozenset(
+            worker
+            for worker in self._lost(now)
+            if worker >= self._barrier.capacity or self._members.is_adoptable(worker, self._lost_since[worker], now)
+        )
 
 
 def _part_of(worker: int, clocks: Clocks) -> Clocks:

@@ -188,7 +188,7 @@ class JobMembers:
     def adopt(self, number: int, place: Place, token: int, now: float) -> None:
         """A worker goes on under one more number, as long as its own lease runs.
 
-        REQUIRES: `is_adoptable(number)`, and the worker holds its own place.
+        REQUIRES: nobody holds that number, and the worker holds its own place.
         """
         own = self._seats[place]
         seat = self._seats.setdefault((WORKER, number), _Seat((WORKER, number)))
@@ -223,10 +223,13 @@ class JobMembers:
         seat = self._seats.get(place)
         return seat is not None and seat.is_alive(now)
 
-    def is_adoptable(self, number: int, now: float) -> bool:
-        """Whether the process of a worker was not heard for a whole lease: somebody would have started it anew."""
+    def is_adoptable(self, number: int, missed_since: float, now: float) -> bool:
+        """Whether nobody was heard under a worker's number for a whole lease: somebody would have started it anew."""
         seat = self._seats.get((WORKER, number))
-        return seat is None or seat.token == 0 or now >= seat.lease_end
+        if seat is not None and seat.token:
+            return now >= seat.lease_end
+        longest = max((each.lease_seconds for each in self._seats.values() if each.token), default=0.0)
+        return now >= missed_since + longest
 
     def lost_since(self, now: float) -> list[Place]:
         """Places whose processes were lost since this was asked last."""

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 _RENEWALS_PER_LEASE = 3
 _ASK_AGAIN_SECONDS = 0.1
 """How often a taken place is asked for, and how soon a lost connection is begun anew."""
+_SIGNS_OF_LIFE = 2
+"""Renewals that show that the holder of a place lives: one may have been on its way when it died."""
 _ANNOUNCE_SECONDS = 5.0
 _GOODBYE_SECONDS = 2.0
 _CLOCK = SystemClock()
@@ -208,7 +210,7 @@ class JobLine:
         while (answer := self._join()).taken:
             if first is None or answer.owner != first.owner:
                 first = answer
-            elif answer.renewals > first.renewals:
+            elif answer.renewals >= first.renewals + _SIGNS_OF_LIFE:
                 raise AlreadyExistsError(
                     f"job: {answer.owner}, which renewed its lease {answer.seconds_since_renewal:.1f} s ago; start each"
                     " process with an index of its own, or end that one"
