@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Self
 
+from monolith.cluster import monolith_discovery
 from monolith.files import join
+from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
+from monolith.train.distributed_runner import distributed_train
+from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import make_trainer
 from monolith.train.task import Task
 
@@ -23,9 +27,10 @@ __all__ = ["Estimator"]
 
 
 class Estimator:
-    """Trains, evaluates, predicts and exports a task in this process, by the options of a `RunConfig`.
+    """Trains, evaluates, predicts and exports a task, by the options of a `RunConfig`.
 
-    `Trainer` is the same without flat options.
+    It trains in this process, or as one process of a job where its options say so: they are not local, and name a role,
+    a number of workers or a discovery service. `Trainer` and `distributed_train` are the same without it.
 
     Args:
         model: The task, its class, or its parameters.
@@ -35,7 +40,7 @@ class Estimator:
     >>> import tempfile
     >>> from monolith.testing import ExampleTask
     >>> with tempfile.TemporaryDirectory() as folder, Estimator(ExampleTask, RunConfig(model_dir=folder)) as estimator:
-    ...     step = estimator.train(steps=5).global_step
+    ...     step = estimator.train(steps=5)
     ...     sorted(estimator.evaluate(steps=1))
     ['auc', 'examples', 'global_step', 'loss']
     """
@@ -48,7 +53,6 @@ class Estimator:
     ) -> None:
         options = RunConfig() if conf is None else conf
         self._options = options.to_runner_config() if isinstance(options, RunConfig) else options
-        self._options.is_local = True
         if warm_start_from is not None:
             self._options.restore_dir = warm_start_from
         params = model.p if isinstance(model, Task) else model.params() if isinstance(model, type) else model
@@ -64,12 +68,38 @@ class Estimator:
     def trainer(self) -> Trainer:
         """What does the work."""
         if self._trainer is None:
+            self._options.is_local = True
             self._trainer = make_trainer(self._options, self._params)
         return self._trainer
 
-    def train(self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()) -> TrainState:
-        """See `Trainer.train`."""
-        return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)
+    @property
+    def is_job(self) -> bool:
+        """Whether it trains as one process of a job."""
+        options = self._options
+        return not options.is_local and (options.server_type != "worker" or option_of_a_job(options) is not None)
+
+    def train(
+        self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()
+    ) -> TrainState | None:
+        """See `Trainer.train`, and for a job `distributed_train`.
+
+        Returns:
+            What was trained; None in a job, whose servers have it: `evaluate` and `predict` read its last checkpoint.
+        """
+        if not self.is_job:
+            return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)
+        if steps is not None:
+            raise ValueError(f"Estimator.train: a job ends at a global step, got steps={steps}; give max_steps")
+        with monolith_discovery(self._options.runner_settings()) as discovery:
+            assert discovery is not None  # noqa: S101 - the options are not local
+            self._trainer = distributed_train(
+                self._options,
+                discovery,
+                self._params,
+                user_hooks=hooks,
+                settings=JobSettings(max_steps=max_steps),
+            )
+        return None
 
     def evaluate(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
         """See `Trainer.evaluate`."""

@@ -11,7 +11,7 @@ from monolith.train.compat.variables import REFUSED_VARIABLES
 if TYPE_CHECKING:
     from monolith.train.compat.flat_config import FlatConfig
 
-__all__ = ["require_effective", "require_one_process"]
+__all__ = ["option_of_a_job", "require_effective", "require_one_process"]
 
 
 def require_effective(config: FlatConfig) -> None:
@@ -39,10 +39,18 @@ def require_one_process(config: FlatConfig) -> None:
     Raises:
         ValueError: names it, its value and what to do.
     """
+    name = option_of_a_job(config)
+    if name is not None:
+        raise ValueError(
+            f"option {name}={getattr(config, name)!r} (from {config.origin(name)}) is refused: it is about a job of"
+            f" several processes, and this run is one; start a job (docs/how-to/launch.md), or leave it at"
+            f" {config.default_of(name)!r}"
+        )
+
+
+def option_of_a_job(config: FlatConfig) -> str | None:
+    """The first option that somebody set and that only a job of several processes has; None: there is none."""
     for name, effects in effects_of(type(config)).items():
-        value, default = getattr(config, name), config.default_of(name)
-        if OfAJob() in effects and config.is_set(name) and value != default:
-            raise ValueError(
-                f"option {name}={value!r} (from {config.origin(name)}) is refused: it is about a job of several"
-                f" processes, and this run is one; start a job (docs/how-to/launch.md), or leave it at {default!r}"
-            )
+        if OfAJob() in effects and config.is_set(name) and getattr(config, name) != config.default_of(name):
+            return name
+    return None
