@@ -114,6 +114,8 @@ class TrainingLoop:
         return number is not None
 
     def _is_recoverable(self, error: OpError) -> bool:
+        if self._job is not None and self._job.is_replaced():
+            return False  # another process has its number
         # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.
         is_refused = self._job is not None and isinstance(error, FailedPreconditionError)
         return is_preemption(error) or (is_refused and self._recovery.is_first_refusal())

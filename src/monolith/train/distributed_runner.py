@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from monolith.clock import SystemClock
 from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
+from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.train._role_place import RolePlace, role_and_index
 from monolith.train._server_role import run_server
 from monolith.train._worker_role import WorkerRole
@@ -147,19 +148,22 @@ def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) ->
 
 def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
     """The chief ends what the job has begun, however it ends."""
-    failure: BaseException | None = None
     try:
-        return role.run()
+        trainer = role.run()
+    except (AlreadyExistsError, AbortedError):
+        raise  # another process is the chief, and the job goes on
     except BaseException as error:
-        failure = error
+        _end_job(place, settings)
+        maybe_kill_application(str(error))
         raise
-    finally:
-        try:
-            if settings.shut_down_servers and place.settings.ends_servers:
-                ServerPlaces(place).stop_all()
-        except Exception:  # noqa: BLE001 - how the job ended is what the scheduler has to hear
-            _log.exception("the servers could not be told to stop")
-        if failure is None:
-            maybe_finish_application()
-        else:
-            maybe_kill_application(str(failure))
+    _end_job(place, settings)
+    maybe_finish_application()
+    return trainer
+
+
+def _end_job(place: RolePlace, settings: JobSettings) -> None:
+    try:
+        if settings.shut_down_servers and place.settings.ends_servers:
+            ServerPlaces(place).stop_all()
+    except Exception:  # noqa: BLE001 - how the job ended is what the scheduler has to hear
+        _log.exception("the servers could not be told to stop")

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from monolith.errors import DeadlineExceededError, OpError
+from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.observe import MetricClient
 from monolith.ps.store import PsStore
 from monolith.train._resuming import Known, resume
@@ -76,6 +76,16 @@ class JobPart:
     def is_chief(self) -> bool:
         """Whether it restores and saves."""
         return self.client.index == 0
+
+    def is_replaced(self) -> bool:
+        """Whether another process has taken the number of this one."""
+        try:
+            self.client.require_connected()
+        except AbortedError:
+            return True
+        except OpError:
+            return False
+        return False
 
     # Ending
 
