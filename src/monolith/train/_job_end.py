@@ -87,7 +87,9 @@ class JobEnd:
                 return True
             alive = [number for number in missing if _is_alive(client.state, number)]
             gone_since = None if alive else gone_since if gone_since is not None else now
-            if gone_since is not None and now - gone_since >= self._part.settings.chief_timeout_seconds:
+            # A job that was told to stop brings nobody back.
+            patience = 0.0 if self._part.wants_to_stop else self._part.settings.chief_timeout_seconds
+            if gone_since is not None and now - gone_since >= patience:
                 _log.warning("ending without workers %s, gone for %.0f s", missing, now - gone_since)
                 return False
             if now >= next_line:

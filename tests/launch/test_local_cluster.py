@@ -1,0 +1,107 @@
+"""Jobs of real processes on this machine: trained to the end, through deaths, stopped with a save, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from monolith.cli import main
+
+TASK = "monolith.testing:ExampleTask"
+ENDS_HANGS_SECONDS = 280.0
+ENDLESS = ["--params_override", '{"num_batches": 1000000}', "--save_checkpoints_steps", "40"]
+
+
+def steps_of(model_dir: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
+
+
+def processes_of(launcher: int) -> dict[str, int]:
+    """The roles that a launcher has now, by name."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+            parent = int((folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+        if parent == launcher and "--index" in words and "monolith" in words:
+            found[f"{words[words.index('monolith') + 1]} {words[-2]}"] = int(folder.name)
+    return found
+
+
+class Launched:
+    """``monolith train`` as a process, whose job does not end by itself."""
+
+    def __init__(self, model_dir: Path, *options: str) -> None:
+        self.model_dir = model_dir
+        self.log = model_dir.with_suffix(".log")
+        command = [sys.executable, "-m", "monolith", "train", TASK, "--model_dir", str(model_dir), *ENDLESS, *options]
+        with self.log.open("wb") as file:
+            self.process = subprocess.Popen(command, stderr=file, stdout=subprocess.PIPE, text=True)
+
+    def wait_for_step(self, step: int) -> int:
+        """Until a checkpoint of this step or a later one is there; its step."""
+        until = time.monotonic() + ENDS_HANGS_SECONDS
+        while not (found := [each for each in steps_of(self.model_dir) if each >= step]):
+            assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
+            assert time.monotonic() < until, self.log.read_text(encoding="utf-8")
+            time.sleep(0.05)
+        return found[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.mark.slow
+def test_a_job_of_one_machine_trains_the_share_of_every_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ["--num_ps", "2", "--num_workers", "2", "--params_override", '{"num_batches": 15}']
+    assert main(["train", TASK, "--model_dir", str(tmp_path / "m"), *job, "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert (found["global_step"], found["ended_by"], found["restarts"]) == (30, "data", 0)
+    assert found["rows"] > 100
+    assert steps_of(tmp_path / "m") == [30]
+    assert "[ps 1]     " in shown.err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(ENDS_HANGS_SECONDS * 2)
+def test_a_job_survives_deaths_stops_with_a_save_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ["--num_ps", "2", "--num_workers", "2"]
+    with Launched(tmp_path / "m", *job) as launched:
+        step = launched.wait_for_step(1)
+        roles = processes_of(launched.process.pid)
+        assert set(roles) == {"ps 0", "ps 1", "worker 0", "worker 1"}
+        os.kill(roles["ps 1"], signal.SIGKILL)
+        os.kill(roles["worker 1"], signal.SIGKILL)
+        launched.wait_for_step(step + 1)
+        launched.process.send_signal(signal.SIGINT)
+        assert launched.process.wait(ENDS_HANGS_SECONDS) == 130
+        assert processes_of(launched.process.pid) == {}
+        log = launched.log.read_text(encoding="utf-8")
+    assert "[job]      ps 1 was ended by SIGKILL; it is started again" in log
+    assert "[job]      worker 1 was ended by SIGKILL; it is started again" in log
+    saved = steps_of(tmp_path / "m")[-1]
+    assert re.search(rf"step {saved:,} with [\d,]+ rows is saved in {tmp_path}/m", log)
+    assert f"go on with: monolith train {TASK}" in log
+    more = ["--max_steps", str(saved + 7), *job, *ENDLESS[:2], "--json"]
+    assert main(["train", TASK, "--model_dir", str(tmp_path / "m"), *more]) == 0
+    assert json.loads(capsys.readouterr().out)["global_step"] >= saved + 7
