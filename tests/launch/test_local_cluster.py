@@ -1,4 +1,4 @@
-"""Jobs of real processes on this machine: trained to the end, through deaths, stopped with a save, and gone on with."""
+"""A job of real processes on this machine: through deaths, stopped with a save, and gone on with to its end."""
 
 from __future__ import annotations
 
@@ -64,20 +64,6 @@ class Launched:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
-
-
-@pytest.mark.slow
-def test_a_job_of_one_machine_trains_the_share_of_every_worker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = ["--num_ps", "2", "--num_workers", "2", "--params_override", '{"num_batches": 15}']
-    assert main(["train", TASK, "--model_dir", str(tmp_path / "m"), *job, "--json"]) == 0
-    shown = capsys.readouterr()
-    found = json.loads(shown.out)
-    assert (found["global_step"], found["ended_by"], found["restarts"]) == (30, "data", 0)
-    assert found["rows"] > 100
-    assert steps_of(tmp_path / "m") == [30]
-    assert "[ps 1]     " in shown.err
 
 
 @pytest.mark.slow
