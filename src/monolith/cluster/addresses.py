@@ -9,6 +9,8 @@ import socket
 from monolith import environment
 from monolith.errors import FailedPreconditionError
 
+EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+"""Hosts that a server listens on and nobody can reach it at."""
 _MAX_PORT = 65535
 
 

@@ -7,7 +7,13 @@ import socket
 import threading
 from typing import Self
 
-from monolith.cluster.addresses import concat_ip_and_port, is_ipv6_address, split_address
+from monolith.cluster.addresses import (
+    EVERY_INTERFACE,
+    concat_ip_and_port,
+    get_local_ip,
+    is_ipv6_address,
+    split_address,
+)
 from monolith.errors import UnavailableError
 
 __all__ = ["PresencePort"]
@@ -34,8 +40,9 @@ class PresencePort:
         except OSError as error:
             self._listening.close()
             raise UnavailableError(f"worker: cannot listen on {address}; is the port taken? ({error})") from error
-        self.address = concat_ip_and_port(host, self._listening.getsockname()[1])
-        """Where it listens."""
+        reached = get_local_ip() if host in EVERY_INTERFACE else host
+        self.address = concat_ip_and_port(reached, self._listening.getsockname()[1])
+        """Where others reach it."""
         threading.Thread(target=self._serve, name="presence", daemon=True).start()
 
     def close(self) -> None:

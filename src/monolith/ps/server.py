@@ -11,7 +11,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from monolith import _core
-from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
+from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
@@ -40,7 +40,6 @@ _log = logging.getLogger(__name__)
 FrameServer = _core.FrameServer
 _SUBJECT = "parameter server"
 _LOOPBACK = "127.0.0.1"
-_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 _CONTROL_THREADS = 64
 """At most: they are made when they are needed."""
 _KEEP_ALIVE_MS = 10_000
@@ -353,4 +352,4 @@ class PsServer:
                 port = self._control.add_secure_port(wanted, secure)
         except RuntimeError as error:
             raise UnavailableError(f"{_SUBJECT}: cannot listen on {wanted}; is the port taken? ({error})") from error
-        return concat_ip_and_port(get_local_ip() if host in _EVERY_INTERFACE else host, port)
+        return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)

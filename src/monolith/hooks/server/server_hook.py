@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import files
 from monolith.cluster import text_files
-from monolith.cluster.addresses import concat_ip_and_port, get_local_ip
+from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
 from monolith.cluster.credentials import ServerCredentials, load_grpc
 from monolith.errors import UnavailableError
 from monolith.hook import Hook
@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 
 NUM_THREADS = 2
 GRACE_SECONDS = 20.0
-_EVERY_INTERFACE = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 def address_file(model_dir: str) -> str:
@@ -131,7 +130,7 @@ class ServerHook(Hook):
                 port = self._server.add_secure_port(wanted, secure)
         except RuntimeError as error:
             raise UnavailableError(f"controller: cannot listen on {wanted}; is the port taken? ({error})") from error
-        return concat_ip_and_port(get_local_ip() if host in _EVERY_INTERFACE else host, port)
+        return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)
 
     def _stop(self) -> None:
         self._gate.close()
