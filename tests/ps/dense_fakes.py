@@ -97,6 +97,9 @@ class FakeServers:
     def num_ps(self) -> int:
         return len(self.shards)
 
+    def require_state(self, owner: str) -> None:
+        """They have it."""
+
     def uninitialized(self, owner: str) -> list[int]:
         raise NotImplementedError(owner)
 

@@ -26,6 +26,9 @@ class SocketServers:
     def num_ps(self) -> int:
         return len(self.servers)
 
+    def require_state(self, owner: str) -> None:
+        """They have it."""
+
     def uninitialized(self, owner: str) -> list[int]:
         raise NotImplementedError(owner)
 

@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from monolith.ps._control_channel import outcomes_of
+from monolith.ps.held_gates import rows_owner
 from monolith.ps.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
@@ -18,12 +19,20 @@ _log = logging.getLogger(__name__)
 
 
 def configure_store(cluster: PsCluster, name: str, agreement: bytes) -> None:
-    """Makes a store, or finds it. The first server decides which life it is, and between two that come together."""
+    """Makes a store, or finds it. The first server decides which life it is, and between two that come together.
+
+    Servers that were started anew, and are to be restored, get a life of their own and decide nothing.
+    """
+    lost = cluster.uninitialized(rows_owner(name))
+    kept = [index for index in range(cluster.num_ps) if index not in lost] or list(range(cluster.num_ps))
     request = configuration(name, agreement)
-    first = cluster.ask_one(0, "Configure", request)
+    first = cluster.ask_one(kept[0], "Configure", request)
     request.life.CopyFrom(first.life)
-    for index, answer in enumerate(cluster.ask("Configure", request)):
-        if answer.life != first.life:
+    requests = [request if index in kept else configuration(name, agreement) for index in range(cluster.num_ps)]
+    for index, answer in enumerate(cluster.ask("Configure", requests)):
+        if index not in kept:
+            _log.warning("parameter servers: server %d was started anew; it is to be restored before it is used", index)
+        elif answer.life != first.life:
             _log.warning(
                 "parameter servers: server %d has store %r of another life than server 0: one of them was started anew;"
                 " restore a checkpoint",

@@ -18,6 +18,7 @@ from monolith.ps._cluster_frames import ClusterFrames
 from monolith.ps._control_channel import ControlChannel, outcomes_of, results_of
 from monolith.ps._stay import Stay
 from monolith.ps.agreement import WIRE_VERSION
+from monolith.ps.held_gates import rows_owner
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.server_health import ServerHealth
 from monolith.tables.bucket_owners import owned_ranges, require_owners
@@ -90,6 +91,8 @@ class PsCluster:
         self._holding = threading.RLock()  # one hold at a time; guards what follows
         self._depth = 0
         self._has_warned = False
+        self._initialized: set[str] = set()
+        """Owners that some server was seen to have state of."""
         self._channels = [ControlChannel(index, address, self._credentials) for index, address in enumerate(servers)]
         try:
             self._described = self._describe()
@@ -272,8 +275,11 @@ class PsCluster:
         except BaseException:
             channel.close()
             raise
-        if described.life != self._described[index].life and not described.was_recovered:
-            _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
+        if described.life != self._described[index].life:
+            if described.was_recovered:
+                _log.info("%s is another process than before, which came back with what it had", channel.title)
+            else:
+                _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
         stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life)
@@ -296,10 +302,29 @@ class PsCluster:
     def uninitialized(self, owner: str) -> list[int]:
         """Servers of which nobody has said, since their process began, that this owner has state there."""
         answers = self.ask("Initialized", messages.OwnersRequest(owners=[owner]))
-        return [index for index, answer in enumerate(answers) if not answer.owners]
+        lost = [index for index, answer in enumerate(answers) if not answer.owners]
+        if len(lost) < self.num_ps:
+            self._initialized.add(owner)
+        return lost
+
+    def require_state(self, owner: str) -> None:
+        """Makes sure that no server has lost what it had of an owner; asked for after a worker has joined.
+
+        Where nobody has ever said who has state, as in a run without a chief, nobody is asked to.
+
+        Raises:
+            UnavailableError: one was started anew, and is not restored yet.
+        """
+        lost = self.uninitialized(owner)
+        if lost and owner in self._initialized:
+            raise UnavailableError(
+                f"{_SUBJECT}: {', '.join(f'server {index}' for index in lost)}: started anew, without what it had of"
+                f" {owner!r}; wait until it is restored"
+            )
 
     def set_initialized(self, owner: str) -> None:
         """It has state on all servers from now on, as long as their processes live."""
+        self._initialized.add(owner)
         self.ask("SetInitialized", messages.OwnersRequest(owners=[owner]))
 
     def health(self, *, timeout_seconds: float = 10.0) -> list[ServerHealth | None]:
@@ -318,6 +343,7 @@ class PsCluster:
 
     def drop_store(self, name: str) -> None:
         """Servers forget a store and its rows."""
+        self._initialized.discard(rows_owner(name))
         self.ask("DropStore", messages.StoreRequest(store=name))
 
     def close(self) -> None:

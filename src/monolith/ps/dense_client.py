@@ -122,6 +122,7 @@ class DenseClient:
         answers = wire.ask_all(
             self._frames, self._servers.num_ps, Kind.JOIN, lambda _: wire.encode(worker=worker), self._timeout
         )
+        self._servers.require_state(DENSE_OWNER)
         self._worker = worker
         self._incarnations = [wire.field(each, "incarnation") for each in answers]
         stamps = [wire.decode_stamps(each["applied"]) for each in answers]

@@ -95,6 +95,10 @@ class DenseServers(Protocol):
         """Servers of which nobody has said, since they began, that this owner has state there."""
         ...
 
+    def require_state(self, owner: str) -> None:
+        """Raises UnavailableError where one has lost what it had of it."""
+        ...
+
     def set_initialized(self, owner: str) -> None:
         """It has state on all of them from now on."""
         ...

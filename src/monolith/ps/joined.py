@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ps._row_calls import PendingPush, PendingRows
+from monolith.ps.held_gates import rows_owner
 from monolith.tables._arrays import time_array
 from monolith.tables._merged_update import require_finite
 from monolith.tables._prepared_update import prepare_update, require_not_discarded
@@ -50,6 +51,8 @@ class PsJoined:
         self._store = store
         self.worker = worker
         found = store.rows.join(worker, store.timeout_seconds)
+        # Only now: one that is started anew later knows nothing of this incarnation, and one that is restored ends it.
+        store.cluster.require_state(rows_owner(store.name))
         self._incarnations = [incarnation for incarnation, *_ in found]
         stamps = [stamp for _, stamp, *_ in found]
         known = [stamp for stamp in stamps if stamp is not None]
