@@ -286,4 +286,8 @@ def test_more_members_than_the_server_has_threads_hear_what_changes(home: Home) 
     members = [home.join(index, num_workers=100) for index in range(1, 100)]
     for number in range(1, 4):
         chief.set_step_offset(number)
-        assert all(hears(each, lambda state, number=number: state.step_offset == number) for each in members)
+
+        def has_it(state: JobState, number: int = number) -> bool:
+            return state.step_offset == number
+
+        assert all(hears(each, has_it) for each in members)
