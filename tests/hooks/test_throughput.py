@@ -57,7 +57,7 @@ def test_a_beat_that_fails_does_not_end_the_beating(caplog: pytest.LogCaptureFix
 
 
 def test_every_thirty_seconds_by_default() -> None:
-    assert HeartbeatHook()._every_secs == 30
+    assert HeartbeatHook()._heart.every_seconds == 30
     with pytest.raises(ValueError, match="every_secs must be > 0, got 0"):
         HeartbeatHook(every_secs=0)
 

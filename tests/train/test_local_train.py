@@ -88,8 +88,8 @@ class TestLocalTrain:
 
     def test_what_is_refused_removes_nothing(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("")
-        with pytest.raises(ValueError, match="only_feature_engineering=True"):
-            local_train(ExampleTask.params(), model_dir=str(tmp_path), only_feature_engineering=True)
+        with pytest.raises(ValueError, match="num_ps must be at most 1024, got 2000"):
+            local_train(ExampleTask.params(), model_dir=str(tmp_path), num_ps=2000)
         assert (tmp_path / "mine").exists()
 
 

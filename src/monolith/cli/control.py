@@ -1,4 +1,4 @@
-"""``monolith control``: stops, resumes and saves a running training, and says how far it is."""
+"""``monolith control``: stops, resumes and saves a running training, says how far it is, and shows its rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith.errors import AlreadyExistsError, FailedPreconditionError, UnavailableError
+from monolith.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnavailableError
 from monolith.hooks.server import ClientCredentials, ControllerClient
+from monolith.ps import PsCluster
+from monolith.train.debugging_info import look_up, read_debugging_info
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+_DEBUG_SECONDS = 10.0
+
 
 def run(args: argparse.Namespace) -> int:
     """Call the controller and print what it said."""
+    return _show_row(args) if args.action == "debug" else _call(args)
+
+
+def _call(args: argparse.Namespace) -> int:
     credentials = ClientCredentials(
         token=_token(args), tls_ca=args.tls_ca, tls_certificate=args.tls_certificate, tls_key=args.tls_key
     )
@@ -39,6 +47,27 @@ def run(args: argparse.Namespace) -> int:
             report = _Report(args.action)  # it was done, and training has ended since
     sys.stdout.write(json.dumps(dataclasses.asdict(report)) if args.json else report.describe())
     sys.stdout.write("\n")
+    return 0
+
+
+def _show_row(args: argparse.Namespace) -> int:
+    """A row, from the servers that the model directory names."""
+    info = read_debugging_info(args.model_dir)
+    tls = {"tls_ca": args.tls_ca, "tls_certificate": args.tls_certificate, "tls_key": args.tls_key}
+    seconds = _DEBUG_SECONDS if args.timeout_seconds is None else args.timeout_seconds
+    with PsCluster(info.ps_addrs, token=_token(args), timeout_seconds=seconds, **tls) as cluster:
+        row = look_up(info, cluster, args.slot, args.id)
+    if row is None:
+        raise NotFoundError(f"slot {args.slot!r} has no row for id {args.id} on any of {len(info.ps_addrs)} servers")
+    found = {
+        "slot": args.slot,
+        "id": args.id,
+        "server": row.server,
+        "address": info.ps_addrs[row.server],
+        "weights": list(row.weights),
+    }
+    shown = f"server {row.server} at {found['address']}: {' '.join(f'{each:g}' for each in row.weights)}"
+    sys.stdout.write(f"{json.dumps(found) if args.json else shown}\n")
     return 0
 
 

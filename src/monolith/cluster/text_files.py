@@ -8,9 +8,14 @@ import fsspec
 
 
 def write_text(path: str, text: str) -> None:
-    """Replace a file by this text; a reader sees the old text or the new one, never a part.
+    """Replace a file by this text; a reader sees the old text or the new one, never a part."""
+    write_bytes(path, text.encode())
 
-    The text goes to a file beside it, named ``<file>-tmp.<random>``, which is then moved into place. Missing folders
+
+def write_bytes(path: str, content: bytes) -> None:
+    """Replace a file by these bytes; a reader sees the old ones or the new ones, never a part.
+
+    They go to a file beside it, named ``<file>-tmp.<random>``, which is then moved into place. Missing folders
     are made.
     """
     files, name = fsspec.core.url_to_fs(path)
@@ -18,7 +23,7 @@ def write_text(path: str, text: str) -> None:
     temporary = f"{parent}/{base}-tmp.{uuid.uuid4().hex}"
     files.makedirs(parent, exist_ok=True)
     try:
-        files.pipe_file(temporary, text.encode())
+        files.pipe_file(temporary, content)
         files.mv(temporary, name)
     except BaseException:
         if files.exists(temporary):
@@ -28,9 +33,15 @@ def write_text(path: str, text: str) -> None:
 
 def read_text(path: str) -> str | None:
     """The text of a file, or None where there is none."""
+    content = read_bytes(path)
+    return None if content is None else content.decode()
+
+
+def read_bytes(path: str) -> bytes | None:
+    """What a file holds, or None where there is none."""
     files, name = fsspec.core.url_to_fs(path)
     try:
-        return bytes(files.cat_file(name)).decode()
+        return bytes(files.cat_file(name))
     except FileNotFoundError:
         return None
 

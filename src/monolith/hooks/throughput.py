@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
 from monolith.hook import Hook
-from monolith.observe import MetricClient
+from monolith.observe import HeartBeat, MetricClient
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -16,16 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HeartbeatHook", "ThroughputMetricHook"]
 
-_log = logging.getLogger(__name__)
-
 HEARTBEAT_SECONDS = 30.0
 THROUGHPUT_SECONDS = 30.0
 
 
 class HeartbeatHook(Hook):
-    """Emits ``training_heart_beat`` with the time: ``type=running`` every 30 s, ``type=stopped`` at the end.
-
-    A thread does it, so that a job that waits for data is not taken for dead. Chief only.
+    """A `HeartBeat` as long as the session is open: every 30 s, and a last one at the end. Chief only.
 
     Args:
         metrics: Where it goes.
@@ -42,37 +36,16 @@ class HeartbeatHook(Hook):
     ) -> None:
         if not every_secs > 0:
             raise ValueError(f"HeartbeatHook: every_secs must be > 0, got {every_secs}")
-        self._metrics = metrics or MetricClient()
-        self._every_secs = every_secs
-        self._clock = clock or SystemClock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._heart = HeartBeat(clock, every_secs, metrics=metrics)
 
     def after_create_session(self, session: HookedSession) -> None:
         """Beats once, and again until the session closes."""
-        session.on_close(self._stop)
-        self.beat()
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._run, name="training_heart_beat", daemon=True)
-        self._thread.start()
+        session.on_close(self._heart.stop)
+        self._heart.start()
 
     def beat(self) -> None:
         """Says that training runs."""
-        self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "running"})
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self._every_secs):
-            try:
-                self.beat()
-            except Exception as error:  # noqa: BLE001 - without beats a job that trains is taken for dead
-                _log.warning("cannot emit the heartbeat of training, next in %g s: %r", self._every_secs, error)
-
-    def _stop(self) -> None:
-        thread, self._thread = self._thread, None
-        self._stopped.set()
-        if thread is not None:
-            thread.join()
-        self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "stopped"})
+        self._heart.beat()
 
 
 class ThroughputMetricHook(Hook):

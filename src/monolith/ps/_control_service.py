@@ -13,6 +13,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._block_stream import blocks_in, messages_of
 from monolith.ps._machine_calls import MachineCalls
 from monolith.ps._note_calls import NoteCalls
+from monolith.ps._row_looks import RowLookCalls
 from monolith.ps._wire_values import (
     buckets_in,
     file_message,
@@ -42,7 +43,7 @@ __all__ = ["ControlService"]
 _LONGEST_HOLD_SECONDS = 60.0
 
 
-class ControlService(MachineCalls, NoteCalls):
+class ControlService(MachineCalls, NoteCalls, RowLookCalls):
     """The methods of the service by their names on the wire. Called by the threads of the server.
 
     Args:
@@ -64,6 +65,7 @@ class ControlService(MachineCalls, NoteCalls):
     ) -> None:
         MachineCalls.__init__(self, memory_limit_bytes)
         NoteCalls.__init__(self, lambda: self.on_assign is not None)
+        RowLookCalls.__init__(self, self._rows)
         self._place = place
         self.life = life
         self._frames = frames

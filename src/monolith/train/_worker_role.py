@@ -14,10 +14,11 @@ from monolith.cluster.manager import POLL_SECONDS
 from monolith.cluster.presence import PresencePort
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
-from monolith.observe import MetricClient
 from monolith.ps.cluster import PsCluster
 from monolith.ps.job import JobClient
 from monolith.train._job_signals import on_signals
+from monolith.train.debugging_info import DebuggingInfoHook
+from monolith.train.job_metrics import JobMetrics
 from monolith.train.job_part import JobPart
 from monolith.train.ps_benchmark import choose_servers
 from monolith.train.server_places import ServerPlaces
@@ -81,7 +82,7 @@ class WorkerRole:
         self._clock = clock
         self._wanted = wanted
         self._places = ServerPlaces(place)
-        self._metrics = MetricClient()
+        self._metrics = JobMetrics(config, place.index, clock=clock)
 
     def run(self) -> Trainer:
         """Trains to the end of the job; attempts that fail because others are away are repeated.
@@ -101,6 +102,7 @@ class WorkerRole:
         members: tuple[int, ...] | None = None
         while True:
             cluster = self._assemble(address)
+            self._metrics.containers_ready()
             now = self._places.members
             if members is not None and now != members:
                 retries += 1
@@ -117,8 +119,7 @@ class WorkerRole:
                 self._note_failure(error, failures)
 
     def _note_failure(self, error: OpError, failures: int) -> None:
-        tags = {"model_name": self._config.model_name, "worker_index": self._place.index}
-        self._metrics.emit_timer("worker_failover_cnt", failures, tags)
+        self._metrics.failed_over(failures)
         wait = self._place.settings.retry_wait_seconds
         _log.warning("worker %d: attempt %d ended (%s); trying again in %g s", self._place.index, failures, error, wait)
         self._clock.sleep(wait)
@@ -226,9 +227,11 @@ class WorkerRole:
             stack.enter_context(_tf_config(cluster.tf_config()))
             back = ServersBack(servers, self._places.addresses, clock=self._clock)
             part = JobPart(servers, client, settings, servers_back=back, clock=self._clock)
+            hooks = list(self._hooks)
             if part.is_chief:
+                hooks.insert(0, DebuggingInfoHook(self._place.model_dir, address, servers, self._place.num_workers))
                 part.health_hook = PsHealthHook(servers, client.barrier, pauses_chief=self._config.control is None)
-            trainer = Trainer(self._params.instantiate(), self._config, hooks=self._hooks, clock=self._clock, job=part)
+            trainer = Trainer(self._params.instantiate(), self._config, hooks=hooks, clock=self._clock, job=part)
             stack.enter_context(
                 on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
             )

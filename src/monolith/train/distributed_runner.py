@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from monolith.clock import SystemClock
 from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
 from monolith.errors import AbortedError, AlreadyExistsError
+from monolith.observe import HeartBeat
 from monolith.train._role_place import RolePlace, role_and_index
 from monolith.train._server_role import run_server
 from monolith.train._worker_role import WorkerRole
@@ -149,7 +150,8 @@ def _require_job(config: DistributedCpuTrainingConfig, role: str, index: int) ->
 def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trainer:
     """The chief ends what the job has begun, however it ends."""
     try:
-        trainer = role.run()
+        with HeartBeat():
+            trainer = role.run()
     except (AlreadyExistsError, AbortedError):
         raise  # another process is the chief, and the job goes on
     except BaseException as error:

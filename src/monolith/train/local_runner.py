@@ -56,7 +56,7 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
         enable_embedding_prefetch: Read the rows of the next batch ahead.
         enable_embedding_postpush: Apply the gradients of rows beside the next step.
         remove_model_dir_if_exists: Begin with an empty directory, on whatever file system it is.
-        only_feature_engineering: Refused: see ``docs/options.md``.
+        only_feature_engineering: Write the batches to ``features/`` of the model directory, and train nothing.
 
     Returns:
         The trainer, to evaluate, predict or export with.

@@ -1,4 +1,4 @@
-"""Names of files that the original's chief leaves in a model directory for debugging; nothing here writes them."""
+"""Names of files that a chief leaves in a model directory for debugging."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["get_debugging_info_file_name", "get_meta_graph_file_name"]
 
 
 def get_debugging_info_file_name(model_dir: str) -> str:
-    """Where the original's chief says who takes part in a run; a run in one process has nobody to list.
+    """Where the chief of a job says who takes part in it; see `monolith.train.debugging_info`.
 
     >>> get_debugging_info_file_name("/models/ranker")
     '/models/ranker/debugging_info.pb'

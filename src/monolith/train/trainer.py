@@ -24,6 +24,7 @@ from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
+from monolith.train.feature_engineering import FeatureEngineeringTask, FeatureFiles
 from monolith.train.history import History
 from monolith.train.input_shares import InputShares
 from monolith.train.local_job import LocalJob
@@ -93,6 +94,9 @@ class Trainer:
         self._trained: TrainState | None = None
         self._alone = LocalJob(num_workers=self.config.num_workers, applied=self._applied)
         self.task.ctx = TaskContext(self.config.input, training=self._shares())
+        if self.config.only_feature_engineering and self.config.model_dir is not None:
+            files = FeatureFiles(self.config.model_dir, self.config.worker_index)
+            self.task = FeatureEngineeringTask(self.task, files)
         self.history = History()
         """What the last call of `train` has measured, also if an error ended it."""
 

@@ -224,6 +224,9 @@ class TrainerConfig(Config):
     deterministic: bool = False
     """Take time from the data alone, begin with a fixed seed and wait for batches, so that a run can be repeated bit
     for bit."""
+    only_feature_engineering: bool = False
+    """Write the batches of training as files of ``ExampleBatch`` into ``features`` of the model directory, and train
+    nothing."""
     worker_index: int = 0
     """Which worker this is; 0 is the chief, which saves."""
     num_workers: int = 1
@@ -239,6 +242,8 @@ class TrainerConfig(Config):
             )
         if self.reporting.tensorboard and self.model_dir is None:
             raise ValueError("TrainerConfig: reporting.tensorboard writes into the model directory; give model_dir")
+        if self.only_feature_engineering and self.model_dir is None:
+            raise ValueError("TrainerConfig: only_feature_engineering writes into the model directory; give model_dir")
         if self.saving.marker_files is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
         if self.worker_index >= self.num_workers:

@@ -43,6 +43,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
     "index": {"num_workers": 5},
+    "only_feature_engineering": {"model_dir": "m"},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
 }
 """Options that only mean something beside others."""

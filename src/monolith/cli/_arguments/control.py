@@ -12,14 +12,18 @@ _ACTIONS = {
     "stop": "make all workers wait before their next step",
     "resume": "let them go on",
     "save": "save a checkpoint between two steps, and wait until it is written",
+    "debug": "show a row as the parameter servers of a job have it",
 }
+_MORE = {"debug": " --slot user --id 7"}
+"""What the example of an action has beyond the others."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
     """Describe the arguments of ``monolith control``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "control",
-        description="Calls the controller of a running training, whose address stands in its model directory.",
+        description="Calls the controller of a running training, or its parameter servers, whose addresses stand in its"
+        " model directory.",
         epilog="example: monolith control status --model_dir models/ranker --json",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
@@ -28,9 +32,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             name,
             help=description,
             description=f"{description[0].upper()}{description[1:]}.",
-            epilog=f"example: monolith control {name} --model_dir models/ranker",
+            epilog=f"example: monolith control {name} --model_dir models/ranker{_MORE.get(name, '')}",
         )
         _add_options(action)
+        if name == "debug":
+            action.add_argument("--slot", required=True, help="name of the slot, as the model has it")
+            action.add_argument("--id", type=int, required=True, metavar="I", help="the id whose row is shown")
     return parser
 
 
@@ -40,7 +47,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token", help="secret of the controller; others on this machine can see it, unlike --token_file"
     )
-    parser.add_argument("--token_file", metavar="PATH", help="file with the secret of the controller")
+    parser.add_argument(
+        "--token_file", metavar="PATH", help="file with the secret of the controller, or of the servers"
+    )
     parser.add_argument("--tls_ca", metavar="PEM", help="authorities of the controller's certificate; turns TLS on")
     parser.add_argument(
         "--tls_certificate", metavar="PEM", help="certificate to show, where the controller asks for one"

@@ -647,3 +647,25 @@ class NotesResponse(_message.Message):
     notes: _containers.ScalarMap[str, str]
     failure: Failure
     def __init__(self, notes: _Optional[_Mapping[str, str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class LookRowRequest(_message.Message):
+    __slots__ = ("store", "table", "key", "bucket")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    table: str
+    key: int
+    bucket: int
+    def __init__(self, store: _Optional[str] = ..., table: _Optional[str] = ..., key: _Optional[int] = ..., bucket: _Optional[int] = ...) -> None: ...
+
+class LookRowResponse(_message.Message):
+    __slots__ = ("found", "weights", "failure")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    failure: Failure
+    def __init__(self, found: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

@@ -165,10 +165,8 @@ class CpuTrainingConfig(FlatConfig):
     """Drop expired rows from memory so many hours apart; 0: do not. In the original a setting of each table."""
     feature_evict_every_n_steps: Annotated[int, Sets("tables.evict_every_steps", none_if_empty)] = 0
     """The same after each step that this divides, so that a run can be repeated; 0: do not. Not in the original."""
-    only_feature_engineering: Annotated[
-        bool, Refused("batches are not written as ExampleBatch files; see monolith data convert")
-    ] = False
-    """Read the input and write it as ExampleBatch, without training."""
+    only_feature_engineering: Annotated[bool, Sets("only_feature_engineering")] = False
+    """Read the input and write it as ExampleBatch to `features/` of the model directory, without training."""
     enable_variable_partition: Annotated[bool, Sets("dense.partition")] = True
     """Split large dense variables over the servers; False is refused where there are none."""
     enable_fused_layout: Annotated[

@@ -1,0 +1,86 @@
+"""Where the rows of a slot are, as a text: enough to find a row without the program that trains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import DataLossError
+from monolith.nn._id_batch import IdBatchReader
+from monolith.nn._merge import PlacedSlot
+from monolith.nn.combiners import ReduceSum
+from monolith.nn.slot import Slot
+
+if TYPE_CHECKING:
+    from monolith.nn.embeddings import Embeddings
+    from monolith.nn.slot import IdLayout
+
+__all__ = ["SlotAddress", "slot_addresses"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SlotAddress:
+    """The store and the table of a slot, and what makes keys of its ids."""
+
+    store: str
+    """Name of the store on parameter servers."""
+    table: str
+    dim: int
+    id_layout: IdLayout
+    number: int | None
+    """Of the slot, in the keys of its table; None where the table is its own."""
+    wide_index: int | None
+    """Which of the table's slots with wide ids it is."""
+
+    def to_text(self) -> str:
+        """As JSON."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def of_text(cls, text: str) -> SlotAddress:
+        """What `to_text` wrote.
+
+        Raises:
+            DataLossError: it is something else.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise DataLossError(f"address of a slot: JSON with its fields expected, got {text[:200]!r}") from error
+
+    def key_of(self, row_id: int) -> tuple[int, int]:
+        """The key of the row of an id, and its bucket.
+
+        Raises:
+            InvalidArgumentError: the slot does not take this id.
+        """
+        slot = PlacedSlot(
+            name="slot",
+            slot=Slot(dim=self.dim, id_layout=self.id_layout),
+            combiner=ReduceSum(),
+            table=self.table,
+            number=self.number,
+            wide_index=self.wide_index,
+            dim=self.dim,
+            column=0,
+        )
+        read = IdBatchReader([slot], [self.table]).read({"slot": torch.tensor([row_id])})
+        return int(read.ids[0]), int(read.buckets[0])
+
+
+def slot_addresses(embeddings: Embeddings, store: str) -> dict[str, SlotAddress]:
+    """Name -> where the rows of each slot are, in a store of this name."""
+    return {
+        name: SlotAddress(
+            store=store,
+            table=placed.table,
+            dim=placed.dim,
+            id_layout=placed.slot.id_layout,
+            number=placed.number,
+            wide_index=placed.wide_index,
+        )
+        for name, placed in embeddings.placed.items()
+    }

@@ -1,0 +1,35 @@
+"""A row as the servers have it, for who looks for a fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.ps.cluster import PsCluster
+
+__all__ = ["FoundRow", "find_row"]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRow:
+    """One row."""
+
+    server: int
+    """Index of the server that has it."""
+    weights: tuple[float, ...]
+
+
+def find_row(cluster: PsCluster, store: str, table: str, key: int, bucket: int) -> FoundRow | None:
+    """The row of a key, wherever it is; None: there is none.
+
+    Raises:
+        NotFoundError: no such store or table.
+    """
+    request = messages.LookRowRequest(store=store, table=table, key=key, bucket=bucket)
+    for server, answer in enumerate(cluster.ask("LookRow", request)):
+        if answer.found:
+            return FoundRow(server, tuple(answer.weights))
+    return None

@@ -1,0 +1,161 @@
+"""Batches of a task as files of ``ExampleBatch``: the input is read and written, and nothing is trained."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import fsspec
+import torch
+from torch import Tensor
+
+from monolith.data.framing import Framing
+from monolith.data.protos.example_pb2 import ExampleBatch, Feature, FeatureListType, FidList, FloatList
+from monolith.data.record_writer import RecordWriter
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.files import join
+from monolith.hook import Hook
+from monolith.tensors import Ragged
+from monolith.train.task import Spec, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monolith.data.dataset import Dataset
+    from monolith.hook import HookedSession
+    from monolith.train.task import Mode
+
+__all__ = ["FeatureEngineeringTask", "FeatureFiles", "example_batch_of_features"]
+
+BATCHES_PER_FILE = 100
+FOLDER = "features"
+_UNSIGNED = 1 << 64
+
+
+class FeatureFiles:
+    """Keeps batches, and writes each hundred of them to a file of their own, whole. One thread uses it.
+
+    Files are ``<model_dir>/features/chief_<uuid>.pb``, or ``worker<i>_<uuid>.pb``; each record has an empty sort id.
+
+    Args:
+        model_dir: Local or remote.
+        index: Which worker this is; 0 is the chief.
+    """
+
+    def __init__(self, model_dir: str, index: int) -> None:
+        self._folder = join(model_dir, FOLDER)
+        self._name = "chief" if index == 0 else f"worker{index}"
+        self._batches: list[bytes] = []
+        self.paths: list[str] = []
+        """Files that were written."""
+
+    def add(self, features: Any) -> None:
+        """Takes a batch over."""
+        self._batches.append(example_batch_of_features(features).SerializeToString())
+        if len(self._batches) == BATCHES_PER_FILE:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the batches since the last file, also if there are none."""
+        files, folder = fsspec.core.url_to_fs(self._folder)
+        files.makedirs(folder, exist_ok=True)
+        path = join(self._folder, f"{self._name}_{uuid.uuid4().hex}.pb")
+        with RecordWriter(path, Framing.SORT_ID) as writer:
+            for batch in self._batches:
+                writer.write(batch)
+        self._batches.clear()
+        self.paths.append(path)
+
+
+class FeatureEngineeringTask(Task):
+    """Reads what a task reads, and writes it; the task's model is not made.
+
+    Args:
+        task: Whose input it is. Its `params` and context are used as they are.
+        files: Where it goes.
+    """
+
+    is_saved = False
+
+    def __init__(self, task: Task, files: FeatureFiles) -> None:
+        super().__init__(task.p)
+        self._task = task
+        self.files = files
+        self.ctx = task.ctx
+
+    def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
+        """As the task reads it."""
+        return self._task.input_fn(mode)
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:
+        """Keeps the batch."""
+        if mode != "train":
+            raise FailedPreconditionError(
+                f"{type(self._task).__name__}: this run only writes features (only_feature_engineering), and has no"
+                f" model to {mode} with"
+            )
+        self.files.add(features)
+        return Spec(torch.tensor(0.0))
+
+    def training_hooks(self) -> Sequence[Hook]:
+        """What writes the rest."""
+        return [_WriteRest(self.files)]
+
+
+class _WriteRest(Hook):
+    """Writes the last file."""
+
+    def __init__(self, files: FeatureFiles) -> None:
+        self._files = files
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """Writes it."""
+        self._files.write()
+
+
+def example_batch_of_features(features: Any) -> ExampleBatch:
+    """The columns of a batch: floats as floats, whole numbers as ids, texts as bytes.
+
+    Raises:
+        InvalidArgumentError: it is no mapping of columns, or its columns differ in length.
+    """
+    if not isinstance(features, Mapping):
+        raise InvalidArgumentError(
+            f"features: columns by name expected, got {type(features).__name__}; only such batches can be written"
+        )
+    columns = {str(name): _entries(str(name), values) for name, values in features.items()}
+    lengths = {name: len(entries) for name, entries in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InvalidArgumentError(f"features: columns of one length expected, got {lengths}")
+    batch = ExampleBatch(batch_size=next(iter(lengths.values()), 0))
+    for name, entries in columns.items():
+        batch.named_feature_list.add(name=name, type=FeatureListType.INDIVIDUAL, feature=entries)
+    return batch
+
+
+def _entries(name: str, values: Any) -> list[Feature]:
+    """One feature for each row of a column."""
+    if isinstance(values, Ragged) and isinstance(values.values, Tensor):
+        flat, is_float = values.values.tolist(), values.values.is_floating_point()
+        splits = itertools.pairwise(values.row_splits.tolist())
+        return [_feature(flat[begin:end], is_float=is_float) for begin, end in splits]
+    if isinstance(values, Tensor) and values.dim() > 0:
+        rows = values.reshape(len(values), -1).tolist()
+        return [_feature(row, is_float=values.is_floating_point()) for row in rows]
+    if isinstance(values, list) and all(isinstance(each, bytes) for each in values):
+        made = [Feature() for _ in values]
+        for feature, each in zip(made, values, strict=True):
+            feature.bytes_list.value.append(each)
+        return made
+    raise InvalidArgumentError(
+        f"features: column {name!r} must be a tensor with a row for each example, a Ragged of one level or a list of bytes, got"
+        f" {type(values).__name__}"
+    )
+
+
+def _feature(row: Sequence[Any], *, is_float: bool) -> Feature:
+    if is_float:
+        return Feature(float_list=FloatList(value=row))
+    return Feature(fid_v2_list=FidList(value=[int(each) % _UNSIGNED for each in row]))

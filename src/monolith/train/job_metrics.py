@@ -1,0 +1,47 @@
+"""What a worker of a job emits about the job itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.observe import MetricClient
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["JobMetrics"]
+
+
+class JobMetrics:
+    """How long its processes took to come, and how often a worker tried again.
+
+    Args:
+        config: Of the worker, with the time at which the job was submitted.
+        worker_index: Which worker; 0 is the chief.
+        clock: What time it is.
+        metrics: Where they go.
+    """
+
+    def __init__(
+        self, config: TrainerConfig, worker_index: int, *, clock: Clock, metrics: MetricClient | None = None
+    ) -> None:
+        self._model_name = config.model_name or ""
+        self._cluster_type = config.reporting.cluster_type
+        self._submit_time = config.reporting.submit_time if worker_index == 0 else None
+        self._worker_index = worker_index
+        self._clock = clock
+        self._metrics = metrics or MetricClient()
+
+    def containers_ready(self) -> None:
+        """All processes are there: the chief says once how long that took, where it was told when the job began."""
+        if self._submit_time is not None:
+            elapsed = max(self._clock.now() - self._submit_time, 0.0)
+            tags = {"model_name": self._model_name, "cluster_type": self._cluster_type}
+            self._metrics.emit_timer("container_ready_elapsed_time.all", elapsed, tags)
+            self._submit_time = None
+
+    def failed_over(self, count: int) -> None:
+        """A worker begins anew, for the so-manieth time."""
+        tags = {"model_name": self._model_name, "worker_index": self._worker_index}
+        self._metrics.emit_timer("worker_failover_cnt", count, tags)
