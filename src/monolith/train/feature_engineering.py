@@ -150,8 +150,8 @@ def _entries(name: str, values: Any) -> list[Feature]:
             feature.bytes_list.value.append(each)
         return made
     raise InvalidArgumentError(
-        f"features: column {name!r} must be a tensor with a row for each example, a Ragged of one level or a list of bytes, got"
-        f" {type(values).__name__}"
+        f"features: column {name!r} must be a tensor with a row for each example, a Ragged of one level or a list of"
+        f" bytes, got {type(values).__name__}"
     )
 
 
