@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -143,3 +144,21 @@ def test_rows_and_dense_weights_of_servers_are_cut_together(tmp_path: Path) -> N
         found = run(None, saver, 2)
     assert torch.equal(found["rows"], expected["rows"])
     assert torch.equal(found["top.weight"], expected["top.weight"])
+
+
+def test_a_server_that_was_started_anew_is_told_the_weights_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who said them first is not telling the others any more, and is not waited for."""
+    monkeypatch.setattr("monolith.ps.dense_client._FIRST_CLIENT_SECONDS", 0.2)
+    models = [Weights(), Weights()]
+    optimizers = [OPTIMIZERS["sgd"](model.parameters()) for model in models]
+    with ExitStack() as ended:
+        first = ended.enter_context(PsServer(0, 2))
+        second = PsServer(1, 2)
+        cluster = ended.enter_context(PsCluster([first.address, second.address]))
+        ended.enter_context(DenseClient(models[0], optimizers[0], cluster))
+        second.close(0)
+        cluster.move(1, ended.enter_context(PsServer(1, 2)).address)
+        time.sleep(0.3)
+        monkeypatch.setattr("monolith.ps.dense_client.time.sleep", lambda _: pytest.fail("it waited"))
+        late = ended.enter_context(DenseClient(models[1], optimizers[1], cluster))
+        late.pull()

@@ -247,8 +247,10 @@ class PsCluster:
 
     def is_there(self, index: int, timeout_seconds: float) -> bool:
         """Whether a server answers within this time, and is the process that it was when this client found it."""
-        call = self._channels[index].begin("Describe", messages.DescribeRequest(), timeout_seconds)
         try:
+            call = self._channels[index].begin(
+                "Describe", messages.DescribeRequest(), timeout_seconds, wait_for_ready=False
+            )
             return bool(call.result().life == self._described[index].life)
         except OpError:
             return False
@@ -270,7 +272,9 @@ class PsCluster:
         channel = ControlChannel(index, address, self._credentials)
         try:
             limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
-            described = channel.begin("Describe", messages.DescribeRequest(), limit).result()
+            request = messages.DescribeRequest()
+            # Who gives a limit of its own looks again; others wait for a server that has not come up yet.
+            described = channel.begin("Describe", request, limit, wait_for_ready=timeout_seconds is None).result()
             self._require_place(index, described, channel)
         except BaseException:
             channel.close()

@@ -301,9 +301,11 @@ class DenseClient:
         """
         origin = secrets.randbits(62)
         layout = self.layout.to_bytes()
-        winner = self._configure_one(0, origin, layout)
+        answer = self._configure_one(0, origin, layout)
+        winner = wire.field(answer, "origin")
+        # Where that is long ago, it is not telling the others any more: one that knows nothing was started anew.
+        end = time.monotonic() + _FIRST_CLIENT_SECONDS - wire.field(answer, "age_ms") / 1e3
         for server in range(1, self._servers.num_ps):
-            end = time.monotonic() + _FIRST_CLIENT_SECONDS
             while winner != origin and not self._is_configured(server) and time.monotonic() < end:
                 time.sleep(0.01)
             self._configure_one(server, origin, layout)
@@ -325,7 +327,7 @@ class DenseClient:
         weights = {name: each.detach() for name, each in self._parameters.items()}
         return DenseState(weights=weights, optimizers=optimizers, clocks=())
 
-    def _configure_one(self, server: int, origin: int, layout: bytes) -> int:
+    def _configure_one(self, server: int, origin: int, layout: bytes) -> dict[str, Any]:
         values = []
         for piece in self.layout.servers[server]:
             value = self._parameters[piece.name].detach().cpu()
@@ -333,7 +335,7 @@ class DenseClient:
         head = wire.encode(origin=origin, layout_bytes=len(layout))
         parts = [layout, *(each for each in values if each.size)]
         answer, _ = self._frames.begin(server, Kind.CONFIGURE, head, parts, None, self._timeout).wait()
-        return wire.field(wire.decode(answer), "origin")
+        return wire.decode(answer)
 
     def _is_configured(self, server: int) -> bool:
         head = wire.encode(origin=0, layout_bytes=0)

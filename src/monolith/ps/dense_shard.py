@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -94,6 +95,7 @@ class DenseShard:
         self._weights: HostedWeights | None = None
         self._layout: dict[str, Any] = {}
         self._origin = 0
+        self._begun_at = time.monotonic()
         self._clock = PushClock()
         self._failure: str | None = None
         self._frozen: tuple[int, PackedState, list[list[Any]]] | None = None
@@ -222,12 +224,14 @@ class DenseShard:
                     f" {differences(self._layout, given)}; build the same model and optimizers everywhere, or start"
                     " new servers"
                 )
-        return wire.encode(configured=self._weights is not None, origin=self._origin), ()
+        age_ms = round(1e3 * (time.monotonic() - self._begun_at))
+        return wire.encode(configured=self._weights is not None, origin=self._origin, age_ms=age_ms), ()
 
     def _begin(self, given: dict[str, Any], values: memoryview) -> None:
         self._weights = self._made(given, values)
         self._layout = given
         self._version += 1
+        self._begun_at = time.monotonic()
 
     def _made(self, given: Mapping[str, Any], values: memoryview | None) -> HostedWeights:
         """Weights with these first values; None: zeros."""

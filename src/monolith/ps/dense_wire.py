@@ -2,7 +2,7 @@
 
 | kind | head | body | answer's head | answer's body |
 |---|---|---|---|---|
-| CONFIGURE | origin, layout_bytes | the layout as JSON, then all pieces; nothing: only asks | configured, origin | |
+| CONFIGURE | origin, layout_bytes | the layout as JSON, then all pieces, or nothing | configured, origin, age_ms | |
 | JOIN | worker | | incarnation, applied, others | |
 | PULL | worker, region | | the worker's last batch in it | the pieces of the region |
 | PUSH | stamp, previous, incarnation, step, present, rates | gradients of present pieces | is_new, applied, others | |

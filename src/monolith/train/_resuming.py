@@ -25,6 +25,8 @@ class Known(NamedTuple):
     server: int
     stamp: BatchStamp | None
     """Its last batch here; None: there was none."""
+    is_dense: bool = False
+    """Whether it keeps dense weights; else rows."""
 
 
 class Resumed(NamedTuple):
@@ -35,7 +37,9 @@ class Resumed(NamedTuple):
     next_seq: int
     """Number of its next batch."""
     lost: dict[int, int]
-    """Server -> updates that it lacks and that will not come again."""
+    """Server -> updates that its rows lack and that will not come again."""
+    lost_dense: dict[int, int]
+    """The same of its dense weights: the push of a batch to them may have come later than that to the rows."""
 
 
 def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
@@ -49,18 +53,19 @@ def resume(known: Sequence[Known], acknowledged: BatchStamp | None) -> Resumed:
     >>> from monolith.tables.batch import BatchStamp
     >>> stamps = [BatchStamp(worker=0, seq=seq, position=b"at %d" % seq) for seq in range(10)]
     >>> resume([Known(0, stamps[7]), Known(1, stamps[5])], None)[1:]
-    (6, {})
+    (6, {}, {})
     >>> resume([Known(0, stamps[7]), Known(1, stamps[3])], stamps[6])[1:]
-    (7, {1: 3})
+    (7, {1: 3}, {})
     """
     behind = _behind(known, acknowledged)
     seq = NOTHING_APPLIED if behind is None else behind.seq
-    lost: dict[int, int] = {}
+    lost: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for each in known:
         missing = seq - _seq(each.stamp)
         if missing > 0:
-            lost[each.server] = max(missing, lost.get(each.server, 0))
-    return Resumed(behind, seq + 1, lost)
+            of_kind = lost[each.is_dense]
+            of_kind[each.server] = max(missing, of_kind.get(each.server, 0))
+    return Resumed(behind, seq + 1, *lost)
 
 
 def _behind(known: Sequence[Known], acknowledged: BatchStamp | None) -> BatchStamp | None:

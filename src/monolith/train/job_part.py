@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.observe import MetricClient
 from monolith.ps.store import PsStore
+from monolith.train._lost_updates import LostUpdates
 from monolith.train._resuming import Known, resume
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class JobPart:
         self._acknowledged: BatchStamp | None = None
         self._generation = 0
         """Of the restore that what was acknowledged belongs to."""
+        self._lost = LostUpdates()
         self._others = 0
         self._wants_to_stop = False
         self._counters: list[Callable[[], int]] = []
@@ -133,21 +135,32 @@ class JobPart:
         if acknowledged is not None and acknowledged.worker != worker:
             acknowledged = None
         found = resume(known, acknowledged)
-        for server, updates in found.lost.items():
-            self._tell_lost(worker, server, updates)
+        if not is_same:
+            self._lost.clear()
+        has_rows = any(not each.is_dense for each in known)
+        for is_dense, lost in enumerate((found.lost, found.lost_dense)):
+            for server, updates in lost.items():
+                batches = range(found.next_seq - updates, found.next_seq)
+                new = self._lost.add((worker, server, is_dense), batches)
+                if new:
+                    self._tell_lost(worker, server, new, is_counted=not (is_dense and has_rows))
         self._generation = state.generation
         self._handed_over.clear()
         self._acknowledged = acknowledged
         self._others = max(0, state.steps - found.next_seq)
         return found
 
-    def _tell_lost(self, worker: int, server: int, updates: int) -> None:
+    def _tell_lost(self, worker: int, server: int, updates: int, *, is_counted: bool) -> None:
+        """What rows have lost counts; of a model without rows, what its weights have."""
         _log.warning(
-            "worker %d: server %d came back without %d of its updates, which are lost; the other servers have them",
+            "worker %d: server %d came back without %d of its updates%s, which are lost; the other servers have them",
             worker,
             server,
             updates,
+            "" if is_counted else " of dense weights",
         )
+        if not is_counted:
+            return
         self._metrics.emit_counter("lost_updates", updates, {"worker": worker, "server": server})
         self.client.report_lost(worker, server, updates)
 

@@ -377,11 +377,10 @@ class Session:
 
     def _join_servers(self) -> list[Known]:
         """Joins at every server, of every store and of the dense weights; what each of them has."""
-        owners: list[Sequence[BatchStamp | None]] = [
-            cast("PsJoined", each.join(self._worker_index)).applied_by_server for each in self._embeddings
-        ]
-        owners.append(self._dense.join(self._worker_index))
-        return [Known(server, stamp) for stamps in owners for server, stamp in enumerate(stamps)]
+        rows = [cast("PsJoined", each.join(self._worker_index)).applied_by_server for each in self._embeddings]
+        known = [Known(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
+        dense = self._dense.join(self._worker_index)
+        return known + [Known(server, stamp, is_dense=True) for server, stamp in enumerate(dense)]
 
     def _count(self, stamp: BatchStamp) -> int:
         """The global step of the job behind the step of a batch."""
