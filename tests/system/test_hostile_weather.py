@@ -3,8 +3,8 @@
 What is tested where it lives: a wrong number of servers, two of one index, a taken port, another version, garbage at
 the control (`tests/ps/test_cluster.py`); garbage, other versions and other tables at the frames, peers that hang
 half-way (`tests/ps/test_bad_peers.py`); a full disk at a save (`tests/ps/test_server_processes.py`) and anywhere in a
-model directory (`test_failing_disk.py`); two processes of one number (`tests/ps/test_job.py`); a network that is cut, and
-processes that are killed or stopped (`test_cluster_faults.py`).
+model directory (`test_failing_disk.py`); two processes of one number (`tests/ps/test_job.py`); a network that is cut,
+and processes that are killed or stopped (`test_cluster_faults.py`).
 """
 
 from __future__ import annotations

@@ -72,9 +72,8 @@ def _behind(known: Sequence[Known], acknowledged: BatchStamp | None) -> BatchSta
     candidates = [each.stamp for each in known]
     if acknowledged is not None and acknowledged.position:
         return acknowledged
-    least = min(candidates, key=_seq, default=acknowledged)
-    if acknowledged is None and (least is None or least.position):
-        return least
+    if acknowledged is None and all(stamp is None or stamp.position for stamp in candidates):
+        return min(candidates, key=_seq, default=None)
     # An input that does not say where it is cannot give a batch again.
     return max([*candidates, acknowledged], key=_seq)
 
