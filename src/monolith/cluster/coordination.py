@@ -54,6 +54,7 @@ class Coordinator:
         self._left: set[int] = set()
         self._lost_updates: dict[tuple[int, int], int] = {}
         self._stop_requested = False
+        self._has_ended = False
         self._takers: frozenset[int] = frozenset()
         self._lost_since: dict[int, float] = {}
         self._clocks: Clocks = {}
@@ -78,6 +79,8 @@ class Coordinator:
         incarnation = self._members.join(claim, now)
         if claim.role == WORKER:
             self._left.discard(claim.index)
+        if claim.place == (WORKER, 0):
+            self._has_ended = False
         if num_workers != self._barrier.capacity:
             self._resize(num_workers)
         if placed_action is not None and not self._barrier.placed:
@@ -186,6 +189,11 @@ class Coordinator:
         if place[0] == WORKER:
             self._left.add(place[1])
 
+    def set_ended(self, place: Place, token: int, *, now: float) -> None:
+        """Nothing is trained again; a chief that comes later begins another run."""
+        self._require(place, token, now)
+        self._has_ended = True
+
     def report_lost(self, place: Place, token: int, *, worker: int, server: int, updates: int, now: float) -> None:
         """A server lost updates of a worker for good."""
         self._require(place, token, now)
@@ -260,6 +268,7 @@ class Coordinator:
             barrier_action=self._barrier.action if self._barrier.placed else "",
             lost_updates=MappingProxyType(dict(self._lost_updates)),
             stop_requested=self._stop_requested,
+            ended=self._has_ended,
             lost=self._lost(now),
             adoptable=self._adoptable(now),
             generation=self._generation,

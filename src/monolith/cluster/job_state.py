@@ -69,6 +69,8 @@ class JobState:
     """Those of them that another worker may go on for now."""
     generation: int = 0
     """Another number whenever all servers are put back to one moment, which undoes what came after; 0 before that."""
+    ended: bool = False
+    """Whether the chief has saved for the last time: nothing is trained again, and members end."""
     left: frozenset[int] = frozenset()
     """Workers that ended before their input did, and push nothing any more."""
 
@@ -90,7 +92,8 @@ class JobState:
     @property
     def awaited(self) -> frozenset[int]:
         """Workers that a barrier which stands is still to hear of; the chief is none of them."""
-        return self.training - self.blocked - {0} if self.restored else frozenset()
+        done = self.blocked | self.finished | self.left | {0}
+        return self.training - done if self.restored else frozenset()
 
     def member(self, role: str, index: int) -> JobMember | None:
         """The one of this place, if there is or was one that did not leave."""

@@ -25,6 +25,7 @@ _PLAIN = (
     "barrier_action",
     "stop_requested",
     "generation",
+    "ended",
 )
 _SETS = ("finished", "lost", "adoptable", "left")
 _OF_MEMBER = ("role", "index", "address", "incarnation", "progress", "alive", "trains", "waits", "adopted_by")

@@ -278,6 +278,7 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, no
             *who, step=_step_in(request), generation=1 + secrets.randbits(62), now=now
         ),
         "left": lambda: job.set_left(*who, now=now),
+        "ended": lambda: job.set_ended(*who, now=now),
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),
         "lost_updates": lambda: job.report_lost(

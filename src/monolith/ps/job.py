@@ -169,6 +169,10 @@ class JobClient:
         """This worker pushes nothing any more, though its input has not ended; `close` then ends it."""
         self._line.ask("Change", messages.ChangeRequest(left=True))
 
+    def end_job(self) -> None:
+        """The chief has saved for the last time: nothing is trained again, and all members may end."""
+        self._line.ask("Change", messages.ChangeRequest(ended=True))
+
     def finish(self) -> None:
         """The input of this worker has ended, and all that it pushed is applied: nobody goes on under its number."""
         self._line.ask("Change", messages.ChangeRequest(finish=True))

@@ -1,9 +1,16 @@
-"""How the workers of a job end together: each trains what nobody else does, and the chief waits for all of them."""
+"""How the workers of a job end together.
+
+Each trains what nobody else does. The chief waits for all of them, and they for its last save: until then a server that
+is lost may put all back to a checkpoint, and everybody trains again.
+"""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
+
+from monolith.errors import AbortedError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +55,19 @@ class JobEnd:
                 return True
         else:
             client.leave()
-        if not self._part.is_chief:
-            return False
-        has_more = self._wait(may_adopt=ended_by == "data")
-        self._take_steps()
-        return has_more
+        if self._part.is_chief:
+            has_more = self._wait(may_adopt=ended_by == "data")
+            self._take_steps()
+            return has_more
+        return ended_by == "data" and self._wait_for_the_end()
+
+    def begin_again(self) -> None:
+        """The session starts over: it trains its own input again, where that is not done, before that of others."""
+        if self._adopted is not None:
+            with suppress(OpError):  # a coordinator that began anew knows nothing of it
+                self._part.client.release_worker(self._adopted, finished=False)
+            self._adopted = None
+            self._session.be_worker(self._part.client.index)
 
     def _take_steps(self) -> None:
         """The chief's last checkpoint is of the step that all of them have reached."""
@@ -74,6 +89,30 @@ class JobEnd:
         self._adopted = number
         self._session.take_worker(number)
         return True
+
+    def _wait_for_the_end(self) -> bool:
+        """A worker whose input has ended waits for the last save; True: it has adopted one that is gone.
+
+        Raises:
+            AbortedError: all were put back to a checkpoint meanwhile.
+            UnavailableError: the home server is away.
+        """
+        clock, client = self._part.clock, self._part.client
+        client.flags.set(client.index, False)  # nobody waits for it at a barrier
+        generation, gone_since = client.state.generation, None
+        while not (client.state.ended or self._part.wants_to_stop):
+            client.require_connected()
+            if client.state.generation != generation:
+                raise AbortedError(f"worker {client.index}: all servers were put back to a checkpoint; it trains again")
+            if client.state.adoptable and self._adopt():
+                return True
+            now = clock.monotonic()
+            gone_since = None if _is_alive(client.state, 0) else gone_since if gone_since is not None else now
+            if gone_since is not None and now - gone_since >= self._part.settings.chief_timeout_seconds:
+                _log.warning("worker %d: ends without the chief, gone for %.0f s", client.index, now - gone_since)
+                return False
+            client.wait_for(_changed_since(client.state.version), timeout_seconds=_LOOK_SECONDS)
+        return False
 
     def _wait(self, *, may_adopt: bool) -> bool:
         """The chief waits for the others; True: it has adopted one that is gone."""

@@ -78,6 +78,8 @@ class TrainingLoop:
                     continue
             except BaseException as error:
                 if isinstance(error, OpError) and self._is_recoverable(error):
+                    if self._job_end is not None:
+                        self._job_end.begin_again()
                     self._recovery.start_over(error)
                     continue
                 self._save_after(error)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from monolith import environment
 from monolith.cluster import ClusterRequest, get_training_cluster
-from monolith.cluster.job_state import WORKER
 from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
 from monolith.cluster.manager import poll_seconds
 from monolith.cluster.presence import PresencePort
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from monolith.clock import Clock
-    from monolith.cluster.job_state import JobState
     from monolith.cluster.manager import Incomplete
     from monolith.cluster.training_cluster import TrainingCluster
     from monolith.hook import Hook
@@ -48,7 +46,6 @@ _NODE_LOOK_SECONDS = 0.5
 _CALL_SECONDS = 60.0
 _LOST_SECONDS = 0.5
 """Without a connection to a server; it is looked for then, wherever it came back."""
-_GOODBYE_SECONDS = 10.0
 _RETRIED = (DeadlineExceededError, UnavailableError)
 
 
@@ -239,9 +236,7 @@ class WorkerRole:
                 on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
             )
             trainer.train(max_steps=self._wanted.max_steps)
-            if part.is_chief:
-                # Their last words go to the home server, which ends with the chief.
-                client.wait_for(_is_alone, timeout_seconds=_GOODBYE_SECONDS)
+            part.end_job()
             trainer.forget_state()
             if part.wants_to_stop and self._wanted.on_stop is not None:
                 self._wanted.on_stop()
@@ -255,11 +250,6 @@ class WorkerRole:
         else:
             _log.warning("worker %d: leaves the job after this step", self._place.index)
             part.stop_here()
-
-
-def _is_alone(state: JobState) -> bool:
-    """Whether the chief is the only worker that is there."""
-    return not any(each.role == WORKER and each.index and each.alive for each in state.members)
 
 
 @contextmanager

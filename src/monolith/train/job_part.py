@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
+    from monolith.cluster.job_state import JobState
     from monolith.hook import Hook
     from monolith.ps.cluster import PsCluster
     from monolith.ps.job import JobClient
@@ -33,6 +34,7 @@ __all__ = ["JobPart", "steps_of_others"]
 
 _log = logging.getLogger(__name__)
 
+_GOODBYE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 """How often a worker asks servers that are being restored whether they are."""
 
@@ -95,6 +97,16 @@ class JobPart:
         """Asks the whole job to stop; of a job that cannot be reached, this process."""
         self._wants_to_stop = True
         threading.Thread(target=self._ask_to_stop, name="job/stop", daemon=True).start()  # a signal must not wait
+
+    def end_job(self) -> None:
+        """The chief has saved for the last time: the others may end, and are given a moment before the servers do."""
+        if not self.is_chief:
+            return
+        try:
+            self.client.end_job()
+            self.client.wait_for(_is_alone, timeout_seconds=_GOODBYE_SECONDS)
+        except OpError as error:
+            _log.warning("the workers could not be told that the job is over: %s", error)
 
     def stop_here(self) -> None:
         """Ends this worker after its step."""
@@ -233,3 +245,7 @@ def steps_of_others(state: TrainState) -> list[Callable[[], int]]:
     keepers: list[Any] = [store for store in state.stores.values() if isinstance(store, PsStore)]
     keepers += [] if state.dense is None else [state.dense]
     return [lambda keeper=keeper: int(keeper.steps_of_others) for keeper in keepers]  # type: ignore[misc]
+
+
+def _is_alone(state: JobState) -> bool:
+    return not any(each.role == "worker" and each.index and each.alive for each in state.members)

@@ -12,7 +12,7 @@ import torch
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks.current_session import close_session, open_session
-from monolith.nn import BatchTurn, Embeddings
+from monolith.nn import BatchTurn
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.optim.global_step import global_step_from
 from monolith.ps.dense_client import DenseClient
@@ -22,6 +22,7 @@ from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._resuming import Known
+from monolith.train._session_checks import embeddings_of, require_training
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
@@ -109,7 +110,7 @@ class Session:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
         require_effective_parameters(task.p, Task.params())
-        _require_training(mode, servers)
+        require_training(mode, servers)
         self._dense_settings = DenseConfig() if dense is None else dense
         require_servers(self._dense_settings, servers)
         self.task = task
@@ -226,6 +227,10 @@ class Session:
     def take_worker(self, number: int) -> None:
         """Goes on as another worker of the job: the next feed is that of its input, from where it is."""
         self.settle()
+        self.be_worker(number)
+
+    def be_worker(self, number: int) -> None:
+        """The same for a session that is about to be rebuilt."""
         self._worker_index = number
         self._next_batch = _UNKNOWN
 
@@ -282,7 +287,7 @@ class Session:
         self._step = ModelStep(
             self.task, self._state, self._pipeline, self._dense, count=None if self._job is None else self._count
         )
-        self._embeddings = _embeddings_of(self._state)
+        self._embeddings = embeddings_of(self._state)
         self._next_batch = _UNKNOWN  # asked for with the first batch: hooks may restore, too
         self._clock = BatchClock()
         if self._job is not None:
@@ -392,21 +397,3 @@ class Session:
         for embeddings in self._embeddings:
             turn.plan(embeddings)
         return turn
-
-
-def _require_training(mode: Mode, servers: DenseServers | None) -> None:
-    if servers is not None and mode != "train":
-        raise InvalidArgumentError(
-            f"session: servers keep dense weights that are trained, and mode is {mode!r}; restore a checkpoint of them,"
-            " which has the form of one process"
-        )
-
-
-def _embeddings_of(state: TrainState) -> list[Embeddings]:
-    found = list(state.embeddings.values())
-    if len({id(each.store) for each in found}) != len(found):
-        raise InvalidArgumentError(
-            "session: two Embeddings of the model share one store, so that a batch would be applied by the first only;"
-            " put all slots of a store into one Embeddings"
-        )
-    return found

@@ -50,7 +50,7 @@ class LostUpdates(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., server: _Optional[int] = ..., updates: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("version", "incarnation", "num_workers", "members", "restored", "finished", "step_offset", "steps", "barrier_placed", "barrier_action", "lost_updates", "stop_requested", "lost", "adoptable", "generation", "left")
+    __slots__ = ("version", "incarnation", "num_workers", "members", "restored", "finished", "step_offset", "steps", "barrier_placed", "barrier_action", "lost_updates", "stop_requested", "lost", "adoptable", "generation", "ended", "left")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class State(_message.Message):
     LOST_FIELD_NUMBER: _ClassVar[int]
     ADOPTABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     version: int
     incarnation: int
@@ -82,8 +83,9 @@ class State(_message.Message):
     lost: _containers.RepeatedScalarFieldContainer[int]
     adoptable: _containers.RepeatedScalarFieldContainer[int]
     generation: int
+    ended: bool
     left: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_workers: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., restored: _Optional[bool] = ..., finished: _Optional[_Iterable[int]] = ..., step_offset: _Optional[int] = ..., steps: _Optional[int] = ..., barrier_placed: _Optional[bool] = ..., barrier_action: _Optional[str] = ..., lost_updates: _Optional[_Iterable[_Union[LostUpdates, _Mapping]]] = ..., stop_requested: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., adoptable: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_workers: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., restored: _Optional[bool] = ..., finished: _Optional[_Iterable[int]] = ..., step_offset: _Optional[int] = ..., steps: _Optional[int] = ..., barrier_placed: _Optional[bool] = ..., barrier_action: _Optional[str] = ..., lost_updates: _Optional[_Iterable[_Union[LostUpdates, _Mapping]]] = ..., stop_requested: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., adoptable: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ..., ended: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class News(_message.Message):
     __slots__ = ("state", "steps", "failure")
@@ -174,7 +176,7 @@ class Release(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., finished: _Optional[bool] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
-    __slots__ = ("seat", "flag", "place_barrier", "remove_barrier", "waits", "step_offset", "finish", "release", "lost_updates", "stop", "reset", "restored_step", "left")
+    __slots__ = ("seat", "flag", "place_barrier", "remove_barrier", "waits", "step_offset", "finish", "release", "lost_updates", "stop", "reset", "restored_step", "ended", "left")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     PLACE_BARRIER_FIELD_NUMBER: _ClassVar[int]
@@ -187,6 +189,7 @@ class ChangeRequest(_message.Message):
     STOP_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
     RESTORED_STEP_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     seat: Seat
     flag: Flag
@@ -200,8 +203,9 @@ class ChangeRequest(_message.Message):
     stop: bool
     reset: bool
     restored_step: int
+    ended: bool
     left: bool
-    def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., flag: _Optional[_Union[Flag, _Mapping]] = ..., place_barrier: _Optional[str] = ..., remove_barrier: _Optional[bool] = ..., waits: _Optional[bool] = ..., step_offset: _Optional[int] = ..., finish: _Optional[bool] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., lost_updates: _Optional[_Union[LostUpdates, _Mapping]] = ..., stop: _Optional[bool] = ..., reset: _Optional[bool] = ..., restored_step: _Optional[int] = ..., left: _Optional[bool] = ...) -> None: ...
+    def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., flag: _Optional[_Union[Flag, _Mapping]] = ..., place_barrier: _Optional[str] = ..., remove_barrier: _Optional[bool] = ..., waits: _Optional[bool] = ..., step_offset: _Optional[int] = ..., finish: _Optional[bool] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., lost_updates: _Optional[_Union[LostUpdates, _Mapping]] = ..., stop: _Optional[bool] = ..., reset: _Optional[bool] = ..., restored_step: _Optional[int] = ..., ended: _Optional[bool] = ..., left: _Optional[bool] = ...) -> None: ...
 
 class AdoptResponse(_message.Message):
     __slots__ = ("worker", "state", "failure")
