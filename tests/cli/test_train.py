@@ -243,6 +243,19 @@ def test_an_unknown_flag_is_refused_with_what_was_meant(capsys: pytest.CaptureFi
     assert "unrecognized arguments: --modeldir m; did you mean --model_dir?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--monolith_alert_proto", "--monolith_chief_alert_proto"])
+@pytest.mark.parametrize("command", [["train", TASK], ["worker", TASK], ["ps", TASK], ["ps", "--index", "0"]])
+def test_flags_about_alerts_are_refused_by_name_with_the_reason(
+    command: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refusal:
+        main([*command, "--num_ps", "1", flag, "user: 'me'"])
+    assert refusal.value.code == 2
+    told = capsys.readouterr().err
+    assert f"unrecognized arguments: {flag}" in told
+    assert "alerts are not sent from here" in told
+
+
 def test_a_second_chief_is_refused_with_the_first_ones_identity(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ MEANT = {
     "--server_index": "the number of this server is --index",
     "--ps_num": "the number of all servers is --num_ps",
     "--token": "others on this machine could see it; give --token_file",
+    **train.ALERTS,
 }
 
 

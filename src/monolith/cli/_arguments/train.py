@@ -74,6 +74,9 @@ _LEARNING_RATE = (
     f" Task.optimizers returns; {_PARAMETER.format('learning_rate', '0.01')}"
 )
 _GPU = "tables live in memory, and the model runs where the task puts it; there is no option for it"
+_ALERTS = "alerts are not sent from here, nor were they by the published original: watch the emitted metrics instead"
+ALERTS = {"--monolith_alert_proto": _ALERTS, "--monolith_chief_alert_proto": _ALERTS}
+"""Flags of the original about alerts, which every command of a job refuses."""
 MEANT = {
     "--lr": _LEARNING_RATE,
     "--learning_rate": _LEARNING_RATE,
@@ -92,6 +95,7 @@ MEANT = {
     "--logdir": "did you mean --model_dir? Logs are kept there, too",
     "--checkpoint_dir": "did you mean --model_dir?",
     "--data": "did you mean --input_path? A task reads it, or names its files itself in input_fn",
+    **ALERTS,
     "--train_data": "did you mean --input_path? A task reads it, or names its files itself in input_fn",
 }
 """What users of other programs write, and what they mean by it here."""
