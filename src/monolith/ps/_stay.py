@@ -9,6 +9,8 @@ from monolith.errors import CancelledError, FailedPreconditionError, Unavailable
 from monolith.ps.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monolith.ps._control_channel import ControlChannel
 
 __all__ = ["Stay"]
@@ -21,12 +23,16 @@ class Stay:
         channel: The connection.
         client: What servers know the client by.
         life: Of the server's process.
+        on_end: Called when the stream has ended, whoever ended it; by a thread of gRPC.
     """
 
-    def __init__(self, channel: ControlChannel, client: int, life: int) -> None:
+    def __init__(
+        self, channel: ControlChannel, client: int, life: int, on_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._channel = channel
         self._request = messages.StayRequest(client=client)
         self._life = life
+        self._on_end = on_end
         self._stream: Any = None
         self._is_known = False
 
@@ -35,6 +41,7 @@ class Stay:
         if self._stream is None or not self._stream.is_active():
             self._stream = self._channel.open_stream("Stay", self._request)
             self._is_known = False
+            self._stream.add_callback(self._on_end)
 
     def require(self, timeout_seconds: float) -> None:
         """Waits until the server knows.

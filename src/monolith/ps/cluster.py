@@ -86,6 +86,7 @@ class PsCluster:
         self.client = secrets.randbits(63)
         """What servers know this client by."""
         self._moved: list[weakref.WeakMethod[Callable[[int], None]]] = []
+        self._losses: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._staying = threading.Lock()  # guards what follows
         self._tunnels: dict[int, Tunnel] = {}
         self._holding = threading.RLock()  # one hold at a time; guards what follows
@@ -97,7 +98,7 @@ class PsCluster:
         try:
             self._described = self._describe()
             self._stays = [
-                Stay(channel, self.client, described.life)
+                Stay(channel, self.client, described.life, self._tell_loss)
                 for channel, described in zip(self._channels, self._described, strict=True)
             ]
             self.require_stay()
@@ -245,6 +246,13 @@ class PsCluster:
         """Calls a method with the index of each server that has another address from then on; keeps it not alive."""
         self._moved.append(weakref.WeakMethod(callback))
 
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Calls a method whenever a connection to some server has ended, from a thread of gRPC; keeps it not alive.
+
+        It may have been ended here. Who has heard it calls `require_stay` to hear the next one.
+        """
+        self._losses.append(weakref.WeakMethod(callback))
+
     def is_there(self, index: int, timeout_seconds: float) -> bool:
         """Whether a server answers within this time, and is the process that it was when this client found it."""
         try:
@@ -286,7 +294,7 @@ class PsCluster:
                 _log.warning("%s is another process than before, without its rows: restore a checkpoint", channel.title)
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
-        stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life)
+        stay, self._stays[index] = self._stays[index], Stay(channel, self.client, described.life, self._tell_loss)
         stay.end()
         with self._staying:
             tunnel = self._tunnels.pop(index, None)
@@ -366,6 +374,12 @@ class PsCluster:
         self.close()
 
     # Inside
+
+    def _tell_loss(self) -> None:
+        for each in self._losses:
+            callback = each()
+            if callback is not None:
+                callback()
 
     def _describe(self) -> list[Any]:
         calls = self.begin("Describe", messages.DescribeRequest())

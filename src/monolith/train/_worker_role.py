@@ -22,6 +22,7 @@ from monolith.train.job_metrics import JobMetrics
 from monolith.train.job_part import JobPart
 from monolith.train.ps_benchmark import choose_servers
 from monolith.train.server_places import ServerPlaces
+from monolith.train.server_watch import ServerWatch
 from monolith.train.servers_back import ServersBack
 from monolith.train.trainer import Trainer
 
@@ -226,6 +227,7 @@ class WorkerRole:
             )
             stack.enter_context(_tf_config(cluster.tf_config()))
             back = ServersBack(servers, self._places.addresses, clock=self._clock)
+            stack.enter_context(ServerWatch(servers, back))
             part = JobPart(servers, client, settings, servers_back=back, clock=self._clock)
             hooks = list(self._hooks)
             if part.is_chief:

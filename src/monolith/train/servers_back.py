@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from monolith.errors import DeadlineExceededError, OpError
@@ -23,7 +24,7 @@ _LINE_SECONDS = 10.0
 
 
 class ServersBack:
-    """Asks where the servers are until all of them answer. One thread at a time.
+    """Asks where the servers are until all of them answer. Any thread may call it.
 
     Args:
         cluster: Whose addresses it changes.
@@ -35,6 +36,7 @@ class ServersBack:
         self._cluster = cluster
         self._addresses = addresses
         self._clock = clock
+        self._looking = threading.Lock()
 
     def wait(self, timeout_seconds: float) -> None:
         """Returns when all servers answer.
@@ -44,7 +46,7 @@ class ServersBack:
         """
         begin = self._clock.monotonic()
         next_line = begin
-        while missing := self._look():
+        while missing := self.look():
             waited = self._clock.monotonic() - begin
             if waited >= timeout_seconds:
                 raise DeadlineExceededError(
@@ -56,8 +58,12 @@ class ServersBack:
                 next_line = self._clock.monotonic() + _LINE_SECONDS
             self._clock.sleep(_LOOK_SECONDS)
 
-    def _look(self) -> list[int]:
+    def look(self) -> list[int]:
         """Servers that do not answer; those that came back are known under their new address."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> list[int]:
         missing = [index for index in range(self._cluster.num_ps) if not self._cluster.is_there(index, _PROBE_SECONDS)]
         if not missing:
             return []

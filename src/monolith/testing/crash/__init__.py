@@ -4,11 +4,19 @@ Read `trial.py` first: a run is started, killed with SIGKILL at a random moment 
 it is judged. `tasks.py` has what is trained and how it is judged, `child.py` the processes, `fingerprint.py` the
 comparison of two states bit for bit.
 
-`worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count.
+`worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count. `cluster_trial.py`
+does it to whole jobs, `cluster_task.py` has what those count, and `network.py` the network that is cut between them.
 """
 
 from __future__ import annotations
 
+from monolith.testing.crash.cluster_trial import (
+    CLUSTER_SCENARIOS,
+    ClusterFault,
+    ClusterScenario,
+    ClusterTrial,
+    run_cluster_trial,
+)
 from monolith.testing.crash.counting import CONFIGS, CountingJob
 from monolith.testing.crash.fingerprint import fingerprint
 from monolith.testing.crash.scenarios import SCENARIOS, Scenario
@@ -16,7 +24,11 @@ from monolith.testing.crash.trial import Kill, Trial, run_trials
 from monolith.testing.crash.worker_trial import Fault, WorkerTrial, run_worker_trial
 
 __all__ = [
+    "CLUSTER_SCENARIOS",
     "CONFIGS",
+    "ClusterFault",
+    "ClusterScenario",
+    "ClusterTrial",
     "CountingJob",
     "Fault",
     "Kill",
@@ -25,6 +37,7 @@ __all__ = [
     "Trial",
     "WorkerTrial",
     "fingerprint",
+    "run_cluster_trial",
     "run_trials",
     "run_worker_trial",
 ]

@@ -1,0 +1,61 @@
+"""Servers that come back elsewhere are followed while the thread that trains waits for something else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from monolith.clock import SystemClock
+from monolith.ps import JobClient, PsCluster, PsServer
+from monolith.train.server_watch import ServerWatch
+from monolith.train.servers_back import ServersBack
+
+ENDS_HANGS = 60.0
+
+
+class Follower:
+    """Hears which server has moved."""
+
+    def __init__(self, cluster: PsCluster) -> None:
+        self.moved: list[int] = []
+        self.has_moved = threading.Event()
+        cluster.on_move(self._hear)
+
+    def _hear(self, index: int) -> None:
+        self.moved.append(index)
+        self.has_moved.set()
+
+
+def test_a_server_is_found_again_though_nobody_calls_it() -> None:
+    with ExitStack() as ended:
+        first, old = ended.enter_context(PsServer(0, 2)), PsServer(1, 2)
+        cluster = ended.enter_context(PsCluster([first.address, old.address]))
+        addresses: dict[int, str] = {}
+
+        def known() -> Mapping[int, str]:
+            return addresses
+
+        follower = Follower(cluster)
+        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, known, clock=SystemClock())))
+        for _ in range(2):  # it listens on after the first loss
+            old.close(0)
+            old = ended.enter_context(PsServer(1, 2))
+            addresses[1] = old.address
+            assert follower.has_moved.wait(ENDS_HANGS)
+            follower.has_moved.clear()
+            assert cluster.addresses[1] == old.address
+        assert follower.moved == [1, 1]
+
+
+def test_who_waits_for_news_of_the_home_server_hears_it_at_its_new_address() -> None:
+    with ExitStack() as ended:
+        old = PsServer(0, 1)
+        cluster = ended.enter_context(PsCluster([old.address]))
+        addresses: dict[int, str] = {}
+        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, lambda: addresses, clock=SystemClock())))
+        chief = ended.enter_context(JobClient(cluster, role="worker", index=0, num_workers=1))
+        incarnation = chief.state.incarnation
+        old.close(0)
+        addresses[0] = ended.enter_context(PsServer(0, 1)).address
+        assert chief.wait_for(lambda state: state.incarnation != incarnation, timeout_seconds=ENDS_HANGS)
