@@ -130,6 +130,16 @@ JOB_ROWS = (
         title="empty steps of many workers that one server counts",
         needed_bytes=lambda _: 400_000_000,
     ),
+    Row(
+        key="job_record",
+        title="table steps while a server writes its recovery record, against without",
+        needed_bytes=lambda setting: setting.small_rows * 700,
+    ),
+    Row(
+        key="job_restart",
+        title="a killed server until it is back from checkpoint and record, against a restore of an empty one",
+        needed_bytes=lambda setting: setting.large_rows * 700,
+    ),
 )
 """Rows of `benchmarks/cluster.py`: jobs of many processes."""
 

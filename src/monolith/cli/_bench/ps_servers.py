@@ -41,8 +41,8 @@ class Servers:
 
 
 @contextmanager
-def running_servers(count: int, *, threads: int) -> Iterator[Servers]:
-    """Servers of so many threads each; they end with the block.
+def running_servers(count: int, *, threads: int, options: Sequence[str] = ()) -> Iterator[Servers]:
+    """Servers of so many threads each, with further options of ``monolith ps``; they end with the block.
 
     Raises:
         RowSkippedError: grpcio is not installed.
@@ -50,14 +50,14 @@ def running_servers(count: int, *, threads: int) -> Iterator[Servers]:
     if importlib.util.find_spec("grpc") is None:
         raise RowSkippedError("servers are controlled over gRPC; pip install 'monolith-torch[ps]'")
     with ExitStack() as running:
-        processes = [running.enter_context(_running(index, count, threads)) for index in range(count)]
+        processes = [running.enter_context(_running(index, count, threads, options)) for index in range(count)]
         told = [json.loads(cast("IO[str]", process.stdout).readline()) for process in processes]
         yield Servers([each["address"] for each in told], [process.pid for process in processes])
 
 
 @contextmanager
-def _running(index: int, count: int, threads: int) -> Iterator[subprocess.Popen[str]]:
-    options = ["--index", str(index), "--num_ps", str(count), "--threads", str(threads), "--drain_seconds", "0"]
+def _running(index: int, count: int, threads: int, given: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    options = ["--index", str(index), "--num_ps", str(count), "--threads", str(threads), "--drain_seconds", "0", *given]
     # The interpreter that runs us, on a command of this package.
     process = subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "monolith", "ps", "--json", *options], stdout=subprocess.PIPE, text=True
