@@ -92,7 +92,7 @@ def take_cut(
             tensors = staging.copy(tensors)
         frozen = StateCut(
             step=state.global_step,
-            applied=dict(state.applied),
+            applied=_applied_by_all(state, stores),
             positions=dict(state.positions),
             stores=stores,
             state=trees,
@@ -101,6 +101,21 @@ def take_cut(
         )
         undone.pop_all()
         return frozen
+
+
+def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[int, BatchStamp]:
+    """The last batch of every worker: those of this process, and those of others that the rows hold everywhere."""
+    others: dict[int, BatchStamp] = {}
+    for clock in (clock for each in stores.values() for clock in each.cut.applied):
+        for worker, stamp in clock.stamps.items():
+            known = others.get(worker, stamp)
+            others[worker] = min(known, stamp, key=lambda each: each.seq)
+    known_here = {
+        worker: stamp
+        for worker, stamp in state.applied.items()
+        if worker not in others or others[worker].seq <= stamp.seq  # or it was restored, and that worker went on since
+    }
+    return {**others, **known_here}
 
 
 def require_folder_name(store: str) -> None:
