@@ -141,8 +141,13 @@ class JobEnd:
 
 
 def _unfinished(state: JobState) -> list[int]:
-    """Workers that may still push."""
-    return [number for number in range(1, state.num_workers) if number not in state.finished | state.left]
+    """Workers that may still push; of a job that was told to stop, nobody starts again who has gone."""
+    done = state.finished | state.left
+    return [
+        number
+        for number in range(1, state.num_workers)
+        if number not in done and (_is_alive(state, number) or not state.stop_requested)
+    ]
 
 
 def _is_alive(state: JobState, number: int) -> bool:
