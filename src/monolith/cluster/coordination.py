@@ -321,7 +321,8 @@ class Coordinator:
         """Time has passed: leases end."""
         pause = now - self._heard_at
         if pause > _PAUSE_SECONDS:
-            self._members.postpone(pause, self._heard_at)
+            self._members.postpone(pause)
+            self._lost_since = {worker: since + pause for worker, since in self._lost_since.items()}
         self._heard_at = max(now, self._heard_at)
         for place in self._members.lost_since(now):
             _log.warning("%s %d: it was not heard in time, and counts as lost until it comes back", *place)

@@ -243,12 +243,11 @@ class JobMembers:
         ends = [end for seat in self._seats.values() if seat.token for end in (seat.end, seat.lease_end) if end > now]
         return min(ends, default=None)
 
-    def postpone(self, seconds: float, since: float) -> None:
-        """Nobody could be heard for so long: it counts for no lease that ran when that began."""
+    def postpone(self, seconds: float) -> None:
+        """Nobody could be heard for so long: it counts for no lease."""
         for seat in self._seats.values():
-            if seat.lease_end > since:
-                seat.renewed_at += seconds
-            if seat.cut_off_at is not None and seat.cut_off_at + GRACE_SECONDS > since:
+            seat.renewed_at += seconds
+            if seat.cut_off_at is not None:
                 seat.cut_off_at += seconds
 
     def snapshot(self, now: float) -> tuple[JobMember, ...]:
