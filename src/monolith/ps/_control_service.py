@@ -24,7 +24,7 @@ from monolith.ps._wire_values import (
     stats_message,
 )
 from monolith.ps.agreement import WIRE_VERSION, configs_of
-from monolith.ps.held_gates import HeldGates
+from monolith.ps.held_gates import HeldGates, rows_owner
 from monolith.ps.hosted_stores import HostedStores
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.protos import parameter_server_pb2 as messages
@@ -163,8 +163,11 @@ class ControlService(MachineCalls, NoteCalls, RowLookCalls):
 
     def Initialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
         """Which owners have state."""
-        initialized = self.stores.initialized()
-        return messages.OwnersResponse(owners=[name for name in request.owners if name in initialized])
+        initialized, resumed = self.stores.initialized(), self.stores.resumed()
+        return messages.OwnersResponse(
+            owners=[name for name in request.owners if name in initialized],
+            resumed=[name for name in request.owners if name in resumed],
+        )
 
     def SetInitialized(self, request: messages.OwnersRequest) -> Any:  # noqa: N802 - as on the wire
         """Owners have state from now on, as long as this process lives."""
@@ -325,6 +328,7 @@ class ControlService(MachineCalls, NoteCalls, RowLookCalls):
         """Goes on from a saved state."""
         stamps = [stamp_in(stamp) for stamp in request.stamps]
         self._rows(request.store).resume(stamps, (request.life.generation, request.life.life))
+        self.stores.mark_resumed(rows_owner(request.store))
         return messages.Done()
 
     def Assign(self, requests: Iterator[messages.AssignRequest]) -> Any:  # noqa: N802 - as on the wire

@@ -327,7 +327,10 @@ class PsCluster:
         Raises:
             UnavailableError: one was started anew, and is not restored yet.
         """
-        lost = self.uninitialized(owner)
+        answers = self.ask("Initialized", messages.OwnersRequest(owners=[owner]))
+        if any(answer.owners for answer in answers):
+            self._initialized.add(owner)
+        lost = [index for index, answer in enumerate(answers) if not answer.owners and not answer.resumed]
         if lost and owner in self._initialized:
             raise UnavailableError(
                 f"{_SUBJECT}: {', '.join(f'server {index}' for index in lost)}: started anew, without what it had of"

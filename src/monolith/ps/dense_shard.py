@@ -106,6 +106,8 @@ class DenseShard:
         self._spare_capture: Tensor | None = None
         self.is_unclaimed = False
         """It came back, and no client has asked for it yet."""
+        self.on_resumed: Callable[[], None] = lambda: None
+        """Called when they went on from a saved state."""
         self.recording: Recording = NoRecording()
         """Who writes down what changes."""
         self._calls: Mapping[int, Callable[[bytes, memoryview], Answer | None]] = {
@@ -204,6 +206,7 @@ class DenseShard:
         with self.recording.replacing(DENSE_OWNER), self._lock:
             answer = self._resume(head, body)
         self.recording.resumed(DENSE_OWNER)
+        self.on_resumed()
         return answer
 
     def _configure(self, head: bytes, body: memoryview) -> Answer:

@@ -43,6 +43,8 @@ class HostedStores:
         self._stores: dict[str, HostedRows] = {}
         self._initialized: set[str] = set()
         """Owners of which a client has said that they have state."""
+        self._resumed: set[str] = set()
+        """Owners that went on from a saved state, whether somebody has said so or not."""
 
     def open(self, name: str, agreement: bytes, life: tuple[int, int], *, adopt: bool) -> tuple[HostedRows, bool]:
         """The store of this name, and whether it is new.
@@ -110,6 +112,7 @@ class HostedStores:
         with self._lock:
             rows = self._stores.pop(name, None)
             self._initialized.discard(rows_owner(name))
+            self._resumed.discard(rows_owner(name))
         if rows is not None:
             self._end(rows)
             self.recording.note(is_needed=True)
@@ -118,6 +121,16 @@ class HostedStores:
         """Owners of which a client has said that they have state."""
         with self._lock:
             return frozenset(self._initialized)
+
+    def resumed(self) -> frozenset[str]:
+        """Owners that went on from a saved state."""
+        with self._lock:
+            return frozenset(self._resumed)
+
+    def mark_resumed(self, owner: str) -> None:
+        """It goes on from a saved state."""
+        with self._lock:
+            self._resumed.add(owner)
 
     def set_initialized(self, owners: Iterable[str]) -> None:
         """These have state from now on."""

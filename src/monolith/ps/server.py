@@ -8,6 +8,7 @@ import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from monolith import _core
@@ -169,8 +170,7 @@ class PsServer:
             self._service.on_assign = self._take_place
         self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
-        self._keeping.begin(self._service.stores, self._frames, self.dense)
-        self._service.was_recovered = self.recovered is not None
+        self._begin_keeping()
         self.coordinator = self._make_coordinator() if index == 0 else None
         """Of the job; the first server, the home server, has it."""
         self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
@@ -312,6 +312,11 @@ class PsServer:
             num_threads=self.options.num_threads or os.cpu_count() or 1,
             handler=self,
         )
+
+    def _begin_keeping(self) -> None:
+        self._keeping.begin(self._service.stores, self._frames, self.dense)
+        self._service.was_recovered = self.recovered is not None
+        self.dense.on_resumed = partial(self._service.stores.mark_resumed, DENSE_OWNER)
 
     def _make_coordinator(self) -> CoordinatorService:
         recovery = self.options.recovery

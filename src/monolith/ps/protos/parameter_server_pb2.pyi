@@ -121,12 +121,14 @@ class OwnersRequest(_message.Message):
     def __init__(self, owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OwnersResponse(_message.Message):
-    __slots__ = ("owners", "failure")
+    __slots__ = ("resumed", "owners", "failure")
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    resumed: _containers.RepeatedScalarFieldContainer[str]
     owners: _containers.RepeatedScalarFieldContainer[str]
     failure: Failure
-    def __init__(self, owners: _Optional[_Iterable[str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, resumed: _Optional[_Iterable[str]] = ..., owners: _Optional[_Iterable[str]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class TableNumbers(_message.Message):
     __slots__ = ("numbers",)
