@@ -37,27 +37,11 @@ def padded(size: int) -> int:
     return (size + 7) & ~7
 
 
-def block_bytes(header: bytes) -> int:
-    """Size of the block that begins with this header, whose numbers are not checked."""
-    fields = HEADER.unpack_from(header)
+def block_bytes(data: bytes | memoryview, offset: int = 0) -> int:
+    """Size of the block whose header is there; its numbers are not checked."""
+    fields = HEADER.unpack_from(data, offset)
     count, payload_size = fields[7], fields[9]
     return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload_size) + TRAILER.size)
-
-
-def split_blocks(data: bytes) -> list[RowBlock]:
-    """The blocks of a run of bytes in which they lie end to end.
-
-    Raises:
-        DataLossError: the bytes are something else.
-    """
-    blocks, begin = [], 0
-    while begin < len(data):
-        if len(data) - begin < HEADER.size:
-            raise DataLossError(f"row blocks: {len(data) - begin} bytes are left over, less than a header")
-        end = begin + block_bytes(data[begin : begin + HEADER.size])
-        blocks.append(RowBlock(data[begin:end]))
-        begin = end
-    return blocks
 
 
 class RowBlock:

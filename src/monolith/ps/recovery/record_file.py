@@ -138,8 +138,8 @@ class RecordFile:
         """Some of its bytes."""
         return self._read(place.offset, place.offset + place.bytes)
 
-    def whole_blocks(self, place: Place, most_bytes: int) -> Iterator[bytes]:
-        """Row blocks end to end, some at a time: about so many bytes.
+    def blocks(self, place: Place, most_bytes: int) -> Iterator[list[bytes]]:
+        """The row blocks that lie there end to end, about so many bytes at a time.
 
         Raises:
             DataLossError: they are no row blocks.
@@ -147,14 +147,14 @@ class RecordFile:
         begin, end = place.offset, place.offset + place.bytes
         while begin < end:
             run = self._read(begin, min(end, begin + most_bytes))
-            stop = _whole_size(run)
-            if stop == 0:  # one block is larger, or there is none
-                size = block_bytes(run[: BLOCK_HEADER.size].tobytes()) if len(run) >= BLOCK_HEADER.size else end
-                if begin + size > end:
+            found, used = _split(run.data)
+            if not found:
+                wanted = block_bytes(run.data) if len(run) >= BLOCK_HEADER.size else end
+                if begin + wanted > end:
                     raise DataLossError(f"{self._origin}: no whole row block at byte {begin}")
-                run, stop = self._read(begin, begin + size), size
-            yield run[:stop].tobytes()
-            begin += stop
+                found, used = _split(self._read(begin, begin + wanted).data)  # it is larger than a run
+            yield found
+            begin += used
 
     @property
     def _origin(self) -> str:
@@ -203,15 +203,16 @@ class RecordFile:
         return meta
 
 
-def _whole_size(run: NDArray[np.uint8]) -> int:
-    """How many bytes from the beginning are whole blocks, if they are blocks."""
-    stop = 0
+def _split(run: memoryview) -> tuple[list[bytes], int]:
+    """The whole blocks at the beginning, if they are blocks, and how many bytes they take."""
+    found, stop = [], 0
     while len(run) - stop >= BLOCK_HEADER.size:
-        size = block_bytes(run[stop : stop + BLOCK_HEADER.size].tobytes())
-        if stop + size > len(run):
+        end = stop + block_bytes(run, stop)
+        if end > len(run):
             break
-        stop += size
-    return stop
+        found.append(bytes(run[stop:end]))
+        stop = end
+    return found, stop
 
 
 def _json(text: bytes) -> Any:

@@ -11,11 +11,11 @@ from monolith.ps.hosted_rows import store_of_share
 from monolith.ps.recovery.lineage import Lineage
 from monolith.ps.recovery.record_log import Followed
 from monolith.tables.bucket_owners import owned_ranges
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, bucket_bounds
 from monolith.tables.local_joined import stamp_to_core
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import agreed_stamps
-from monolith.tables.row_block import BlockKind, split_blocks
+from monolith.tables.row_block import BlockKind
 from monolith.tables.snapshot.bucket_file import blocks_of
 from monolith.tables.snapshot.location import open_source
 
@@ -122,5 +122,5 @@ def _load_filters(store: LocalStore, folder: str, owned: range) -> None:
 
 
 def _load_blocks(store: LocalStore, file: RecordFile, place: Place, owned: range) -> None:
-    for data in file.whole_blocks(place, _LOADED_BYTES):
-        store.load(split_blocks(data), buckets=owned, replace=False)
+    for blocks in file.blocks(place, _LOADED_BYTES):
+        store.native.core.load(blocks, bucket_bounds(owned), None)  # which checks them
