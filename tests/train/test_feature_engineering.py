@@ -71,11 +71,12 @@ def test_files_can_be_read_again_as_what_they_are(tmp_path: Path) -> None:
         assert [ExampleBatch.FromString(record).batch_size for record in reader] == [32, 32]
 
 
-def test_the_command_line_writes_features_too(tmp_path: Path) -> None:
+def test_the_command_line_writes_features_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = "monolith.testing:ExampleTask"
     options = ["--model_dir", str(tmp_path), "--only_feature_engineering", "--steps", "3"]
     assert cli.main(["train", task, *options]) == 0
     assert [len(batches) for batches in written(tmp_path, "chief")] == [3]
+    assert f"the features of 3 batches are in {tmp_path}/features" in capsys.readouterr().err
 
 
 def test_every_kind_of_column_has_its_list() -> None:

@@ -108,6 +108,8 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
     }
     if args.json:
         sys.stdout.write(f"{json.dumps(found)}\n")
+    elif trainer.config.only_feature_engineering:
+        tell(f"the features of {state.global_step:,} batches are in {trainer.config.model_dir}/features")
     elif state.global_step and history.ended_by == "data" and not history.num_steps:
         tell(
             f"nothing was trained: the input has no more data; step {state.global_step:,} with {rows:,} rows stays in"

@@ -1,0 +1,82 @@
+"""docs/how-to/operations.md: its commands run as they stand, and its limits are those of the options."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from monolith.cluster.liveness import NodeAliveCheckerError
+from monolith.cluster.manager import POLL_SECONDS
+from monolith.hooks.ps_health import EVERY_SECONDS
+from monolith.train import RunnerConfig, Task
+
+PAGE = "operations.md"
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+ENDS_HANGS_SECONDS = 280
+TOLD = ["", "server 0 at 127.0.0.1:", "step 1", "the features of 20 batches"]
+"""What each block says, among other things."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the blocks run, one after another."""
+    made = tmp_path_factory.mktemp("operations")
+    (made / "bin").mkdir()
+    program = made / "bin" / "monolith"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m monolith "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return made
+
+
+def test_the_page_has_the_blocks_that_are_run_here() -> None:
+    assert len(BLOCKS) == len(TOLD)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(TOLD)))
+def test_a_block_runs_as_it_stands(number: int, folder: Path) -> None:
+    variables = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}  # noqa: TID251 - a child's
+    done = subprocess.run(
+        ["/bin/bash", "-euc", BLOCKS[number]],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDS_HANGS_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(TOLD[number], done.stdout + done.stderr), done.stderr
+    if number == 2:
+        reached = [int(step) for step in re.findall(r"^step (\d+) with \d+ rows is saved", done.stderr, re.MULTILINE)]
+        assert len(reached) == 3
+        assert 40 <= reached[0] < 80 <= reached[1] < 120 <= reached[2]
+
+
+def test_limits_of_the_page_are_those_of_the_options() -> None:
+    table = TEXT.split("## What each time limit does")[1].split("##")[0]
+    rows = dict(re.findall(r"^\| `--(\w+)` \| (.*?) \|", table, re.MULTILINE))
+    assert len(rows) == 6
+    for name, told in rows.items():
+        default = RunnerConfig.default_of(name)
+        number = re.match(r"\d+", told)
+        assert (default == -1) if number is None else (default == float(number[0])), name
+    assert Task.params().train.max_pending_seconds_for_barrier == 30
+    assert "| look at the servers' memory | 30 s |" in table
+    assert EVERY_SECONDS == 30
+    assert "| look for processes that are missing | 5 s |" in table
+    assert POLL_SECONDS == 5
+    assert NodeAliveCheckerError.__name__ in table
+
+
+def test_every_option_of_the_page_exists() -> None:
+    known = {*RunnerConfig.option_names(), "slot", "id", "json", "launcher", "max_steps", "index"}
+    named = set(re.findall(r"--(\w+)", TEXT))
+    assert named - known == set()
