@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ class Ran:
         self.settings = JobSettings()
         self.error: Exception | None = None
         self.is_stopped = False
+        self.signal: signal.Signals | None = None
 
     def __call__(
         self, options: RunnerConfig, service: object, params: object, *, user_hooks: object, settings: JobSettings
@@ -48,6 +51,8 @@ class Ran:
         self.options, self.settings = options, settings
         if self.error is not None:
             raise self.error
+        if self.signal is not None:
+            os.kill(os.getpid(), self.signal)
         if self.is_stopped and settings.on_stop is not None:
             settings.on_stop()
 
@@ -173,6 +178,17 @@ class TestRoles:
     def test_who_was_stopped_says_so(self, ran: Ran) -> None:
         ran.is_stopped = True
         assert main(["ps", TASK, *JOB, *HOST]) == 130
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_that_nobody_waits_for_ends_it_in_one_line(
+        self, number: signal.Signals, ran: Ran, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ran.signal, before = number, signal.getsignal(number)
+        with pytest.raises(SystemExit) as ended:
+            main(["worker", TASK, *JOB, *HOST])
+        assert ended.value.code == 130
+        assert capsys.readouterr().err == f"stopped by {number.name}\n"
+        assert signal.getsignal(number) is before
 
     def test_extra_servers_have_indices_too(self, ran: Ran) -> None:
         assert main(["ps", TASK, *JOB, *HOST, "--index", "4", "--num_extra_ps", "2", "--num_redundant_ps", "1"]) == 0

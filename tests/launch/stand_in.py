@@ -4,8 +4,8 @@
 
 FOLDER/<kind>-<index> has words, the first for the first start, and so on, the last for all others: "done" ends well,
 "fail" with 3, "again" with 75, "die" by SIGKILL, "stay" until it is told to stop, "deaf" stays whatever it is told,
-"parent" stays with a child. Behind "then-" it happens when all others are there that stay.
-Events go to FOLDER/events, a line each.
+"parent" stays with a child, "mute" says nothing to its launcher. Behind "then-" it happens when all others
+are there that stay. Events go to FOLDER/events, a line each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-STAYING = ("stay", "deaf", "parent")
+STAYING = ("stay", "deaf", "mute", "parent")
 kind, folder, index = sys.argv[1], Path(sys.argv[2]), int(sys.argv[-1])
 
 
@@ -45,7 +45,8 @@ note(f"starts as {word}")
 print(f"{word} says hello", flush=True)  # noqa: T201 - the output is what is merged
 told = {"done": 10 * (index + 1), "total": 100, "fields": {"examples_per_second": 5.0, "loss": 0.5 + index}}
 with os.fdopen(int(os.environ["MONOLITH_PROGRESS_FD"]), "w") as pipe:  # noqa: TID251 - a stranger's program
-    pipe.write(f"{json.dumps(told)}\nno message\n{json.dumps({'result': {'index': index}})}\n")
+    if word != "mute":
+        pipe.write(f"{json.dumps(told)}\nno message\n{json.dumps({'result': {'index': index}})}\n")
 if word.startswith("then-"):
     staying = [path for path in folder.glob("*-?") if path.read_text(encoding="utf-8").split()[-1] in STAYING]
     while (folder / "events").read_text(encoding="utf-8").count(" stays ") < len(staying):
@@ -59,10 +60,10 @@ match word.removeprefix("then-"):
         sys.exit(75)
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    case "stay":
+    case "stay" | "mute":
         stay(130 if kind == "worker" else 0)
     case "parent":
-        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
         note(f"child {child.pid}")
         stay(130)
     case "deaf":

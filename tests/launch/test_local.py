@@ -134,6 +134,23 @@ def test_a_signal_lets_workers_save_and_then_ends_servers(tmp_path: Path, number
     assert signal.getsignal(number) is before, "handlers are given back"
 
 
+def test_who_does_not_listen_to_signals_yet_is_spared_a_traceback(tmp_path: Path) -> None:
+    job = Job(tmp_path, {"ps-0": "stay", "worker-0": "mute"})
+    assert job.signalled((("worker 0 stays", "ps 0 stays"), signal.SIGINT)) == 130
+    assert "worker 0 stops SIGTERM" in job.events
+
+
+def test_a_signal_that_was_ignored_before_stays_so(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        job = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay"})
+        steps = ((("worker 0 stays", "ps 0 stays"), signal.SIGHUP), ((), signal.SIGINT))
+        assert job.signalled(*steps) == 130
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert "SIGHUP" not in job.log.getvalue()
+
+
 def test_a_second_signal_kills(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "deaf", "worker-0": "deaf", "worker-1": "stay"})
     steps = (
