@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
-from ray_cluster import RayCluster
+from ray_nodes import RayCluster
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
 
@@ -66,8 +66,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[RayCluster]:
-    """A Ray cluster of one node that this process is connected to; a test names what it starts there."""
-    with RayCluster(num_cpus=2) as cluster:
+    """A Ray cluster of two nodes that this process is connected to; a test names what it starts there."""
+    with RayCluster(num_cpus=4) as cluster:
+        cluster.add_node(4)
         yield cluster
 
 

@@ -42,6 +42,7 @@ def test_numbers_of_saved_configs_stay() -> None:
         ("ZK", 3),
         ("MLP", 4),
         ("HOST", 5),
+        ("RAY", 6),
     ]
     assert (ContainerType.DOCKER.value, ContainerType.NATIVE.value) == (1, 2)
     assert settings().discovery_type is ServiceDiscoveryType.CONSUL
@@ -96,6 +97,11 @@ def test_host_files_are_those_of_the_folder_that_is_told(tmp_path: Path) -> None
     assert (tmp_path / "job" / "ps" / "0").read_text() == "10.0.0.1:1"
     with pytest.raises(ValueError, match="discovery_dir must be a folder that all processes of the job reach"):
         get_discovery(settings(discovery_type=ServiceDiscoveryType.HOST))
+
+
+def test_ray_needs_the_name_of_the_job() -> None:
+    with pytest.raises(ValueError, match="discovery by RAY: uuid must be the name of the job's actor, got nothing"):
+        get_discovery(settings(discovery_type=ServiceDiscoveryType.RAY))
 
 
 def test_zookeeper_uses_the_name_of_the_job_and_is_closed(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.cli._arguments._launchers import MAX_RESTARTS, RESOURCES
 from monolith.cli._run_options import command_of, tell
-from monolith.launch import LaunchPlan, LocalLauncher, Resources, RestartPolicy, local_job
+from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartPolicy, local_job
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import DONE, INTERRUPTED
 from monolith.train.compat.derive_config import MODES
@@ -124,9 +125,13 @@ def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
 
 
 def launch(plan: LaunchPlan, args: argparse.Namespace) -> int:
-    """Run a job on this machine to its end, and say what came of it."""
-    with local_job(plan) as job:
-        launcher = LocalLauncher(job, has_progress=not args.json)
+    """Run a job on this machine or on Ray to its end, and say what came of it."""
+    launcher: LocalLauncher | RayLauncher
+    with contextlib.ExitStack() as stack:
+        if args.launcher == "ray":
+            launcher = RayLauncher(plan, address=args.ray_address, has_progress=not args.json)
+        else:
+            launcher = LocalLauncher(stack.enter_context(local_job(plan)), has_progress=not args.json)
         exit_code = launcher.run()
     result, model_dir = launcher.result, plan.options.model_dir
     if args.json:

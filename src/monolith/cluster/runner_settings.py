@@ -22,7 +22,7 @@ from monolith.cluster.runtimes import MLPEnv, add_mpi_exception_hook, mlp_pass, 
 from monolith.config import Config, config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from monolith.cluster.runtimes import DataService
 
@@ -49,7 +49,7 @@ class RunnerSettings(Config):
     index: int = 0
     """The index of this process in its role."""
     uuid: str = ""
-    """The name of the run; the name of its service in Consul."""
+    """The name of the run; the name of its service in Consul, and of its actor on Ray."""
     deep_insight_name: str | None = None
     """The name of the job over many runs; its name in ZooKeeper."""
     container_type: ContainerType = ContainerType.DOCKER
@@ -123,26 +123,31 @@ def get_discovery(runner_conf: RunnerSettings, psm: str | None = None) -> Servic
     Raises:
         ValueError: What the chosen service needs is not set.
     """
-    if runner_conf.is_local:
-        return None
-    match runner_conf.discovery_type:
-        case ServiceDiscoveryType.PRIMUS:
-            if not runner_conf.tf_config:
-                raise ValueError("discovery by PRIMUS: tf_config must hold the TF_CONFIG of this process, got nothing")
-            return TfConfigServiceDiscovery(runner_conf.tf_config)
-        case ServiceDiscoveryType.CONSUL:
-            return ConsulServiceDiscovery(psm or runner_conf.uuid)
-        case ServiceDiscoveryType.MLP:
-            return MLPServiceDiscovery()
-        case ServiceDiscoveryType.HOST:
-            if not runner_conf.discovery_dir:
-                raise ValueError(
-                    "discovery by HOST: discovery_dir must be a folder that all processes of the job reach, got nothing"
-                )
-            return HostServiceDiscovery(runner_conf.discovery_dir)
-        case ServiceDiscoveryType.ZK:
-            # Found on use, because it needs a package that the other services do not.
-            return discovery.ZKServiceDiscovery(runner_conf.deep_insight_name or "", runner_conf.zk_server)
+    return None if runner_conf.is_local else _services(runner_conf, psm)[runner_conf.discovery_type]()
+
+
+def _services(conf: RunnerSettings, psm: str | None) -> dict[ServiceDiscoveryType, Callable[[], ServiceDiscovery]]:
+    """How each service is made; some are found on use, because they need a package that the others do not."""
+    return {
+        ServiceDiscoveryType.PRIMUS: lambda: TfConfigServiceDiscovery(
+            _required(conf, "tf_config", "hold the TF_CONFIG of this process")
+        ),
+        ServiceDiscoveryType.CONSUL: lambda: ConsulServiceDiscovery(psm or conf.uuid),
+        ServiceDiscoveryType.MLP: MLPServiceDiscovery,
+        ServiceDiscoveryType.HOST: lambda: HostServiceDiscovery(
+            _required(conf, "discovery_dir", "be a folder that all processes of the job reach")
+        ),
+        ServiceDiscoveryType.ZK: lambda: discovery.ZKServiceDiscovery(conf.deep_insight_name or "", conf.zk_server),
+        ServiceDiscoveryType.RAY: lambda: discovery.RayServiceDiscovery(
+            _required(conf, "uuid", "be the name of the job's actor")
+        ),
+    }
+
+
+def _required(conf: RunnerSettings, name: str, must: str) -> str:
+    if not (value := getattr(conf, name)):
+        raise ValueError(f"discovery by {conf.discovery_type.name}: {name} must {must}, got nothing")
+    return str(value)
 
 
 def own_place(runner_conf: RunnerSettings, service: ServiceDiscovery | None) -> tuple[str, int]:

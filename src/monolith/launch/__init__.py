@@ -2,15 +2,38 @@
 
 Every launcher starts from a `LaunchPlan`, and every role is the command of its name, ``monolith ps`` or
 ``monolith worker``. Read `plan` first, then `local`. May import everything below the command line.
+
+A name is imported when it is first asked for: processes that only pass messages on have no use for torch.
 """
 
 from __future__ import annotations
 
-from monolith.launch.local import LocalLauncher
-from monolith.launch.plan import LaunchPlan
-from monolith.launch.resources import Resources
-from monolith.launch.restarts import RestartPolicy
-from monolith.launch.role import Role
-from monolith.launch.this_machine import local_job
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["LaunchPlan", "LocalLauncher", "Resources", "RestartPolicy", "Role", "local_job"]
+if TYPE_CHECKING:
+    from monolith.launch.local import LocalLauncher
+    from monolith.launch.plan import LaunchPlan
+    from monolith.launch.ray_launcher import RayLauncher
+    from monolith.launch.resources import Resources
+    from monolith.launch.restarts import RestartPolicy
+    from monolith.launch.role import Role
+    from monolith.launch.this_machine import local_job
+
+_HOMES = {
+    "LaunchPlan": "plan",
+    "LocalLauncher": "local",
+    "RayLauncher": "ray_launcher",
+    "Resources": "resources",
+    "RestartPolicy": "restarts",
+    "Role": "role",
+    "local_job": "this_machine",
+}
+
+__all__ = ["LaunchPlan", "LocalLauncher", "RayLauncher", "Resources", "RestartPolicy", "Role", "local_job"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

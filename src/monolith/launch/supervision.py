@@ -152,13 +152,13 @@ class Supervision:
         actions, self._actions = self._actions, []
         return actions
 
-    def ended(self, role: Role, exit_code: int, now: float) -> None:
-        """A process is gone."""
+    def ended(self, role: Role, exit_code: int, now: float, *, told: str | None = None) -> None:
+        """A process is gone; `told` says how, where that is not what its exit code says."""
         life, ending = self._lives[role], ending_of(exit_code)
         if ending is Ending.FAILED:
             self._fail(role, exit_code, told_ending(exit_code), now)
         elif ending is Ending.DIED and self._is_needed(role):
-            self._bring_back(role, exit_code, now)
+            self._bring_back(role, exit_code, told_ending(exit_code) if told is None else told, now)
         else:
             life.state = _State.OVER
             self._note_quiet_end(role, ending, exit_code)
@@ -182,18 +182,18 @@ class Supervision:
             return False
         return self._are_workers_left() if role.kind == "ps" else not self._stops
 
-    def _bring_back(self, role: Role, exit_code: int, now: float) -> None:
+    def _bring_back(self, role: Role, exit_code: int, told: str, now: float) -> None:
         life = self._lives[role]
         well = now - life.started_at >= self.policy.healthy_seconds
         life.deaths = 1 if well else life.deaths + 1
         if life.deaths > self.policy.limit:
             code = 128 - exit_code if exit_code < 0 else TRY_AGAIN
-            self._fail(role, code, f"{told_ending(exit_code)}, {life.deaths} times in a row", now)
+            self._fail(role, code, f"{told}, {life.deaths} times in a row", now)
             return
         pause = self.policy.pause_seconds(life.deaths)
         life.state, life.start_at = _State.WAITING, now + pause
         self.restarts += 1
-        self._say(f"{role} {told_ending(exit_code)}; it is started again{f' in {pause:g} s' if pause else ''}")
+        self._say(f"{role} {told}; it is started again{f' in {pause:g} s' if pause else ''}")
 
     def _fail(self, role: Role, code: int, told: str, now: float) -> None:
         self._lives[role].state = _State.OVER

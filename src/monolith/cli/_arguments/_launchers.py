@@ -27,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how often in a row a process that died is started again (default: {MAX_RESTARTS})",
     )
     group.add_argument(
-        "--ray_address", metavar="ADDRESS", help="of --launcher ray: its cluster (default: as ray finds)"
+        "--ray_address",
+        metavar="ADDRESS",
+        help="of --launcher ray: a running cluster, such as auto or HOST:6379 (default: RAY_ADDRESS, else a new one on"
+        " this machine)",
     )
     add_resources(group, "of --launcher ray: ")
 

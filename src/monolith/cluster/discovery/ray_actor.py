@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import threading
 import uuid
@@ -82,7 +83,13 @@ def start_registry(
         ValueError: The name is taken; the text is Ray's.
     """
     ray = _connected_ray()
-    options = {"lifetime": "detached"} if outlives_us else {}
+    if outlives_us:
+        options: dict[str, Any] = {"lifetime": "detached"}
+    else:
+        # On our own node: one that lives and dies with us must not die with another.
+        here = ray.get_runtime_context().get_node_id()
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        options = {"scheduling_strategy": strategies.NodeAffinitySchedulingStrategy(node_id=here, soft=False)}
     remote = ray.remote(actor).options(
         name=name, namespace=namespace, num_cpus=0, max_restarts=-1, max_task_retries=-1, **options
     )

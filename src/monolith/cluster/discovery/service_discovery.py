@@ -24,6 +24,8 @@ class ServiceDiscoveryType(enum.Enum):
     MLP = 4
     HOST = 5
     """Files of a folder that all processes reach; not in the original."""
+    RAY = 6
+    """A named actor of a Ray cluster; not in the original."""
 
 
 class ServiceDiscovery(abc.ABC):

@@ -23,6 +23,8 @@ class RayCluster:
 
     def __init__(self, *, num_cpus: int = 0) -> None:
         self._ray = load_ray(loopback_only=True)
+        constants = importlib.import_module("ray._private.ray_constants")
+        assert not constants.ENABLE_RAY_CLUSTER, "somebody has imported Ray without load_ray(loopback_only=True)"
         # Sockets are files below it, and the names of those may have no more than 107 characters.
         self._folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
         self._patch = pytest.MonkeyPatch()
@@ -45,6 +47,9 @@ class RayCluster:
 
     def __enter__(self) -> Self:
         self._patch.setenv("RAY_TMPDIR", str(self._folder))
+        # A dead node is noticed after three seconds instead of fifteen.
+        self._patch.setenv("RAY_health_check_period_ms", "1000")
+        self._patch.setenv("RAY_health_check_failure_threshold", "3")
         try:
             self._cluster = importlib.import_module("ray.cluster_utils").Cluster()
             self.add_node(self._num_cpus, include_dashboard=False)

@@ -1,0 +1,110 @@
+"""Where the roles of a job run on a Ray cluster: a place for each, or for none of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from monolith import environment
+from monolith.clock import SystemClock
+from monolith.cluster.runtimes.ray import load_ray
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.launch.plan import LaunchPlan
+
+__all__ = ["RayPlaces", "connected_ray"]
+
+_OBJECT_STORE_BYTES = 80 << 20
+"""Next to Ray's least: rows go by our own sockets."""
+_TELL_SECONDS = 10.0
+_LOOK_SECONDS = 0.5
+_GIB = 2**30
+
+
+def connected_ray(plan: LaunchPlan, address: str | None) -> tuple[Any, bool]:
+    """Ray, connected, and whether this call did that.
+
+    Args:
+        plan: Of the job.
+        address: Of a running cluster; None: that of ``RAY_ADDRESS``, else a new one on this machine, for loopback
+            alone, which is as large as the plan needs.
+
+    Raises:
+        ConnectionError: Nobody answers at the address; the text is Ray's.
+    """
+    address = address or environment.get("RAY_ADDRESS") or None
+    ray = load_ray(loopback_only=address is None)
+    if ray.is_initialized():
+        return ray, False
+    if address is not None:
+        ray.init(address=address, logging_level="ERROR")
+        return ray, True
+    needed = _sum(_bundles(plan))
+    ray.init(
+        address="local",
+        num_cpus=math.ceil(needed["CPU"]),
+        _memory=needed["memory"],
+        object_store_memory=_OBJECT_STORE_BYTES,
+        include_dashboard=False,
+        logging_level="ERROR",
+    )
+    return ray, True
+
+
+class RayPlaces:
+    """A placement group with a place for every role, spread over the nodes, servers first.
+
+    When a node dies, Ray moves its places to other nodes, as soon as they have room.
+    """
+
+    def __init__(self, ray: Any, plan: LaunchPlan) -> None:
+        self._ray = ray
+        self._plan = plan
+        self._bundles = _bundles(plan)
+        self._group = ray.util.placement_group(self._bundles, strategy="SPREAD")
+
+    def wait(self, tell: Callable[[str], object], is_wanted: Callable[[], bool]) -> bool:
+        """Waits until all places are there; whether they are, or nobody wants them any more."""
+        clock = SystemClock()
+        tell_at = clock.monotonic() + _TELL_SECONDS
+        while is_wanted():
+            if self._group.wait(_LOOK_SECONDS):
+                return True
+            if clock.monotonic() >= tell_at:
+                tell(f"waiting for places: {self._missing()}")
+                tell_at += _TELL_SECONDS
+        return False
+
+    def options_of(self, number: int) -> dict[str, Any]:
+        """The options of the actor in a place, by the number of its role in the plan."""
+        strategies = self._ray.util.scheduling_strategies
+        bundle = self._bundles[number]
+        return {
+            "num_cpus": bundle["CPU"],
+            "memory": bundle["memory"],
+            "scheduling_strategy": strategies.PlacementGroupSchedulingStrategy(
+                placement_group=self._group, placement_group_bundle_index=number
+            ),
+        }
+
+    def close(self) -> None:
+        """Gives the places back; what runs there ends."""
+        self._ray.util.remove_placement_group(self._group)
+
+    def _missing(self) -> str:
+        needed, there = _sum(self._bundles), self._ray.cluster_resources()
+        return (
+            f"the job needs {needed['CPU']:g} processors and {needed['memory'] / _GIB:.1f} GiB, the cluster has"
+            f" {there.get('CPU', 0.0):g} and {there.get('memory', 0.0) / _GIB:.1f} GiB in all, other jobs' included"
+        )
+
+
+def _bundles(plan: LaunchPlan) -> list[dict[str, float]]:
+    asked = [plan.resources_of(role.kind) for role in plan.roles]
+    return [{"CPU": each.cpus, "memory": float(each.memory_bytes)} for each in asked]
+
+
+def _sum(bundles: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(bundle[name] for bundle in bundles) for name in ("CPU", "memory")}

@@ -1,0 +1,195 @@
+"""The actor of one role of a job on Ray: runs the command of the role in its own process."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+import uuid
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith import environment
+from monolith.cluster.runtimes.ray import load_ray
+from monolith.launch.progress_pipe import PROGRESS_FD
+from monolith.launch.restarts import INTERRUPTED, TRY_AGAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["RoleActor", "RoleSpec"]
+
+_FAILED = 1
+_TELL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleSpec:
+    """What the process of a role is told: strings and numbers, so that any node can read it."""
+
+    role: str
+    job: str
+    """Name of the job's actor."""
+    namespace: str
+    entry: str
+    """``module:function`` that takes the arguments and returns the exit code."""
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: str
+    """The launcher's working directory, taken where the node has it."""
+    search_path: tuple[str, ...] = ()
+    """Where the launcher finds modules; what a node has of it comes behind its own."""
+    token: str | None = field(default=None, repr=False)
+    """The secret of the job, where the user gave no file with one."""
+    takes_host: bool = True
+    """Whether the role listens at the address by which Ray knows its node."""
+
+
+class RoleActor:
+    """One role. `run` belongs to the main thread of a process, where Python delivers signals.
+
+    Ray starts a process that died again, and calls `run` again; every new life asks the launcher first. Where only the
+    connection was lost, the second call finds what the first one has returned.
+    """
+
+    def __init__(self, spec: RoleSpec) -> None:
+        self._spec = spec
+        self._exit_code: int | None = None
+
+    def __repr__(self) -> str:
+        return self._spec.role  # in front of every line that Ray shows of this process
+
+    def run(self) -> int:
+        """Run the command of the role to its end, and return its exit code."""
+        if self._exit_code is None:
+            self._exit_code = self._live()
+        return self._exit_code
+
+    def _live(self) -> int:
+        ray, spec, life = load_ray(), self._spec, uuid.uuid4().hex
+        job = ray.get_actor(spec.job, namespace=spec.namespace)
+        ray.get(job.start.remote(spec.role, life))
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(_ended_by_signals())
+                threading.Thread(target=_pass_signals, args=(ray, job, spec.role, life), daemon=True).start()
+                arguments = self._prepared(ray, stack)
+                stack.enter_context(_progress_told(partial(_tell, ray, job, spec.role)))
+                exit_code = _exit_code_of(spec.entry, arguments)
+        except _StoppedError:
+            exit_code = INTERRUPTED
+        if exit_code == TRY_AGAIN:
+            # Another process is wanted: this one ends as if it had died, and Ray starts the next.
+            _tell(ray, job, spec.role, {"exit_code": exit_code})
+            os._exit(exit_code)
+        return exit_code
+
+    def _prepared(self, ray: Any, stack: contextlib.ExitStack) -> list[str]:
+        """Makes this process what a process of the launcher's own machine would be."""
+        spec = self._spec
+        if Path(spec.folder).is_dir():
+            os.chdir(spec.folder)
+        sys.path += [path for path in spec.search_path if path not in sys.path and Path(path).exists()]
+        for name, value in spec.environment.items():
+            environment.put(name, value)
+        arguments = list(spec.arguments)
+        if spec.takes_host:
+            arguments += ["--host", ray.util.get_node_ip_address()]
+        if spec.token is not None:
+            arguments += ["--token_file", stack.enter_context(_file_in_memory(f"{spec.token}\n"))]
+        return arguments
+
+
+@contextlib.contextmanager
+def _file_in_memory(text: str) -> Iterator[str]:
+    """Inside, the name of a file that only this user can read, and that nobody finds when this process was killed."""
+    descriptor = os.memfd_create("token")
+    try:
+        os.write(descriptor, text.encode("ascii"))
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+class _StoppedError(BaseException):
+    """A signal came before the command listened to any."""
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Inside, a signal that nobody else takes ends the role, and not the actor that has to say so."""
+
+    def stop(*_: object) -> None:
+        raise _StoppedError
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Ray starts its processes with SIGINT blocked, so that Ctrl-C comes to the launcher alone.
+    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, before)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pass_signals(ray: Any, job: Any, role: str, life: str) -> None:
+    """Runs in a thread of its own, as long as this is the life that counts."""
+    main = threading.main_thread().ident
+    with contextlib.suppress(ray.exceptions.RayError):
+        while (number := ray.get(job.next_signal.remote(role, life))) is not None and main is not None:
+            signal.pthread_kill(main, number)
+
+
+def _tell(ray: Any, job: Any, role: str, message: Mapping[str, Any]) -> None:
+    """Tells the launcher, if it can be told; when this returns, it will not miss it."""
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.get(job.tell.remote(role, message), timeout=_TELL_SECONDS)
+
+
+@contextlib.contextmanager
+def _progress_told(tell: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
+    """Inside, what is written to the progress pipe of this process is told."""
+    ours, theirs = os.pipe()
+    environment.put(PROGRESS_FD, str(theirs))
+    reader = threading.Thread(target=_tell_lines, args=(ours, tell), daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        if environment.get(PROGRESS_FD):  # whoever took the pipe has closed it
+            environment.put(PROGRESS_FD, "")
+            os.close(theirs)
+        reader.join()
+
+
+def _tell_lines(descriptor: int, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    with os.fdopen(descriptor, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                if isinstance(message := json.loads(line), dict):
+                    tell(message)
+
+
+def _exit_code_of(entry: str, arguments: list[str]) -> int:
+    """Calls the command; what it raises is shown, as Python shows it at the end of a program."""
+    module, _, name = entry.partition(":")
+    try:
+        return int(getattr(importlib.import_module(module), name)(arguments))
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            sys.stderr.write(f"{error.code}\n")
+        return error.code if isinstance(error.code, int) else _FAILED if error.code else 0
+    except Exception:  # noqa: BLE001 - an actor that raises would be Ray's to tell of; an exit code is a launcher's
+        traceback.print_exc()
+        return _FAILED
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
