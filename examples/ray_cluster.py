@@ -72,7 +72,7 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
     ray = load_ray(loopback_only=True)
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray's own tool for such clusters
 
-    node = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
+    node: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
     try:
         # Each node has room for all: when one is lost, the other takes its roles.
@@ -105,7 +105,7 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
         print(f"on Ray: {launcher.restarts} restarts")
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]  # as Ray has it
     return launcher.result
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from monolith.cluster.manager import Incomplete
     from monolith.hook import Hook
     from monolith.train import Params, Trainer
 
@@ -84,7 +85,7 @@ class ThreadJob:
     def start(self, role: str, index: int, *, hooks: Sequence[Hook] = (), **other: Any) -> Future[Trainer | None]:
         """Begins a role; `other` are options of its own."""
         config = RunnerConfig(**{**self._options, "server_type": role, "index": index, **other})
-        settings = JobSettings(query_failure_handler=lambda _: self.discovery.changed.wait(0.05), **self._settings)
+        settings = JobSettings(query_failure_handler=self._wait, **self._settings)
         outcome: Future[Trainer | None] = Future()
 
         def run() -> None:
@@ -98,6 +99,9 @@ class ThreadJob:
         threading.Thread(target=run, name=f"{role}-{index}", daemon=True).start()
         self.roles[role, index] = outcome
         return outcome
+
+    def _wait(self, _: Incomplete) -> None:
+        self.discovery.changed.wait(0.05)
 
     def start_all(self, hooks: Sequence[Hook] = ()) -> None:
         """Begins all roles, workers first."""

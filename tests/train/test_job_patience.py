@@ -98,16 +98,14 @@ class Attempts(WorkerRole):
             discovery=MemoryDiscovery(),
             model_dir="/m",
         )
-        super().__init__(
-            place,
-            SimpleNamespace(),
-            TrainerConfig(),
-            clock=self.clock,
-            wanted=JobSettings(),  # type: ignore[arg-type]
-        )
+        params: Any = SimpleNamespace()
+        super().__init__(place, params, TrainerConfig(), clock=self.clock, wanted=JobSettings())
         self._outcomes = list(outcomes)
         given = iter(members)
         self._places = type("Places", (), {"members": property(lambda _: next(given))})()
+
+    def tried(self) -> Any:
+        return self._attempts("a:1")
 
     def _assemble(self, address: str) -> TrainingCluster:
         return TrainingCluster({}, {})
@@ -126,13 +124,13 @@ LATE = DeadlineExceededError("no answer")
 class TestAttempts:
     def test_the_same_servers_are_tried_without_limit_and_with_a_pause(self) -> None:
         role = Attempts([AWAY, LATE, AWAY, "trained"], [(0, 1)] * 4, JobConfig(retry_wait_seconds=7))
-        assert role._attempts("a:1") == "trained"
+        assert role.tried() == "trained"
         assert role.clock.monotonic() == 3 * 7
 
     def test_other_servers_are_taken_as_often_as_allowed(self) -> None:
         members = [(0, 1), (0, 2), (1, 2), (0, 1)]
         allowed = Attempts([AWAY, AWAY, "trained"], members, JobConfig(max_retry_times=2))
-        assert allowed._attempts("a:1") == "trained"
+        assert allowed.tried() == "trained"
         refused = Attempts([AWAY, AWAY, AWAY], members, JobConfig(max_retry_times=1))
         with pytest.raises(UnavailableError, match=r"others than before .* allowed are 1 \(max_retry_times\)"):
             refused._attempts("a:1")

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,7 @@ TOLD = ["", "server 0 at 127.0.0.1:", "step 1", "the features of 20 batches"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the blocks run, one after another."""
     made = tmp_path_factory.mktemp("operations")
     (made / "bin").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, Self
 
+from monolith.checkpoint import TrainState
 from monolith.cluster import monolith_discovery
 from monolith.files import join
 from monolith.train.compat.refusal import option_of_a_job
@@ -17,7 +18,6 @@ from monolith.train.task import Task
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from monolith.checkpoint import TrainState
     from monolith.hook import Hook
     from monolith.train.compat.options import RunnerConfig
     from monolith.train.params import Params
@@ -40,7 +40,7 @@ class Estimator:
     >>> import tempfile
     >>> from monolith.testing import ExampleTask
     >>> with tempfile.TemporaryDirectory() as folder, Estimator(ExampleTask, RunConfig(model_dir=folder)) as estimator:
-    ...     step = estimator.train(steps=5)
+    ...     step = estimator.train(steps=5).global_step
     ...     sorted(estimator.evaluate(steps=1))
     ['auc', 'examples', 'global_step', 'loss']
     """
@@ -78,13 +78,12 @@ class Estimator:
         options = self._options
         return not options.is_local and (options.server_type != "worker" or option_of_a_job(options) is not None)
 
-    def train(
-        self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()
-    ) -> TrainState | None:
+    def train(self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()) -> TrainState:
         """See `Trainer.train`, and for a job `distributed_train`.
 
         Returns:
-            What was trained; None in a job, whose servers have it: `evaluate` and `predict` read its last checkpoint.
+            What was trained; of a job, whose servers have it, the step alone: `evaluate` and `predict` read its last
+            checkpoint.
         """
         if not self.is_job:
             return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)
@@ -99,7 +98,7 @@ class Estimator:
                 user_hooks=hooks,
                 settings=JobSettings(max_steps=max_steps),
             )
-        return None
+        return TrainState(global_step=0 if self._trainer is None else self._trainer.global_step)
 
     def evaluate(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
         """See `Trainer.evaluate`."""

@@ -97,6 +97,8 @@ class Trainer:
         if self.config.only_feature_engineering and self.config.model_dir is not None:
             files = FeatureFiles(self.config.model_dir, self.config.worker_index)
             self.task = FeatureEngineeringTask(self.task, files)
+        self.global_step = 0
+        """Of what was trained and then forgotten; else `state` has it."""
         self.history = History()
         """What the last call of `train` has measured, also if an error ended it."""
 
@@ -107,6 +109,7 @@ class Trainer:
 
     def forget_state(self) -> None:
         """Evaluates and predicts from the last checkpoint from now on: what was trained is with servers that end."""
+        self.global_step = self.global_step if self._state is None else self._state.global_step
         self._state = self._job = self._servers = None
 
     # What it does
