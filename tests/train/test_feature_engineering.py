@@ -17,6 +17,7 @@ from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
 from monolith.train import Trainer, TrainerConfig, feature_engineering, local_train
 from monolith.train.feature_engineering import example_batch_of_features
+from train.job_threads import ThreadJob
 
 
 def written(folder: Path, who: str) -> list[list[ExampleBatch]]:
@@ -117,3 +118,13 @@ def test_there_is_no_model_to_predict_with_and_no_place_without_a_folder(tmp_pat
         trainer.evaluate(steps=1)
     with pytest.raises(ValueError, match="only_feature_engineering writes into the model directory; give model_dir"):
         TrainerConfig(only_feature_engineering=True)
+
+
+def test_every_worker_of_a_job_writes_what_it_reads(tmp_path: Path) -> None:
+    def params() -> Any:
+        return ExampleTask.params().set(num_batches=3)
+
+    ThreadJob(tmp_path, num_workers=2, params=params, options={"only_feature_engineering": True}).run()
+    assert [len(batches) for batches in written(tmp_path, "chief")] == [3]
+    assert [len(batches) for batches in written(tmp_path, "worker1")] == [3]
+    assert list(tmp_path.glob("*.manifest")) == []
