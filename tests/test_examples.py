@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,16 @@ COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(enc
 def run_example(path: Path) -> str:
     # One thread: on a busy machine small operations wait for each other's threads far longer than they compute.
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a child's is its parent's
-    result = subprocess.run(
-        [sys.executable, str(path)],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=ENDS_HANGS_SECONDS,
-    )
+    # Ray keeps sockets among its files, and names of sockets are short.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
+        result = subprocess.run(
+            [sys.executable, str(path)],
+            env={**variables, "RAY_TMPDIR": short},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ENDS_HANGS_SECONDS,
+        )
     assert result.returncode == 0, result.stderr
     return result.stdout
 

@@ -55,7 +55,7 @@ def test_a_page_of_a_discovery_service_answers_four_questions(page: str) -> None
 
 
 def test_every_discovery_service_has_a_page() -> None:
-    names = {"consul", "host-files", "mlp", "static", "tf-config", "zookeeper"}
+    names = {"consul", "host-files", "mlp", "ray", "static", "tf-config", "zookeeper"}
     assert {path.stem.removeprefix("discovery-") for path in HOW_TO.glob("discovery-*.md")} == names
 
 

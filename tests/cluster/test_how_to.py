@@ -12,6 +12,7 @@ import pytest
 
 from consul_agent import ConsulAgent
 from discovery_backends import mlp_variables
+from ray_nodes import RayCluster
 from zookeeper_server import ZooKeeperServer
 
 
@@ -67,3 +68,9 @@ def test_consul(project_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_zookeeper(project_root: Path, zookeeper: ZooKeeperServer) -> None:
     names = run_page("discovery-zookeeper.md", project_root, **{"zk1:2181,zk2:2181": zookeeper.address})
     assert names["servers"] == {0: "10.0.0.1:2222"}
+
+
+def test_ray(project_root: Path, ray_cluster: RayCluster) -> None:
+    names = run_page("discovery-ray.md", project_root, **{'"auto"': repr(ray_cluster.address)})
+    assert names["servers"] == {0: "10.0.0.1:2222"}
+    names["ray"].kill(names["registry"])

@@ -140,7 +140,7 @@ class TestPrecedence:
         [
             ("index", "three", "index must be a whole number, got 'three'"),
             ("sort_id", "maybe", "sort_id must be true or false, got 'maybe'"),
-            ("discovery_type", "dns", "discovery_type must be one of primus, consul, zk, mlp, got 'dns'"),
+            ("discovery_type", "dns", "discovery_type must be one of primus, consul, zk, mlp, host, ray, got 'dns'"),
             ("reload_alias_map", "{", "reload_alias_map must be JSON"),
         ],
     )
