@@ -11,7 +11,7 @@ import pytest
 
 from monolith.cli._bench import catalog
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rows import job_home
+from monolith.cli._bench.rows import job_home, job_save
 from monolith.cli._bench.setting import Setting
 
 TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
@@ -21,6 +21,8 @@ TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, roun
 def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few where the row has many; what it finds then is not of interest here."""
     monkeypatch.setattr(job_home, "WORKERS", 3)
+    monkeypatch.setattr(job_save, "WORKERS", 2)
+    monkeypatch.setattr(job_save, "SAVE_SECONDS", 1)
 
 
 @pytest.mark.slow

@@ -126,14 +126,39 @@ PS_ROWS = (
 
 JOB_ROWS = (
     Row(
-        key="job_home",
-        title="empty steps of many workers that one server counts",
-        needed_bytes=lambda _: 400_000_000,
+        key="job_training",
+        title="steps of a job of one worker and one server, against the bare loop of a session",
+        needed_bytes=lambda setting: setting.small_rows * 900,
     ),
     Row(
         key="job_record",
-        title="table steps while a server writes its recovery record, against without",
-        needed_bytes=lambda setting: setting.small_rows * 700,
+        title="steps of a job whose servers write their recovery record, against one whose do not",
+        needed_bytes=lambda setting: setting.small_rows * 900,
+    ),
+    Row(
+        key="job_save",
+        title="the longest pause of four workers at a save",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="job_worker_loss",
+        title="from the death of a worker to its first step",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="job_start",
+        title="from the start of a job to its first step",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="job_server_loss",
+        title="from the death of a server with many rows to the first update on it",
+        needed_bytes=lambda setting: setting.large_rows * 400,
+    ),
+    Row(
+        key="job_home",
+        title="empty steps of many workers that one server counts",
+        needed_bytes=lambda _: 400_000_000,
     ),
     Row(
         key="job_restart",

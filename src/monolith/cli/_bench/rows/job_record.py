@@ -1,66 +1,63 @@
-"""Table steps per second while the server writes its recovery record, against a server that writes none."""
+"""Steps of a job whose servers write down what has changed, against one whose servers do not."""
 
 from __future__ import annotations
 
 import statistics
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from monolith.cli._bench import disk, ours, workload
+from monolith.cli._bench import disk
+from monolith.cli._bench.jobs import running_job
 from monolith.cli._bench.measurement import Measurement, median_ratio, spread
 from monolith.cli._bench.processor_time import on_cores
-from monolith.cli._bench.progress import tell
-from monolith.cli._bench.ps_servers import running_servers
-from monolith.cli._bench.table_steps import TableSteps, configs, fill, gradient_of
-from monolith.cli._bench.timing import Contestant, take_turns
+from monolith.cli._bench.rows.ps_training import CORES
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
 
-CORES = 2
-LEAST = 0.93
-TURN_SECONDS = 10.0
-"""A turn has at least two increments, twice as many as the default has."""
+LIMIT = 0.93
+TURN_INTERVALS = 1.0
+"""Length of a turn; a server that stood still writes in each of its turns once more than in time that just goes on."""
+INTERVAL_SECONDS = 10.0
+"""Between two increments, as a job has it that says nothing."""
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """One worker and one server on two cores, reading ahead; both servers have the same rows."""
-    ours.use_threads(CORES)
-    num_rows = setting.small_rows
-    seconds = TURN_SECONDS if setting.seconds >= 1 else setting.seconds
-    batches, gradient = workload.zipf_batches(setting, num_rows), gradient_of(setting)
-    with (
-        disk.scratch_folder(setting.directory, needed_bytes=num_rows * 1000) as folder,
-        on_cores(CORES),
-        running_servers(1, threads=CORES) as plain,
-        running_servers(1, threads=CORES, options=_recording(str(folder), seconds / 2)) as recorded,
-        plain.open_store(configs()) as plain_store,
-        recorded.open_store(configs()) as recorded_store,
-    ):
-        steps = {}
-        for name, store in {"without": plain_store, "with": recorded_store}.items():
-            tell(f"    filling {num_rows:,} rows, server {name} a record")
-            fill(store, num_rows)
-            steps[name] = TableSteps(store, 0, gradient)
-        contestants = {name: Contestant(made.train_ahead, batches) for name, made in steps.items()}
-        rates = take_turns(contestants, rounds=setting.rounds, seconds=seconds)
-        for made in steps.values():
-            made.settle()
-        written = disk.bytes_of(disk.files_under(folder))
+    """In turns, on the same two cores; who has no turn stands still."""
+    interval = INTERVAL_SECONDS * min(1.0, setting.seconds)
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    with ExitStack() as running:
+        running.enter_context(on_cores(CORES))
+        folder = running.enter_context(disk.scratch_folder(setting.directory, needed_bytes=setting.small_rows * 500))
+        jobs = {}
+        for is_recorded in rates:
+            jobs[is_recorded] = running.enter_context(
+                running_job(
+                    setting,
+                    folder / f"recorded-{is_recorded}",
+                    num_ps=1,
+                    num_workers=1,
+                    intra_op_parallelism_threads=CORES,
+                    partial_recovery=str(is_recorded).lower(),
+                    recovery_interval_seconds=interval if is_recorded else 0,
+                )
+            )
+            jobs[is_recorded].wait_for_steps(2 * setting.num_batches)  # every id has its row
+            jobs[is_recorded].pause()
+        for number in range(setting.rounds):
+            for is_recorded in sorted(rates, reverse=number % 2 == 0):
+                rates[is_recorded].append(jobs[is_recorded].turn(TURN_INTERVALS * interval))
+    ours, peers = rates[True], rates[False]
     return [
         Measurement(
             row="job_record",
-            measure=f"plan + read + apply of a worker and a server on {CORES} cores, beside the recovery record",
-            figure=statistics.median(rates["with"]),
+            measure=f"training steps of a DeepFM while the server writes its recovery record every {interval:g} s",
+            figure=statistics.median(ours),
             unit="steps/s",
-            peer="without it",
-            peer_figure=statistics.median(rates["without"]),
-            ratio=median_ratio(rates["with"], rates["without"]),
-            limit=LEAST,
-            note=f"an increment every {seconds / 2:g} s, {written / 1e6:.0f} MB at the end; with"
-            f" {spread(rates['with'])}, without {spread(rates['without'])}",
+            peer="without a record",
+            peer_figure=statistics.median(peers),
+            ratio=median_ratio(ours, peers),
+            limit=LIMIT,
+            note=f"with {spread(ours)}, without {spread(peers)}; a worker and a server on {CORES} cores",
         )
     ]
-
-
-def _recording(folder: str, interval_seconds: float) -> list[str]:
-    return ["--recovery_dir", folder, "--recovery_interval_seconds", str(interval_seconds)]

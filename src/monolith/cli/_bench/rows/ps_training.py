@@ -68,7 +68,7 @@ def measure(setting: Setting) -> list[Measurement]:
     """Steps of two sessions, both with one batch read ahead and postponed pushes, on two cores."""
     ours.use_threads(CORES)
     slots = [f"slot_{number}" for number in range(setting.features)]
-    batches = _batches(setting, slots)
+    batches = training_batches(setting, slots)
     with ExitStack() as running:
         running.enter_context(on_cores(CORES))
         servers = running.enter_context(running_servers(1, threads=CORES))
@@ -108,7 +108,7 @@ def _step(session: Session, feed: Any, _: None) -> None:
     session.run_next(feed)
 
 
-def _batches(setting: Setting, slots: list[str]) -> Batches:
+def training_batches(setting: Setting, slots: list[str]) -> Batches:
     """Each slot has a share of the rows of its own."""
     generator = np.random.default_rng(SEED)
     num_rows = max(1, setting.small_rows // len(slots))
