@@ -16,7 +16,8 @@ from monolith.cli._bench.rows import job_home
 _MEASURE = """
 import json, sys
 from monolith.cli._bench import catalog
-from monolith.cli._bench.rows import job_home
+from monolith.cli._bench.rows import job_home, job_save
+from monolith.cli._bench.setting import Setting
 
 job_home.WORKERS, job_save.WORKERS, job_save.SAVE_SECONDS = 3, 2, 1  # few where the row has many
 tiny = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
