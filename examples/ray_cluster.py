@@ -73,7 +73,12 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
     ray = load_ray(loopback_only=True)
     clusters: Any = importlib.import_module("ray.cluster_utils")  # Ray's own tool for such clusters
     node = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
-    cluster = clusters.Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
+    soon = {
+        "health_check_period_ms": 1000,
+        "health_check_failure_threshold": 3,
+    }  # else a dead node is noticed after 15 s
+    head = {**node, "num_cpus": 0, "include_dashboard": False, "_system_config": soon}
+    cluster = clusters.Cluster(initialize_head=True, head_node_args=head)
     try:
         # Each node has room for all: when one is lost, the other takes its roles.
         nodes = [cluster.add_node(**node, num_cpus=4) for _ in range(2)]
@@ -86,7 +91,11 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
             uuid="clicks",
             retry_wait_in_secs=1,
         )
-        launcher = RayLauncher(LaunchPlan(task="ray_cluster:Clicks", options=options))
+        # Processes that are killed leave files among the temporary ones; these go with the model.
+        plan = LaunchPlan(
+            task="ray_cluster:Clicks", options=options, environment={"TMPDIR": str(Path(model_dir).parent)}
+        )
+        launcher = RayLauncher(plan)
 
         def kill(name: str) -> None:
             ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=False)
