@@ -126,12 +126,16 @@ def test_a_role_that_fails_ends_the_job_with_its_code_and_the_others_save(tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_workers_save_and_then_ends_servers(tmp_path: Path, number: signal.Signals) -> None:
-    job, before = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay", "worker-1": "stay"}), signal.getsignal(number)
-    assert job.signalled((("worker 0 stays", "worker 1 stays", "ps 0 stays"), number)) == 130
+    job, before = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay", "worker-1": "stay"}), signal.default_int_handler
+    outside = signal.signal(number, before)  # under nohup one of them is ignored
+    try:
+        assert job.signalled((("worker 0 stays", "worker 1 stays", "ps 0 stays"), number)) == 130
+        assert signal.getsignal(number) is before, "handlers are given back"
+    finally:
+        signal.signal(number, outside)
     assert [event for event in job.events if "stops" in event][-1] == "ps 0 stops SIGTERM", "after the workers"
     assert {"worker 0 stops SIGINT", "worker 1 stops SIGINT"} < set(job.events)
     assert f"got {number.name}" in job.log.getvalue()
-    assert signal.getsignal(number) is before, "handlers are given back"
 
 
 def test_who_does_not_listen_to_signals_yet_is_spared_a_traceback(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextvars
 import sys
 import types
 from collections.abc import Iterator
@@ -166,16 +167,17 @@ class TestRegistry:
 
 class TestContext:
     def test_outside_of_a_job(self) -> None:
-        context = current_context()
+        context = contextvars.Context().run(current_context)
         assert (context.num_ps, context.ps_index, context.num_workers, context.worker_index) == (0, 0, 1, 0)
         assert (context.model_name, context.sync_backend, context.server_type) == ("", None, "")
 
     def test_it_nests_and_is_put_back(self) -> None:
+        before = current_context()
         with use_context(Context(model_name="outer")):
             with use_context(Context(model_name="inner")):
                 assert current_context().model_name == "inner"
             assert current_context().model_name == "outer"
-        assert current_context().model_name == ""
+        assert current_context() is before
 
 
 class TestCollections:

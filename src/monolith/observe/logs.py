@@ -149,7 +149,7 @@ class _JsonFormatter(_Formatter):
             "message": record.getMessage(),
         }
         for name, value in vars(record).items():
-            if name not in _RECORD_FIELDS:
+            if name not in _RECORD_FIELDS and not name.startswith("_"):  # those are of libraries, such as Ray
                 line.setdefault(name, _plain(value))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

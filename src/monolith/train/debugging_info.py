@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from google.protobuf.message import DecodeError
 
@@ -12,7 +12,6 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook
 from monolith.nn.slot_address import SlotAddress, slot_addresses
 from monolith.ps.row_looks import find_row
-from monolith.ps.store import PsStore
 from monolith.train.model_dir_files import get_debugging_info_file_name
 from monolith.train.protos import debugging_info_pb2 as messages
 
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from monolith.hook import HookedSession
     from monolith.ps.cluster import PsCluster
     from monolith.ps.row_looks import FoundRow
+    from monolith.ps.store import PsStore
 
 __all__ = ["DebuggingInfo", "DebuggingInfoHook", "look_up", "read_debugging_info", "write_debugging_info"]
 
@@ -107,8 +107,8 @@ class DebuggingInfoHook(Hook):
         self._features = {
             name: address.to_text()
             for embeddings in session.state.embeddings.values()
-            if isinstance(embeddings.store, PsStore)
-            for name, address in slot_addresses(embeddings, embeddings.store.name).items()
+            if embeddings.store.traits.remote
+            for name, address in slot_addresses(embeddings, cast("PsStore", embeddings.store).name).items()
         }
         self._write()
         self._cluster.on_move(self._moved)

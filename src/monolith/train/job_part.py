@@ -242,8 +242,8 @@ class JobPart:
 
 def steps_of_others(state: TrainState) -> list[Callable[[], int]]:
     """Who hears of the steps of other workers, of the parts of a model that servers keep; -1 before they have."""
-    keepers: list[Any] = [store for store in state.stores.values() if isinstance(store, PsStore)]
-    keepers += [] if state.dense is None else [state.dense]
+    keepers: list[Any] = [*state.stores.values(), *([] if state.dense is None else [state.dense])]
+    keepers = [each for each in keepers if hasattr(each, "steps_of_others")]
     return [lambda keeper=keeper: int(keeper.steps_of_others) for keeper in keepers]  # type: ignore[misc]
 
 

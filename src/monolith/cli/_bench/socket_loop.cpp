@@ -11,11 +11,13 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -137,9 +139,14 @@ int main() {
       getsockname(listening, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     Fail("socket_loop: listen");
   }
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) Fail("socket_loop: fork");
-  if (child == 0) Serve(listening);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // or it would wait for the other end for ever, and keep the output open
+    if (getppid() != parent) return 1;
+    Serve(listening);
+  }
   close(listening);
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), size) != 0) Fail("socket_loop: connect");

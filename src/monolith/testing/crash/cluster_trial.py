@@ -211,6 +211,7 @@ class _Job:
             "partial_recovery": scenario.partial_recovery,
             "recovery_interval_seconds": 0.5,
             "retry_wait_in_secs": 0,
+            "serve_controller": False,  # a chief that is killed would leave its socket behind
             **scenario.options,
         }
         if scenario.has_shared_files:
