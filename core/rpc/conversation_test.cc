@@ -147,6 +147,26 @@ TEST(ConversationTest, AServerThatStaysAwayIsNamedAtTheDeadline) {
   EXPECT_EQ(text, "127.0.0.1:" + std::to_string(port) + ": cannot be reached: Connection refused");
 }
 
+TEST(ConversationTest, AServerThatCannotBeReachedIsLostBeforeTheDeadlineAndFoundWhereItMoved) {
+  uint16_t port;
+  {
+    EchoService service;
+    port = Server({}, service).port();
+  }
+  ClientOptions options;
+  options.lost_after_seconds = 0.05;
+  Client client({{"127.0.0.1", port}}, {""}, options);
+  for (int attempt = 0; attempt < 2; ++attempt) {  // each has as long
+    const auto call = client.Begin(0, {kEcho, 0, "", {}, nullptr}, {}, InSeconds(kEndsHangs));
+    EXPECT_EQ(CodeOf([&] { call->Wait(); }), Code::kUnreachable);
+  }
+  EchoService service;
+  Server server({}, service);
+  client.Move(0, {"127.0.0.1", server.port()}, "");
+  const auto call = client.Begin(0, {kEcho, 0, "there", {}, nullptr}, {}, InSeconds(kEndsHangs));
+  EXPECT_EQ(call->Wait().head, "there");
+}
+
 TEST(ConversationTest, ACallThatIsGivenUpHasLetGoOfItsMemory) {
   Pair pair;
   auto body = std::make_shared<std::string>(50'000'000, 'a');
