@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith import environment
 from monolith.cli._bench.job_task import JobDeepFm, step_times
 from monolith.cli._bench.skip import RowSkippedError
 
@@ -116,7 +117,8 @@ def running_job(
         raise RowSkippedError("servers are controlled over gRPC; pip install 'monolith-torch[ps]'")
     if not sys.platform.startswith("linux"):
         raise RowSkippedError("processes of a job are found by /proc, which only Linux has")
-    folder.mkdir(parents=True)
+    temporary = folder / "temporary"  # of processes that are killed, and leave what they have there
+    temporary.mkdir(parents=True)
     params = {"setting": setting.to_json(), "folder": str(folder), "new_ids": new_ids}
     given = {
         "model_dir": folder / "model",
@@ -132,7 +134,8 @@ def running_job(
     command += [str(part) for name, value in given.items() for part in (f"--{name}", value)]
     with (folder / "log").open("wb") as log:
         # The interpreter that runs us, on a command of this package.
-        launcher = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
+        env = {**environment.starting_with(""), "TMPDIR": str(temporary)}
+        launcher = subprocess.Popen(command, stdout=log, stderr=log, env=env)  # noqa: S603
         job = Job(launcher, folder, num_workers)
         try:
             yield job
