@@ -19,7 +19,7 @@ namespace monolith {
 namespace {
 
 Push PushOf(int64_t incarnation, int64_t seq, int64_t previous, int64_t worker = 3) {
-  return {incarnation, seq, {worker, seq, "at " + std::to_string(seq), 1000 + seq}, previous};
+  return {incarnation, seq, {worker, seq, "at " + std::to_string(seq), 1000 + seq % 1000}, previous};
 }
 
 // Throws what the clocks refuse; true iff it was applied now.
