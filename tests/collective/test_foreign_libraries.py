@@ -135,7 +135,7 @@ def test_what_a_release_of_byteps_lacks_is_made_from_what_it_has_or_refused(
     assert collective.broadcast(torch.ones(3), 1).tolist() == [1, 1, 1]
     assert mine.tolist() == [1, 1]
     names = [call[1] for call in recorded("byteps") if call[0] == "broadcast_parameters"]
-    assert names == [["monolith.broadcast.0"], ["monolith.broadcast.1"]]
+    assert names == [["monolith.call.0"], ["monolith.call.1"]]
     with pytest.raises(UnimplementedError, match=r"byteps\.torch has no allgather; unset MONOLITH_WITH_BYTEPS"):
         collective.allgather(torch.ones(1))
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.collective.library import CollectiveLibrary
+    from monolith.collective.line import Line
 
 _lock = threading.Lock()
 _library: CollectiveLibrary | None = None
@@ -93,6 +94,16 @@ def broadcast_parameters(tensors: Mapping[str, Tensor], root_rank: int = 0) -> N
     """
     weights = {name: tensor for name, tensor in tensors.items() if not is_of_rows(name)}
     library().broadcast_parameters(weights, root_rank)
+
+
+def training_line() -> Line:
+    """The line that all calls of training go through, those of this module included."""
+    return library().training_line()
+
+
+def saving_line() -> Line:
+    """A second line, with connections of its own, for what happens beside training, such as saving."""
+    return library().saving_line()
 
 
 def library() -> CollectiveLibrary:

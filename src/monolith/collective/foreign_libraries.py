@@ -10,11 +10,15 @@ import importlib
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from monolith import environment
+from monolith.collective.line import Line
+from monolith.collective.wire import LibraryWire
 from monolith.errors import FailedPreconditionError, UnimplementedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -31,6 +35,7 @@ class Horovod:
 
     def __init__(self) -> None:
         self._module: Any = None
+        self._line: Line | None = None
 
     def init(self, timeout_seconds: float) -> None:  # noqa: ARG002 - these libraries have time limits of their own
         """Imports the library and joins the run; its own settings say how long that may take."""
@@ -41,9 +46,26 @@ class Horovod:
 
     def shutdown(self) -> None:
         """Leaves the run."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         if self._module is not None:
             self._module.shutdown()
             self._module = None
+
+    def training_line(self) -> Line:
+        """What all calls of training go through."""
+        _ = self._library
+        if self._line is None:
+            self._line = Line("training", LibraryWire(self))
+        return self._line
+
+    def saving_line(self) -> Line:
+        """Refused: the library has one order of calls."""
+        raise UnimplementedError(
+            f"collective: {self.module_name} has no second line of calls for what happens beside training; unset "
+            f"{self.variable} to use torch.distributed"
+        )
 
     def rank(self) -> int:
         """Number of this process, from 0."""
@@ -66,6 +88,20 @@ class Horovod:
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
         """Overwrites these tensors with those of the root."""
         self._library.broadcast_parameters(dict(tensors), root_rank)
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, as a new one."""
+        total: Tensor = self._library.allreduce(tensor.detach(), op=self._library.Sum)
+        return total
+
+    def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
+        rows, received = self._library.alltoall(tensor.detach(), torch.tensor(sizes, dtype=torch.int32))
+        return rows, received.tolist()
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self._library.barrier()
 
     @property
     def _library(self) -> Any:
@@ -94,7 +130,7 @@ class BytePs(Horovod):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names = (f"monolith.broadcast.{number}" for number in itertools.count())
+        self._names = (f"monolith.call.{number}" for number in itertools.count())
         self._horovod: Horovod | None = None
 
     def allgather(self, tensor: Tensor) -> Tensor:
@@ -124,6 +160,26 @@ class BytePs(Horovod):
             self._horovod.broadcast_parameters(tensors, root_rank)
         elif choice != "-1":
             super().broadcast_parameters(tensors, root_rank)
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, as a new one."""
+        total: Tensor = self._library.push_pull(tensor.detach(), average=False, name=next(self._names))
+        return total
+
+    def alltoall(
+        self,
+        tensor: Tensor,  # noqa: ARG002 - the signature of the library
+        sizes: Sequence[int],  # noqa: ARG002
+    ) -> tuple[Tensor, list[int]]:
+        """Refused: BytePS has none."""
+        _ = self._library
+        raise UnimplementedError(
+            f"collective: {self.module_name} has no alltoall; unset {self.variable} to use torch.distributed"
+        )
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self.allreduce(torch.zeros(1))  # no rank has the sum before all have come
 
     def shutdown(self) -> None:
         """Leaves the run, and Horovod's where it was joined."""

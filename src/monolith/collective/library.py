@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
+
+    from monolith.collective.line import Line
 
 
 class CollectiveLibrary(Protocol):
@@ -22,6 +24,14 @@ class CollectiveLibrary(Protocol):
 
     def shutdown(self) -> None:
         """Leaves the run."""
+        ...
+
+    def training_line(self) -> Line:
+        """What all calls of training go through, these here included."""
+        ...
+
+    def saving_line(self) -> Line:
+        """A second line, with connections of its own, for what happens beside training."""
         ...
 
     def rank(self) -> int:
@@ -42,4 +52,21 @@ class CollectiveLibrary(Protocol):
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
         """Overwrites these tensors with those of the root."""
+        ...
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, as a new one."""
+        ...
+
+    def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """The rows that each rank has for this one, in the order of the ranks, and their numbers.
+
+        Args:
+            tensor: The rows for rank 0 first.
+            sizes: How many of them are for each rank.
+        """
+        ...
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
         ...

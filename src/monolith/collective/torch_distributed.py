@@ -1,14 +1,15 @@
 """Collective calls over torch.distributed: Gloo for tensors on the CPU, NCCL for those on GPUs.
 
-Before data moves, the ranks compare what they are about to do. Ranks that disagree, in call, root, type or shape, all
-get the same error, naming both sides, instead of a hang or a crash inside the library; the run can go on after it.
+Before data moves, the ranks compare what they are about to do (`lock_step`). Ranks that disagree, in call, root, type
+or shape, all get the same error, naming both sides, instead of a hang or a crash inside the library; the run can go on
+after it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,155 +17,195 @@ import torch
 import torch.distributed as dist
 
 from monolith.collective._launcher import read_launch
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from monolith.collective.line import Line
+from monolith.collective.lock_step import Call, LockStep
+from monolith.collective.wire import LoneWire, TorchWire, as_bytes
+from monolith.errors import FailedPreconditionError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-_CALL_BYTES = 256
-"""Longest text by which a rank tells the others what it is about to do; the message has room for its escapes."""
+    from monolith.collective.lock_step import Agreed
 
 
 class TorchDistributed:
     """The default library. Without a launcher it is a run of one process, which opens no socket."""
 
     def __init__(self) -> None:
-        self._rank = 0
-        self._size = 0
-        """0 before `init`."""
-        self._owns_group = False
-        self._plan_device = torch.device("cpu")
-        """Where the ranks compare their calls: the CPU, unless the group that was there speaks NCCL only."""
+        self._lines: list[Line] = []
+        """For training, for saving; none before `init`."""
+        self._owner: int | None = None
+        """The process that made the default process group, if this library did."""
 
     def init(self, timeout_seconds: float) -> None:
         """Joins the process group that exists, else the one of the launcher, else stays alone."""
-        if self._size:
+        if self._lines:
             return
         if not dist.is_available():
             raise UnavailableError("collective: this torch was built without torch.distributed; install another build")
         if not dist.is_initialized():
-            launch = read_launch()
-            if launch is None:
-                self._rank, self._size = 0, 1
-                return
-            try:
-                dist.init_process_group(
-                    _backends(),
-                    init_method="env://",
-                    rank=launch.rank,
-                    world_size=launch.size,
-                    timeout=timedelta(seconds=timeout_seconds),
-                )
-            except (RuntimeError, OSError) as error:
-                raise UnavailableError(
-                    f"collective: rank {launch.rank} of {launch.size} could not meet the others at {launch.master} "
-                    f"within {timeout_seconds:g} s: {error}"
-                ) from error
-            self._owns_group = True
-        elif dist.get_backend() == dist.Backend.NCCL:
-            self._plan_device = torch.device("cuda")
-        self._rank, self._size = dist.get_rank(), dist.get_world_size()
+            self._meet(timeout_seconds)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            # Groups of their own: what the program does with its group cannot come between, nor saving with training.
+            limit = timedelta(seconds=timeout_seconds)
+            self._lines = [Line(name, TorchWire(_new_group(limit))) for name in ("training", "saving")]
+        else:
+            self._lines = [Line(name, LoneWire()) for name in ("training", "saving")]
+        self._step = LockStep(self._lines[0])
 
     def shutdown(self) -> None:
         """Leaves the run; a process group that was there before `init` stays."""
-        if self._owns_group and dist.is_initialized():
+        for line in self._lines:
+            line.close()
+        if self._owner == os.getpid() and dist.is_initialized():
             dist.destroy_process_group()
-        self._rank, self._size, self._owns_group = 0, 0, False
+        self._lines, self._owner = [], None
+
+    def training_line(self) -> Line:
+        """What all calls of training go through, these here included."""
+        self._require_init()
+        return self._lines[0]
+
+    def saving_line(self) -> Line:
+        """A second line, for what happens beside training."""
+        self._require_init()
+        return self._lines[1]
 
     def rank(self) -> int:
         """Number of this process, from 0."""
-        self._require_init()
-        return self._rank
+        return self.training_line().wire.rank
 
     def size(self) -> int:
         """Number of processes."""
-        self._require_init()
-        return self._size
+        return self.training_line().wire.size
 
     def allgather(self, tensor: Tensor) -> Tensor:
         """The rows of all ranks, in the order of the ranks; their number may differ."""
         self._require_init()
-        if tensor.ndim == 0:
-            raise ValueError("allgather: tensor must have rows, got one of shape []; use tensor.reshape(1)")
+        _require_rows("allgather", tensor)
         rows = tensor.detach().contiguous()
-        if self._size == 1:
+        if self.size() == 1:
             return rows.clone()
-        lengths = self._agree(f"allgather of rows {_described(rows, rows.shape[1:])}", count=len(rows))
-        row_bytes = rows.element_size() * math.prod(rows.shape[1:])
-        sent = torch.zeros(max(lengths) * row_bytes, dtype=torch.uint8, device=rows.device)
-        sent[: len(rows) * row_bytes] = _bytes(rows)
-        received = [torch.empty_like(sent) for _ in lengths]
-        if len(sent):
-            dist.all_gather(received, sent)
-        joined = torch.cat([part[: count * row_bytes] for part, count in zip(received, lengths, strict=True)])
-        return joined.view(rows.dtype).reshape(sum(lengths), *rows.shape[1:])
+        call = Call("allgather", f"of rows {_described(rows, rows.shape[1:])}")
+        sizes = torch.full((self.size(), 1), len(rows), dtype=torch.int64)
+        return self._step.run(call, sizes=sizes, work=lambda agreed: self._gathered(rows, agreed))
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
         """The tensor of the root, as a new one; types and shapes are the same everywhere."""
-        self._require_init()
         self._require_root("broadcast", root_rank)
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
-        if self._size > 1:
-            self._agree(f"broadcast from {root_rank} of {_described(result, result.shape)}")
-            self._broadcast_bytes(result, root_rank)
+        if self.size() > 1:
+            call = Call("broadcast", f"from {root_rank} of {_described(result, result.shape)}")
+            self._step.run(call, work=lambda _: self._step.line.wire.broadcast(result, root_rank))
         return result
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
         """Overwrites these tensors with those of the root; names, types and shapes are the same everywhere."""
-        self._require_init()
         self._require_root("broadcast_parameters", root_rank)
-        if self._size == 1:
+        if self.size() == 1:
             return
         ordered = sorted(tensors.items())
         described = "\n".join(f"{name} {_described(tensor, tensor.shape)}" for name, tensor in ordered)
         digest = hashlib.sha256(described.encode()).hexdigest()[:16]
-        self._agree(f"broadcast_parameters from {root_rank} of {len(ordered)} tensors with digest {digest}")
-        for _, tensor in ordered:
-            target = tensor.detach()
-            sent = target.contiguous()
-            self._broadcast_bytes(sent, root_rank)
-            if not target.is_contiguous():
-                target.copy_(sent)
+        call = Call("broadcast_parameters", f"from {root_rank} of {len(ordered)} tensors with digest {digest}")
 
-    def _broadcast_bytes(self, tensor: Tensor, root_rank: int) -> None:
-        if tensor.numel():
-            dist.broadcast(_bytes(tensor), src=root_rank)
+        def overwrite(_: Agreed) -> None:
+            for tensor in dict(ordered).values():
+                target = tensor.detach()
+                sent = target.contiguous()
+                self._step.line.wire.broadcast(sent, root_rank)
+                if not target.is_contiguous():
+                    target.copy_(sent)
 
-    def _agree(self, call: str, *, count: int = 0) -> list[int]:
-        """The counts of all ranks, once they have found that they make the same call."""
-        text = json.dumps([count, call[:_CALL_BYTES]]).encode().ljust(2 * _CALL_BYTES)
-        mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(self._plan_device)
-        received = [torch.empty_like(mine) for _ in range(self._size)]
-        dist.all_gather(received, mine)
-        plans = [json.loads(bytes(part.cpu().numpy())) for part in received]
-        calls = [str(plan[1]) for plan in plans]
-        other = next((rank for rank, call in enumerate(calls) if call != calls[0]), None)
-        if other is not None:
-            raise InvalidArgumentError(
-                f"collective: all ranks must make the same call, but rank 0 makes {calls[0]!r} and rank {other} makes "
-                f"{calls[other]!r}"
+        self._step.run(call, work=overwrite)
+
+    def allreduce(self, tensor: Tensor) -> Tensor:
+        """The sum of all ranks' tensors, as a new one; types and shapes are the same everywhere."""
+        self._require_init()
+        result = tensor.detach().clone(memory_format=torch.contiguous_format)
+        if self.size() > 1:
+            call = Call("allreduce", f"of {_described(result, result.shape)}")
+            self._step.run(call, work=lambda _: self._step.line.wire.add(result))
+        return result
+
+    def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
+        """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
+        self._require_init()
+        rows = tensor.detach().contiguous()
+        if self.size() == 1:
+            return rows.clone(), list(sizes)
+        call = Call("alltoall", f"of rows {_described(rows, rows.shape[1:])}")
+        told = torch.tensor(sizes, dtype=torch.int64).unsqueeze(1)
+
+        def exchange(agreed: Agreed) -> tuple[Tensor, list[int]]:
+            received_sizes: list[int] = agreed.sizes[:, 0].tolist()
+            received = rows.new_empty((sum(received_sizes), *rows.shape[1:]))
+            self._step.line.wire.exchange(received, rows, received_sizes, sizes)
+            return received, received_sizes
+
+        return self._step.run(call, sizes=told, work=exchange)
+
+    def barrier(self) -> None:
+        """Returns when all ranks have called it."""
+        self._require_init()
+        if self.size() > 1:
+            self._step.run(Call("barrier"), work=lambda _: None)  # the ranks cannot agree before all are there
+
+    def _meet(self, timeout_seconds: float) -> None:
+        launch = read_launch()
+        if launch is None:
+            return
+        try:
+            dist.init_process_group(
+                _backends(),
+                init_method="env://",
+                rank=launch.rank,
+                world_size=launch.size,
+                timeout=timedelta(seconds=timeout_seconds),
             )
-        return [int(plan[0]) for plan in plans]
+        except (RuntimeError, OSError) as error:
+            raise UnavailableError(
+                f"collective: rank {launch.rank} of {launch.size} could not meet the others at {launch.master} "
+                f"within {timeout_seconds:g} s: {error}"
+            ) from error
+        self._owner = os.getpid()
+
+    def _gathered(self, rows: Tensor, agreed: Agreed) -> Tensor:
+        """Rows of all ranks; the shorter ones are filled up on the way, as the library wants it."""
+        lengths: list[int] = agreed.sizes[:, 0].tolist()
+        row_bytes = rows.element_size() * math.prod(rows.shape[1:])
+        sent = torch.zeros(max(lengths) * row_bytes, dtype=torch.uint8, device=rows.device)
+        sent[: len(rows) * row_bytes] = as_bytes(rows)
+        received = self._step.line.wire.gather(sent)
+        joined = torch.cat([part[: count * row_bytes] for part, count in zip(received, lengths, strict=True)])
+        return joined.view(rows.dtype).reshape(sum(lengths), *rows.shape[1:])
 
     def _require_init(self) -> None:
-        if not self._size:
+        if not self._lines:
             raise FailedPreconditionError("collective: not initialised; call monolith.collective.init() first")
 
     def _require_root(self, call: str, root_rank: int) -> None:
-        if not 0 <= root_rank < self._size:
-            raise ValueError(f"{call}: root_rank must be in [0, {self._size}), got {root_rank}")
+        if not 0 <= root_rank < self.size():
+            raise ValueError(f"{call}: root_rank must be in [0, {self.size()}), got {root_rank}")
+
+
+def _new_group(limit: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(backend=_backends(), timeout=limit)
+    if not isinstance(group, dist.ProcessGroup):
+        raise UnavailableError("collective: torch.distributed made no group of all ranks")
+    return group
 
 
 def _backends() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
+def _require_rows(call: str, tensor: Tensor) -> None:
+    if tensor.ndim == 0:
+        raise ValueError(f"{call}: tensor must have rows, got one of shape []; use tensor.reshape(1)")
+
+
 def _described(tensor: Tensor, shape: torch.Size) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(shape)} on {tensor.device.type}"
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor: no backend has to know its type."""
-    return tensor.reshape(-1).view(torch.uint8)

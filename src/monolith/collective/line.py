@@ -1,0 +1,231 @@
+"""One line of calls of a process: what travels between the ranks does so in the order in which it was asked for.
+
+Ranks that exchange different things at a time hang or crash. So all that this process says to the others over one
+process group goes through one line, call after call, whichever thread asks: a hook, the averaging of gradients and the
+exchange of rows cannot cut into each other. A process has two of them: one for training, and one for what happens
+beside it, such as saving.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from monolith.collective.headers import Headers
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
+from monolith.forks import at_rest_in_forks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.collective.wire import Wire
+
+T = TypeVar("T")
+
+
+class RaisedByAllError(Exception):
+    """Wraps an error that every rank raises at this point of this call, so that the line can go on after it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class LineCall(Generic[T]):
+    """A call of a line, waiting for its turn, under way or done: a `monolith.tables.Pending`."""
+
+    def __init__(self, call: Callable[[], T], what: object) -> None:
+        self._call = call
+        self.what = what
+        self._done = threading.Event()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """True iff `result` returns without waiting."""
+        return self._done.is_set()
+
+    def result(self, timeout_seconds: float | None = None) -> T:
+        """What the call returned, or its error.
+
+        Raises:
+            DeadlineExceededError: It was not done within `timeout_seconds`; it goes on.
+        """
+        if not self._done.wait(timeout_seconds):
+            raise DeadlineExceededError(f"collective: {self.what}: not done in {timeout_seconds} s")
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value] # the call has set it
+
+    def execute(self) -> BaseException | None:
+        """Makes the call; the error that ends the line, if there was one."""
+        try:
+            self._value = self._call()
+        except RaisedByAllError as error:
+            self._error = error.error
+            return None
+        except BaseException as error:  # noqa: BLE001 - it is handed to who waits for the call
+            self._error = error
+            return error
+        return None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Wakes who waits for it; with this error, if there is one."""
+        self._error = error or self._error
+        self._done.set()
+
+
+class Line:
+    """Calls over one wire, one at a time, in the order of `submit` and `run`. Any thread may use it.
+
+    A call that fails ends the line, since the other ranks wait for what this one left out: they get an error at once,
+    and every later call is refused. Only an error that all ranks raise together (`RaisedByAllError`) leaves it as it
+    was.
+
+    Args:
+        name: Of the line, for messages.
+        wire: Its own, and used by its calls only.
+    """
+
+    def __init__(self, name: str, wire: Wire) -> None:
+        self.name = name
+        self.wire = wire
+        self.headers = Headers(wire)
+        """For its calls; by `LockStep`."""
+        self._process = os.getpid()
+        self._changed = threading.Condition(at_rest_in_forks(threading.Lock()))
+        # Below: guarded by `_changed`.
+        self._waiting: deque[LineCall[object]] = deque()
+        self._running: int | None = None
+        """The thread that makes the present call."""
+        self._end: OpError | None = None
+        """Why further calls are refused."""
+        self._thread: threading.Thread | None = None
+
+    def submit(self, call: Callable[[], T], what: object) -> LineCall[T]:
+        """Puts a call at the end of the line; it is made by the line's own thread.
+
+        Alone in a run it is made at once. A call that is asked for by a call of the line is part of that one, and
+        made at once, too.
+
+        Args:
+            call: What to do; it may use the wire.
+            what: It in a few words, for messages.
+        """
+        made = LineCall(call, what)
+        if self._is_inside():
+            made.finish(made.execute())
+            return made
+        if self.wire.size == 1:
+            with self._changed:
+                self._wait_for_turn()
+            self._execute(made)
+            return made
+        with self._changed:
+            self._require_open()
+            self._waiting.append(made)  # type: ignore[arg-type] # what it returns is nobody's business here
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name=f"monolith-{self.name}", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return made
+
+    def run(self, call: Callable[[], T], what: object) -> T:
+        """Makes a call in its turn and returns what it does: in this thread, where nothing is before it."""
+        if self._is_inside():
+            return call()
+        with self._changed:
+            self._require_open()
+            is_next = self._running is None and not self._waiting
+            if is_next:
+                self._running = threading.get_ident()
+        if not is_next:
+            return self.submit(call, what).result()
+        made = LineCall(call, what)
+        self._execute(made)
+        return made.result()
+
+    def close(self) -> None:
+        """Ends the line after the call that is under way; those that wait are refused. A second call does nothing."""
+        if os.getpid() != self._process:
+            return  # a child of a fork has neither the thread nor a say over the connections
+        with self._changed:
+            self._refuse_all(FailedPreconditionError(f"collective: the {self.name} line is shut down"))
+            thread = self._thread
+            while self._running not in {None, threading.get_ident()}:
+                self._changed.wait()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.wire.close()
+
+    def _is_inside(self) -> bool:
+        return self._running == threading.get_ident() and os.getpid() == self._process
+
+    def _wait_for_turn(self) -> None:
+        self._require_open()
+        while self._running is not None:
+            self._changed.wait()
+            self._require_open()
+        self._running = threading.get_ident()
+
+    def _require_open(self) -> None:
+        if self._end is not None:
+            raise type(self._end)(self._end.message)
+        if os.getpid() != self._process and self.wire.size > 1:
+            raise FailedPreconditionError(
+                f"collective: the {self.name} line belongs to the process that joined the run, and this one was forked "
+                "from it; make the call there"
+            )
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting and self._running is None):
+                    if self._end is not None:
+                        return
+                    self._changed.wait()
+                made = self._waiting.popleft()
+                self._running = threading.get_ident()
+            self._execute(made)
+
+    def _execute(self, made: LineCall[T]) -> None:
+        """Makes the call whose turn it is."""
+        error = made.execute()
+        if error is not None and self.wire.size > 1:
+            error = self._named(error, made.what)
+            text = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
+            with self._changed:
+                self._refuse_all(
+                    UnavailableError(
+                        f"collective: the {self.name} line ended when {made.what} failed, and the other ranks cannot "
+                        f"go on without this one; start the run again, as torchrun does. It failed with: {text}"
+                    )
+                )
+            self.wire.close()
+        with self._changed:
+            self._running = None
+            self._changed.notify_all()
+        made.finish(error)
+
+    def _refuse_all(self, error: OpError) -> None:
+        if self._end is None:
+            self._end = error
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        for each in waiting:
+            each.finish(type(self._end)(self._end.message))
+        self._changed.notify_all()
+
+    def _named(self, error: BaseException, what: object) -> BaseException:
+        """The error of a library as one of ours."""
+        if not isinstance(error, RuntimeError | OSError) or isinstance(error, NotImplementedError | RecursionError):
+            return error
+        kind = DeadlineExceededError if "timed out" in str(error).lower() else UnavailableError
+        named = kind(
+            f"collective: {what}: rank {self.wire.rank} of {self.wire.size} could not exchange it with the others; one "
+            f"of them has ended or hangs, see its log: {error}"
+        )
+        named.__cause__ = error
+        return named

@@ -1,0 +1,216 @@
+"""Agreement of the ranks about what they do next, inside the exchange of sizes that they need anyway.
+
+Each call begins with one small exchange: every rank tells every other a digest of its call, whether it takes part with
+nothing (*idle*), some flags, and how many rows it is about to send. Ranks that disagree all get the same error, with
+both sides, before any data moves, and the run can go on after it. Where nobody is idle nothing more is said.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import torch
+
+from monolith.collective.headers import DIGEST, FLAGS, NUM_SIZES, TEXT_BYTES, number_of
+from monolith.collective.line import RaisedByAllError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from monolith.collective.line import Line, LineCall
+
+T = TypeVar("T")
+
+_CALL_BYTES = 512
+"""Longest text by which a rank that disagrees tells the others what it was about to do."""
+_FLAG_BITS = 62
+_SHOWN_BYTES = 128
+"""Longer arguments are not shown in messages."""
+
+
+class Call(NamedTuple):
+    """What all ranks are about to do; they compare all of it."""
+
+    kind: str
+    """By this name the ranks that are idle know what to do."""
+    subject: str = ""
+    """What it is done to, for messages."""
+    arguments: bytes = b""
+    """What idle ranks need to know of it."""
+
+    def __str__(self) -> str:
+        text = f"{self.kind} {self.subject}".strip()
+        if len(self.arguments) > _SHOWN_BYTES:
+            return f"{text} with {len(self.arguments)} bytes of arguments, digest {_digest(self.arguments):x}"
+        return f"{text} with arguments {self.arguments!r}" if self.arguments else text
+
+    def encoded(self) -> bytes:
+        """All of it as bytes."""
+        return b"\0".join((self.kind.encode(), self.subject.encode(), self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What a rank knows once all have agreed about a call."""
+
+    call: Call
+    active: list[bool]
+    """Which ranks are not idle."""
+    flags: int
+    """All that any rank has set."""
+    flags_of_ranks: list[int]
+    """What each rank has set."""
+    sizes: Tensor
+    """Int64 ``[ranks, k]``: what each rank has told this one; zeros from idle ranks."""
+
+    @property
+    def num_active(self) -> int:
+        """Number of ranks that are not idle."""
+        return sum(self.active)
+
+
+class LockStep:
+    """Calls of a line that all ranks make together, or follow with nothing. Any thread may use it.
+
+    Every call of its line must be made by a `LockStep`: ranks cannot tell a header from other bytes.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    def call(
+        self,
+        call: Call,
+        *,
+        work: Callable[[Agreed], T],
+        sizes: Tensor | None = None,
+        flags: int = 0,
+    ) -> LineCall[T]:
+        """Begins a call; `work` runs in the line when all ranks have agreed about it.
+
+        Args:
+            call: The same on all ranks that are not idle.
+            work: What to do then; it may use ``line.wire``, as all other ranks do in the same order.
+            sizes: Int64 ``[ranks, k]``: numbers to tell each rank; the same k everywhere.
+            flags: Bits that all ranks get to know, up to 2^61.
+
+        Raises:
+            InvalidArgumentError: By `result`, on all ranks: they are about to do different things.
+        """
+        self._check(sizes, flags)
+        return self.line.submit(lambda: work(self._agree(call, sizes, flags)), call)
+
+    def run(
+        self,
+        call: Call,
+        *,
+        work: Callable[[Agreed], T],
+        sizes: Tensor | None = None,
+        flags: int = 0,
+    ) -> T:
+        """The same, waited for; quicker than `call` and `result`."""
+        self._check(sizes, flags)
+        return self.line.run(lambda: work(self._agree(call, sizes, flags)), call)
+
+    def follow(
+        self, handlers: Mapping[str, Callable[[Agreed, bytes], object]], *, flags: int = 0
+    ) -> LineCall[str | None]:
+        """Takes part in the next call of the others with nothing.
+
+        Args:
+            handlers: Kind of a call -> what an idle rank does in it, with the arguments of the others.
+            flags: As in `call`.
+
+        Returns:
+            Kind of the call that was made; None iff all ranks are idle.
+        """
+        self._check(None, flags)
+
+        def take_part() -> str | None:
+            agreed = self._agree(None, None, flags)
+            if not any(agreed.active):
+                return None
+            kind = agreed.call.kind
+            if kind not in handlers:
+                raise FailedPreconditionError(
+                    f"collective: the other ranks make {str(agreed.call)!r}, which this rank, being idle, cannot "
+                    f"follow; it follows {', '.join(sorted(handlers)) or 'nothing'}"
+                )
+            handlers[kind](agreed, agreed.call.arguments)
+            return kind
+
+        return self.line.submit(take_part, "a call of the other ranks")
+
+    def _check(self, sizes: Tensor | None, flags: int) -> None:
+        """Refuses a wrong call before it is in the line, which it would end."""
+        number_of(sizes, self.line.wire.size)
+        if not 0 <= flags < 1 << _FLAG_BITS:
+            raise InvalidArgumentError(f"collective: flags must be in [0, 2^{_FLAG_BITS}), got {flags}")
+
+    def _agree(self, call: Call | None, sizes: Tensor | None, flags: int) -> Agreed:
+        headers = self.line.headers
+        if call is None:
+            heads = headers.exchange((0, flags, 0, 0), None)
+        else:
+            encoded = call.encoded()
+            num_sizes = number_of(sizes, self.line.wire.size)
+            heads = headers.exchange((_digest(encoded), flags, num_sizes, len(encoded)), sizes)
+        active = [head[DIGEST] != 0 for head in heads]
+        if not any(active):
+            return Agreed(Call(""), active, *_together(heads), headers.sizes(0, None))
+        first = active.index(True)
+        for rank in range(first + 1, len(heads)):
+            if active[rank] and _identity(heads[rank]) != _identity(heads[first]):
+                raise RaisedByAllError(self._disagreement(call, heads, first, rank))
+        here = headers.sizes(heads[first][NUM_SIZES], sizes)
+        if call is None or not all(active):
+            call = self._told(call, first, heads[first][TEXT_BYTES])
+        return Agreed(call, active, *_together(heads), here)
+
+    def _told(self, call: Call | None, root: int, num_bytes: int) -> Call:
+        """The call, told by the first rank that makes it to those that are idle."""
+        told = torch.empty(num_bytes, dtype=torch.uint8)
+        if call is not None:
+            told.copy_(_as_tensor(call.encoded()))
+        self.line.wire.broadcast(told, root)
+        kind, subject, arguments = bytes(told.numpy()).split(b"\0", 2)
+        return Call(kind.decode(), subject.decode(), arguments)
+
+    def _disagreement(self, call: Call | None, heads: list[list[int]], one: int, other: int) -> InvalidArgumentError:
+        """The same on all ranks; they tell each other their calls in words now."""
+        text = str(call or "").encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\0")
+        parts = self.line.wire.gather(_as_tensor(text))
+        calls = [bytes(parts[rank].numpy()).rstrip(b"\0").decode(errors="replace") for rank in (one, other)]
+        if calls[0] == calls[1]:
+            numbers = [heads[rank][NUM_SIZES] for rank in (one, other)]
+            calls = [f"{told} with {number} sizes" for told, number in zip(calls, numbers, strict=True)]
+        return InvalidArgumentError(
+            f"collective: all ranks must make the same call, but rank {one} makes {calls[0]!r} and rank {other} makes "
+            f"{calls[1]!r}"
+        )
+
+
+def _identity(head: list[int]) -> tuple[int, int, int]:
+    return head[DIGEST], head[NUM_SIZES], head[TEXT_BYTES]
+
+
+def _together(heads: list[list[int]]) -> tuple[int, list[int]]:
+    """The flags of all ranks in one, and of each."""
+    each = [head[FLAGS] for head in heads]
+    return functools.reduce(operator.or_, each), each
+
+
+def _digest(data: bytes) -> int:
+    """63 bits, and never 0."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1 or 1
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

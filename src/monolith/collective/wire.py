@@ -1,0 +1,177 @@
+"""What one process group carries: the few exchanges that everything else in here is made of.
+
+An exchange is begun by all ranks or it hangs, and sizes that differ crash the library; so nobody calls a wire but the
+calls of its line, which are in order, and those only with what the ranks have agreed about (`lock_step`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.distributed as dist
+
+from monolith.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from monolith.collective.library import CollectiveLibrary
+
+
+class Wire(Protocol):
+    """Exchanges among the ranks of one process group; used by one thread at a time."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        ...
+
+    def exchange(
+        self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
+    ) -> None:
+        """Rows for each rank go out, rows of each rank come in; a rank's own rows are copied, and not sent.
+
+        Args:
+            received: Is filled, with the rows of rank 0 first. Contiguous.
+            sent: The rows for rank 0 first; same type and same dims behind the first. Contiguous.
+            received_sizes: Number of rows from each rank.
+            sent_sizes: Number of rows for each rank.
+        """
+        ...
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have one type and one shape."""
+        ...
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> None:
+        """Overwrites a contiguous tensor with that of the root."""
+        ...
+
+    def add(self, tensor: Tensor) -> None:
+        """Overwrites a contiguous tensor with the sum of all ranks'; in which order they are added is left open."""
+        ...
+
+    def close(self) -> None:
+        """Ends the connections: ranks that wait for this one get an error now."""
+        ...
+
+
+class TorchWire:
+    """A process group of torch.distributed that nobody else uses: Gloo for the CPU, NCCL for GPUs."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group: dist.ProcessGroup | None = group
+        self.rank, self.size = group.rank(), group.size()
+
+    def exchange(
+        self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
+    ) -> None:
+        """Rows for each rank go out, rows of each rank come in; a rank's own rows are copied, and not sent."""
+        # The library copies a rank's own rows as well, and takes bytes of every type.
+        dist.all_to_all_single(
+            as_bytes(received),
+            as_bytes(sent),
+            _in_bytes(received, received_sizes),
+            _in_bytes(sent, sent_sizes),
+            group=self._group,
+        )
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have one type and one shape."""
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        if tensor.numel():
+            dist.all_gather([as_bytes(part) for part in parts], as_bytes(tensor), group=self._group)
+        return parts
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> None:
+        """Overwrites a contiguous tensor with that of the root."""
+        if tensor.numel():
+            dist.broadcast(as_bytes(tensor), group=self._group, group_src=root_rank)
+
+    def add(self, tensor: Tensor) -> None:
+        """Overwrites a contiguous tensor with the sum of all ranks'."""
+        if tensor.numel():
+            dist.all_reduce(tensor, group=self._group)
+
+    def close(self) -> None:
+        """Ends the connections: ranks that wait for this one get an error now."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+
+class LoneWire:
+    """The wire of a run of one process: it opens no socket."""
+
+    rank = 0
+    size = 1
+
+    def exchange(
+        self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
+    ) -> None:
+        """Copies its own rows."""
+        received[: received_sizes[0]].copy_(sent[: sent_sizes[0]])
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """A copy."""
+        return [tensor.clone()]
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> None:
+        """It is that of the root already."""
+
+    def add(self, tensor: Tensor) -> None:
+        """It is the sum already."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class LibraryWire:
+    """The calls of another library, which has no process groups to close."""
+
+    def __init__(self, library: CollectiveLibrary) -> None:
+        self._library = library
+        self.rank, self.size = library.rank(), library.size()
+
+    def exchange(
+        self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
+    ) -> None:
+        """Rows for each rank go out, rows of each rank come in."""
+        rows, sizes = self._library.alltoall(sent, sent_sizes)
+        if list(sizes) != list(received_sizes):
+            raise InternalError(f"collective: rows of {list(received_sizes)} were agreed about, got {list(sizes)}")
+        received.copy_(rows.reshape(received.shape))
+
+    def gather(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all ranks, which have one type and one shape."""
+        return list(self._library.allgather(tensor.unsqueeze(0)).unbind())
+
+    def broadcast(self, tensor: Tensor, root_rank: int) -> None:
+        """Overwrites a tensor with that of the root."""
+        tensor.copy_(self._library.broadcast(tensor, root_rank))
+
+    def add(self, tensor: Tensor) -> None:
+        """Overwrites a tensor with the sum of all ranks'."""
+        tensor.copy_(self._library.allreduce(tensor))
+
+    def close(self) -> None:
+        """The library ends its connections when it is shut down."""
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor: no backend has to know its type."""
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def _in_bytes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
+    row = tensor.element_size() * math.prod(tensor.shape[1:])
+    return [row * size for size in sizes]
