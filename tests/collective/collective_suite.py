@@ -7,7 +7,9 @@ program, started by torchrun, this file runs them all and writes what came out o
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +91,77 @@ def case_what_is_returned_is_new(rank: int, size: int) -> None:
     assert mine.item() == rank
 
 
+def case_sums_and_means_of_all_ranks(rank: int, size: int) -> None:
+    total = size * (size + 1) // 2
+    for dtype in (torch.uint8, torch.int8, torch.int32, torch.int64):
+        assert same_bits(
+            collective.allreduce(torch.full((2, 3), rank + 1, dtype=dtype)), torch.full((2, 3), total).to(dtype)
+        )
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        mine = torch.full((3, 2), rank + 1.0, dtype=dtype).t()
+        assert same_bits(collective.allreduce(mine), torch.full((2, 3), float(total), dtype=dtype))
+        assert same_bits(collective.allreduce(mine, average=True), torch.full((2, 3), total / size, dtype=dtype))
+        assert mine.tolist() == [[rank + 1.0] * 3] * 2
+    assert collective.allreduce(torch.empty(0, 3)).shape == (0, 3)
+    assert collective.allreduce(torch.tensor(2.0)).item() == 2.0 * size
+    assert not collective.allreduce(torch.ones(1, requires_grad=True)).requires_grad
+
+
+def case_what_has_no_sum_or_no_mean_is_refused(rank: int, size: int) -> None:
+    for dtype in (torch.bool, torch.int16, torch.complex64):
+        with pytest.raises(TypeError, match=r"tensor must be of uint8, .* float64, got .*; convert it first"):
+            collective.allreduce(torch.ones(1, dtype=dtype))
+    with pytest.raises(TypeError, match="only floating point has a mean, got int64"):
+        collective.allreduce(torch.ones(1, dtype=torch.int64), average=True)
+
+
+def case_rows_reach_the_rank_they_are_for(rank: int, size: int) -> None:
+    def rows_of(sender: int, receiver: int) -> torch.Tensor:  # sender r has r + 2 s rows for s, and the first none
+        return torch.full((0 if receiver == 0 else sender + 2 * receiver, 2), 10 * sender + receiver)
+
+    mine = [rows_of(rank, other) for other in range(size)]
+    for sizes in ([len(rows) for rows in mine], torch.tensor([len(rows) for rows in mine])):
+        rows, received = collective.alltoall(torch.cat(mine), sizes)
+        assert received == [len(rows_of(other, rank)) for other in range(size)]
+        assert same_bits(rows, torch.cat([rows_of(other, rank) for other in range(size)]))
+    for dtype in DTYPES:
+        rows, received = collective.alltoall(torch.tensor([0, 1, rank] * size).to(dtype), [3] * size)
+        assert same_bits(rows, torch.tensor([[0, 1, other] for other in range(size)]).reshape(-1).to(dtype))
+    rows, received = collective.alltoall(torch.empty(0, 3), [0] * size)
+    assert (rows.shape, received) == ((0, 3), [0] * size)
+    rows, received = collective.alltoall(torch.empty(size, 0), [1] * size)
+    assert (rows.shape, received) == ((size, 0), [1] * size)
+
+
+def case_an_exchange_returns_what_is_new(rank: int, size: int) -> None:
+    mine = torch.full((size,), rank)
+    rows, _ = collective.alltoall(mine, [1] * size)
+    rows.fill_(9)
+    assert mine.tolist() == [rank] * size
+    collective.allreduce(mine).fill_(9)
+    assert mine.tolist() == [rank] * size
+
+
+def case_sizes_that_do_not_fit_the_rows_are_refused(rank: int, size: int) -> None:
+    wrong = [[2] * (size + 1), [1] * size, [-1, *[3] * (size - 1)], []]
+    for sizes in wrong:
+        with pytest.raises(ValueError, match=rf"alltoall: sizes must be {size} numbers >= 0, one for each rank"):
+            collective.alltoall(torch.ones(2 * size, 2), sizes)
+    with pytest.raises(ValueError, match=r"for a tensor of shape \[\]"):
+        collective.alltoall(torch.tensor(1), [1] * size)
+
+
+def case_nobody_passes_a_barrier_before_all_are_there(rank: int, size: int) -> None:
+    path = Path(tempfile.gettempdir()) / f"barrier-of-{os.getppid()}-{size}"  # ranks have the launcher as parent
+    if rank == size - 1:
+        path.write_text("here")
+    collective.barrier()
+    assert path.read_text() == "here"
+    collective.barrier()
+    if rank == 0:
+        path.unlink()
+
+
 def case_a_tensor_without_rows_is_refused(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match=r"allgather: tensor must have rows, got one of shape \[\]"):
         collective.allgather(torch.tensor(1))
@@ -122,6 +195,12 @@ def case_ranks_that_disagree_all_hear_it_and_go_on(rank: int, size: int) -> None
             lambda: collective.allgather(torch.ones(1)) if last else collective.broadcast(torch.ones(1)),
             "rank 0 makes 'broadcast.*rank 1 makes 'allgather",
         ),
+        (lambda: collective.allreduce(torch.ones(2 if last else 3)), r"allreduce of float32 \[3\].*float32 \[2\]"),
+        (
+            lambda: collective.alltoall(torch.ones(size, 3 if last else 2), [1] * size),
+            r"alltoall of rows.*\[2\].*\[3\]",
+        ),
+        (lambda: collective.allreduce(torch.ones(1)) if last else collective.barrier(), "'barrier'.*'allreduce"),
         (lambda: collective.broadcast_parameters({"b" if last else "a": torch.ones(1)}), "1 tensors with digest"),
     ]
     for call, message in disagreements:

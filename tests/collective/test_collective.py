@@ -71,6 +71,11 @@ def test_calls_before_init_say_what_to_do() -> None:
         lambda: collective.allgather(torch.ones(1)),
         lambda: collective.broadcast(torch.ones(1)),
         lambda: collective.broadcast_parameters({}),
+        lambda: collective.allreduce(torch.ones(1)),
+        lambda: collective.alltoall(torch.ones(1), [1]),
+        collective.barrier,
+        collective.training_line,
+        collective.saving_line,
     ):
         with pytest.raises(FailedPreconditionError, match=r"call monolith\.collective\.init\(\) first"):
             call()

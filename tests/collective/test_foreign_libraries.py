@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from monolith import collective
-from monolith.errors import FailedPreconditionError, UnimplementedError
+from monolith.collective import Call, LockStep
+from monolith.errors import FailedPreconditionError, UnavailableError, UnimplementedError
 from monolith.testing import StepLoop
 
 RECORDING = """
@@ -53,6 +55,30 @@ def allgather(tensor, name=None):
 def broadcast(tensor, root_rank, name=None):
     calls.append(("broadcast", tensor.tolist(), root_rank))
     return torch.full_like(tensor, root_rank)
+"""
+
+EXCHANGING = """
+Sum = "sum"
+
+
+def allreduce(tensor, op=None):
+    calls.append(("allreduce", tensor.tolist(), op))
+    return tensor * size()
+
+
+def alltoall(tensor, splits=None):
+    calls.append(("alltoall", tensor.tolist(), splits.tolist()))
+    part = tensor[: splits[0]]
+    return torch.cat([part] * size()), torch.full((size(),), len(part), dtype=torch.int32)
+"""
+BARRIER = """
+def barrier():
+    calls.append(("barrier",))
+"""
+PUSHING = """
+def push_pull(tensor, average=True, name=None):
+    calls.append(("push_pull", tensor.tolist(), average, name))
+    return tensor * size()
 """
 
 Install = Callable[[str, str], None]
@@ -113,6 +139,77 @@ def test_horovod_is_imported_on_first_use_and_given_every_call(
     assert not dist.is_initialized()
 
 
+def test_horovod_sums_and_exchanges(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("horovod", RECORDING + EXCHANGING + BARRIER)
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
+    collective.init()
+    assert collective.allreduce(torch.tensor([2.0])).tolist() == [8]
+    assert collective.allreduce(torch.tensor([2.0]), average=True).tolist() == [2]
+    rows, sizes = collective.alltoall(torch.tensor([[1], [2], [3], [4], [5]]), [2, 1, 0, 2])
+    assert (rows.tolist(), sizes) == ([[1], [2]] * 4, [2] * 4)
+    collective.barrier()
+    assert recorded("horovod") == [
+        ("init",),
+        ("allreduce", [2.0], "sum"),
+        ("allreduce", [2.0], "sum"),
+        ("alltoall", [[1], [2], [3], [4], [5]], [2, 1, 0, 2]),
+        ("barrier",),
+    ]
+
+
+def test_an_older_horovod_meets_by_a_sum(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("horovod", RECORDING + EXCHANGING)
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
+    collective.init()
+    collective.barrier()
+    assert recorded("horovod") == [("init",), ("allreduce", [0.0], "sum")]
+
+
+def test_ranks_of_horovod_agree_by_its_calls_and_have_one_line(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("horovod", RECORDING + GATHERING + EXCHANGING)
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
+    collective.init()
+    step = LockStep(collective.training_line())
+    agreed = step.call(Call("read"), sizes=torch.tensor([[7]] * 4), flags=5, work=lambda agreed: agreed).result()
+    assert (agreed.sizes.tolist(), agreed.flags, agreed.active) == ([[7]] * 4, 5, [True] * 4)
+    thread_names = {thread.name for thread in threading.enumerate()}
+    assert "monolith-training" in thread_names
+    with pytest.raises(UnimplementedError, match=r"horovod\.torch has no second line.*unset MONOLITH_WITH_HOROVOD"):
+        collective.saving_line()
+    collective.shutdown()
+    assert "monolith-training" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_horovod_says_about_a_lost_rank_ends_the_line(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("horovod", RECORDING + "def allgather(tensor):\n    raise RuntimeError('Horovod has been shut down')")
+    monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
+    collective.init()
+    with pytest.raises(UnavailableError, match=r"allgather: rank 3 of 4 could not.*Horovod has been shut down"):
+        collective.allgather(torch.ones(1))
+    with pytest.raises(UnavailableError, match="the training line ended when allgather failed"):
+        collective.broadcast(torch.ones(1))
+
+
+def test_byteps_sums_by_push_pull_and_says_what_it_lacks(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("byteps", RECORDING + PUSHING)
+    monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
+    collective.init()
+    assert collective.allreduce(torch.tensor([2.0])).tolist() == [8]
+    assert collective.allreduce(torch.tensor([2.0]), average=True).tolist() == [2]
+    collective.barrier()
+    with pytest.raises(UnimplementedError, match=r"byteps\.torch has no alltoall; unset MONOLITH_WITH_BYTEPS"):
+        collective.alltoall(torch.ones(4, 1), [1] * 4)
+    name = "monolith.sum.torch.float32.[1]"
+    assert recorded("byteps") == [
+        ("init",),
+        ("push_pull", [2.0], False, name),
+        ("push_pull", [2.0], False, name),
+        ("push_pull", [0.0], False, name),
+    ]
+
+
 def test_byteps_wins_over_horovod(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("byteps", RECORDING + GATHERING)
     monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
@@ -135,7 +232,7 @@ def test_what_a_release_of_byteps_lacks_is_made_from_what_it_has_or_refused(
     assert collective.broadcast(torch.ones(3), 1).tolist() == [1, 1, 1]
     assert mine.tolist() == [1, 1]
     names = [call[1] for call in recorded("byteps") if call[0] == "broadcast_parameters"]
-    assert names == [["monolith.call.0"], ["monolith.call.1"]]
+    assert names == [["monolith.broadcast.0"], ["monolith.broadcast.1"]]
     with pytest.raises(UnimplementedError, match=r"byteps\.torch has no allgather; unset MONOLITH_WITH_BYTEPS"):
         collective.allgather(torch.ones(1))
 

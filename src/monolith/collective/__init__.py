@@ -1,7 +1,7 @@
-"""Calls that all processes of a synchronous run make together: rank, size, allgather, broadcast.
+"""Calls that all processes of a synchronous run make together: gather, broadcast, sum, exchange.
 
-torch.distributed does the work, or Horovod or BytePS where their variables ask for them. Of the packages
-below it, it needs `monolith.hook` alone. Read `calls` first.
+torch.distributed does the work, or Horovod or BytePS where their variables ask for them. Read `calls` first, then
+`line` (one order for all of them) and `lock_step` (how ranks agree, and how those without a batch follow).
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from monolith.collective.broadcast_hook import BroadcastGlobalVariablesHook
 from monolith.collective.calls import (
     allgather,
+    allreduce,
+    alltoall,
+    barrier,
     broadcast,
     broadcast_parameters,
     init,
@@ -31,6 +34,9 @@ __all__ = [
     "LockStep",
     "RaisedByAllError",
     "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
     "broadcast",
     "broadcast_parameters",
     "init",

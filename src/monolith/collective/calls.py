@@ -4,7 +4,8 @@
 0 Horovod, else torch.distributed does the work. The variables are read at the first call and choose the library,
 nothing else: whether training is synchronous is a matter of its config.
 
-All ranks make the same calls in the same order, from one thread at a time.
+All ranks make the same calls in the same order. Threads of a rank may call at the same time, one call is made after the
+other; it is for the program to see that the order is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -12,18 +13,32 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import torch
+
 from monolith import environment
 from monolith.collective.foreign_libraries import BytePs, Horovod
 from monolith.collective.torch_distributed import TorchDistributed
 from monolith.nn.row_state import is_of_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from monolith.collective.library import CollectiveLibrary
     from monolith.collective.line import Line
+
+_SUMMED = (
+    torch.uint8,
+    torch.int8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)
+"""What every library can add."""
 
 _lock = threading.Lock()
 _library: CollectiveLibrary | None = None
@@ -96,6 +111,47 @@ def broadcast_parameters(tensors: Mapping[str, Tensor], root_rank: int = 0) -> N
     library().broadcast_parameters(weights, root_rank)
 
 
+def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
+    """The sum, or the mean, of the tensors of all ranks, as a new tensor; every rank gets the same bits.
+
+    Args:
+        tensor: Same type and shape on every rank, numbers that are no complex ones; not changed. In which order the
+            ranks are added is left to the library.
+        average: Whether the sum is divided by the number of ranks; for floating point only.
+    """
+    if tensor.dtype not in _SUMMED:
+        raise TypeError(
+            f"allreduce: tensor must be of {', '.join(_name(each) for each in _SUMMED)}, got {_name(tensor.dtype)}; convert it first"
+        )
+    if average and not tensor.is_floating_point():
+        raise TypeError(f"allreduce: only floating point has a mean, got {_name(tensor.dtype)}; use average=False")
+    total = library().allreduce(tensor)
+    return total.div_(size()) if average else total
+
+
+def alltoall(tensor: Tensor, sizes: Sequence[int] | Tensor) -> tuple[Tensor, list[int]]:
+    """Sends rows to each rank; the rows that all ranks have for this one, as a new tensor, and how many of each rank.
+
+    Rows that a rank has for itself are copied, and not sent.
+
+    Args:
+        tensor: ``[n, ...]``, the rows for rank 0 first; same type and same dims after the first on every rank.
+        sizes: How many of them are for each rank; may differ, and may be 0.
+    """
+    numbers = [int(each) for each in (sizes.tolist() if isinstance(sizes, torch.Tensor) else sizes)]
+    if tensor.ndim == 0 or len(numbers) != size() or min(numbers) < 0 or sum(numbers) != len(tensor):
+        raise ValueError(
+            f"alltoall: sizes must be {size()} numbers >= 0, one for each rank, that sum up to the number of rows of "
+            f"the tensor, got {numbers} for a tensor of shape {list(tensor.shape)}"
+        )
+    return library().alltoall(tensor, numbers)
+
+
+def barrier() -> None:
+    """Returns when all ranks have called it."""
+    library().barrier()
+
+
 def training_line() -> Line:
     """The line that all calls of training go through, those of this module included."""
     return library().training_line()
@@ -113,6 +169,10 @@ def library() -> CollectiveLibrary:
         if _library is None:
             _library = _choose()
         return _library
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _choose() -> CollectiveLibrary:

@@ -18,7 +18,7 @@ from monolith.collective.wire import LibraryWire
 from monolith.errors import FailedPreconditionError, UnimplementedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -77,31 +77,40 @@ class Horovod:
 
     def allgather(self, tensor: Tensor) -> Tensor:
         """The rows of all ranks, in the order of the ranks."""
-        gathered: Tensor = self._library.allgather(tensor.detach())
+        gathered: Tensor = self._in_turn("allgather", lambda library: library.allgather(tensor.detach()))
         return gathered
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
         """The tensor of the root, as a new one."""
-        received: Tensor = self._library.broadcast(tensor.detach(), root_rank)
+        received: Tensor = self._in_turn("broadcast", lambda library: library.broadcast(tensor.detach(), root_rank))
         return received
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
         """Overwrites these tensors with those of the root."""
-        self._library.broadcast_parameters(dict(tensors), root_rank)
+        self._in_turn("broadcast_parameters", lambda library: library.broadcast_parameters(dict(tensors), root_rank))
 
     def allreduce(self, tensor: Tensor) -> Tensor:
         """The sum of all ranks' tensors, as a new one."""
-        total: Tensor = self._library.allreduce(tensor.detach(), op=self._library.Sum)
+        total: Tensor = self._in_turn("allreduce", lambda library: library.allreduce(tensor.detach(), op=library.Sum))
         return total
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
         """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
-        rows, received = self._library.alltoall(tensor.detach(), torch.tensor(sizes, dtype=torch.int32))
+        splits = torch.tensor(sizes, dtype=torch.int32)
+        rows, received = self._in_turn("alltoall", lambda library: library.alltoall(tensor.detach(), splits))
         return rows, received.tolist()
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
-        self._library.barrier()
+        if hasattr(self._library, "barrier"):
+            self._in_turn("barrier", lambda library: library.barrier())
+        else:
+            self.allreduce(torch.zeros(1))  # no rank has the sum before all have come
+
+    def _in_turn(self, what: str, call: Callable[[Any], Any]) -> Any:
+        """Makes a call of the library when those before it are done."""
+        library = self._library
+        return self.training_line().run(lambda: call(library), what)
 
     @property
     def _library(self) -> Any:
@@ -130,7 +139,7 @@ class BytePs(Horovod):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names = (f"monolith.call.{number}" for number in itertools.count())
+        self._names = (f"monolith.broadcast.{number}" for number in itertools.count())
         self._horovod: Horovod | None = None
 
     def allgather(self, tensor: Tensor) -> Tensor:
@@ -147,7 +156,8 @@ class BytePs(Horovod):
             return super().broadcast(tensor, root_rank)
         result = tensor.detach().clone()
         # BytePS ties a name to one shape for good, so every call has a name of its own, the same on all ranks.
-        self._library.broadcast_parameters({next(self._names): result}, root_rank)
+        named = {next(self._names): result}
+        self._in_turn("broadcast", lambda library: library.broadcast_parameters(named, root_rank))
         return result
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
@@ -163,7 +173,11 @@ class BytePs(Horovod):
 
     def allreduce(self, tensor: Tensor) -> Tensor:
         """The sum of all ranks' tensors, as a new one."""
-        total: Tensor = self._library.push_pull(tensor.detach(), average=False, name=next(self._names))
+        # A name belongs to one shape for good, and is used again: the library keeps memory for each.
+        name = f"monolith.sum.{tensor.dtype}.{list(tensor.shape)}"
+        total: Tensor = self._in_turn(
+            "allreduce", lambda library: library.push_pull(tensor.detach(), average=False, name=name)
+        )
         return total
 
     def alltoall(
@@ -176,10 +190,6 @@ class BytePs(Horovod):
         raise UnimplementedError(
             f"collective: {self.module_name} has no alltoall; unset {self.variable} to use torch.distributed"
         )
-
-    def barrier(self) -> None:
-        """Returns when all ranks have called it."""
-        self.allreduce(torch.zeros(1))  # no rank has the sum before all have come
 
     def shutdown(self) -> None:
         """Leaves the run, and Horovod's where it was joined."""
