@@ -328,7 +328,7 @@ def test_graphs_that_are_dropped_end_at_the_store() -> None:
 
 
 def test_a_forward_pass_that_fails_half_way_leaves_no_plan_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: PooledBatch, values: torch.Tensor) -> torch.Tensor:
+    def fail(self: PooledBatch, values: torch.Tensor, *, pinned: bool) -> torch.Tensor:
         raise MemoryError("no room for the outputs")
 
     emb = make()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from monolith.nn._device_transfer import to_memory_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -68,4 +70,4 @@ def _moved(
     for column, gradient in zip(total.split_with_sizes(layout.widths, dim=1), columns, strict=True):
         if gradient is not None:
             column.add_(gradient)
-    return total.to(device)
+    return to_memory_of(device, total)

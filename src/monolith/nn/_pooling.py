@@ -83,11 +83,15 @@ class PooledBatch:
         splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
         self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
 
-    def pool(self, values: Tensor) -> Tensor:
-        """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device."""
+    def pool(self, values: Tensor, *, pinned: bool = False) -> Tensor:
+        """The outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device.
+
+        With `pinned` those of the host are in page-locked memory, from which a GPU copies without waiting.
+        """
         if not values.is_cpu:
             return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
-        outputs = torch.from_numpy(new_rows((self.shape.num_examples, self.layout.width)))
+        size = self.shape.num_examples, self.layout.width
+        outputs = torch.empty(size, pin_memory=True) if pinned else torch.from_numpy(new_rows(size))
         self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
         return outputs
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextvars import Token
     from types import TracebackType
 
@@ -38,13 +38,21 @@ class BatchTurn:
         features: What the model is called with.
         time: When its examples were seen, Unix seconds; None: when the step is made.
         stamp: Which batch it is; None: batches are counted.
+        begin: Called when its turn comes, by the thread that computes: features that were copied to a device are
+            received there.
     """
 
-    __slots__ = ("_planned", "_token", "features", "stamp", "time")
+    __slots__ = ("_begin", "_planned", "_token", "features", "stamp", "time")
 
     def __init__(
-        self, features: Mapping[str, Any], *, time: int | None = None, stamp: BatchStamp | None = None
+        self,
+        features: Mapping[str, Any],
+        *,
+        time: int | None = None,
+        stamp: BatchStamp | None = None,
+        begin: Callable[[], object] | None = None,
     ) -> None:
+        self._begin = begin
         self.features = features
         self.time = time
         self.stamp = stamp
@@ -84,6 +92,8 @@ class BatchTurn:
 
     def __enter__(self) -> Self:
         self._token = _TURN.set(self)
+        if self._begin is not None:
+            self._begin()
         return self
 
     def __exit__(

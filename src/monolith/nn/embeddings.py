@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.nn._device_transfer import to_device
 from monolith.nn._embeddings_arguments import check_arguments, store_factory, store_of, table_defaults
 from monolith.nn._gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn._id_batch import IdBatchReader
@@ -342,7 +343,8 @@ class Embeddings(RowsBySlot):
     def _pool(self, batch: PlannedBatch, values: Tensor) -> Tensor:
         """The outputs [B, W] on this module's device."""
         with torch.no_grad():
-            return batch.pooled.pool(values).to(self._place.device)
+            device = self._place.device
+            return to_device(batch.pooled.pool(values, pinned=device.type == "cuda"), device)
 
     def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
         return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)

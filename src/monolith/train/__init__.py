@@ -41,6 +41,7 @@ from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
     ControlConfig,
+    DeviceConfig,
     MarkerFilesConfig,
     PipelineConfig,
     ReportingConfig,
@@ -57,6 +58,7 @@ __all__ = [
     "Context",
     "ControlConfig",
     "CpuTrainingConfig",
+    "DeviceConfig",
     "DistributedCpuTrainingConfig",
     "EofAwareTask",
     "Estimator",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from monolith.hook import Call, Hook
     from monolith.ps.dense_wire import DenseServers
     from monolith.ps.joined import PsJoined
+    from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
     from monolith.train.job_part import JobPart
     from monolith.train.step_result import StepResult
@@ -81,6 +82,8 @@ class Session:
         servers: Who keeps the dense weights and moves them; None: this process. Only for training.
         dense: What happens beside a step where servers keep them.
         job: The part of this process in a job; its servers keep rows and dense weights.
+        placement: The device of the dense part; None: the modules stay where the task puts them, and batches as they
+            come.
 
     >>> from monolith.testing import ExampleTask
     >>> task = ExampleTask()
@@ -106,6 +109,7 @@ class Session:
         servers: DenseServers | None = None,
         dense: DenseConfig | None = None,
         job: JobPart | None = None,
+        placement: DevicePlacement | None = None,
     ) -> None:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
@@ -128,6 +132,7 @@ class Session:
         self._deterministic = deterministic
         self._servers = servers
         self._job = job
+        self._placement = placement
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -322,6 +327,8 @@ class Session:
         self.task.ctx = TaskContext(self.task.ctx.input, training=self.task.ctx.training)
         with use_table_defaults(TableDefaults(store=None if self._job is None else self._job.new_store_factory())):
             model = self.task.make_model()
+        if self._placement is not None:
+            self._placement.place(model)
         made = self.task.optimizers(model)
         optimizers: Mapping[str, torch.optim.Optimizer] = {}
         if isinstance(made, torch.optim.Optimizer):
@@ -342,6 +349,8 @@ class Session:
             self.last = self._step.train(turn)
         else:
             self.last = self._step.look(turn, self.mode)
+            if self._placement is not None:
+                self._placement.bring_back(self.last)
         self.collections.end_step()
         return self.last
 
@@ -361,7 +370,10 @@ class Session:
             event_time_ms=1000 * self._clock.newest,
         )
         self._next_batch += self.mode == "train"
-        return BatchTurn(batch, time=time, stamp=stamp)
+        if self._placement is None:
+            return BatchTurn(batch, time=time, stamp=stamp)
+        staged = self._placement.stage(batch, host=[name for each in self._embeddings for name in each.slots])
+        return BatchTurn(staged.features, time=time, stamp=stamp, begin=staged.receive)
 
     def _begin_batches(self) -> None:
         """Makes this session the one that trains the rows as its worker, from its first batch on."""

@@ -24,6 +24,7 @@ from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
+from monolith.train.device_placement import placement_of
 from monolith.train.feature_engineering import FeatureEngineeringTask, FeatureFiles
 from monolith.train.history import History
 from monolith.train.input_shares import InputShares
@@ -88,6 +89,7 @@ class Trainer:
         self._job = job
         self._servers = servers if job is None else job.cluster
         require_servers(self.config.dense, self._servers)
+        self._placement = placement_of(self.config.device)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
         self._state: SessionState | None = None
@@ -156,6 +158,7 @@ class Trainer:
                 servers=self._servers,
                 dense=self.config.dense,
                 job=self._job,
+                placement=self._placement,
             )
             with session:
                 loop = TrainingLoop(
@@ -378,6 +381,7 @@ class Trainer:
                 model_dir=self.config.model_dir,
                 state=self._state,
                 restore=self._require_checkpoint if self._state is None else None,
+                placement=self._placement,
             )
             with session:
                 self._state = session.state

@@ -10,12 +10,14 @@ from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's t
 from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
+from monolith.train.device_placement import DeviceConfig
 from monolith.train.input_options import InputOptions
 from monolith.train.job_config import JobConfig
 
 __all__ = [
     "ControlConfig",
     "DenseConfig",
+    "DeviceConfig",
     "MarkerFilesConfig",
     "PipelineConfig",
     "ReportingConfig",
@@ -213,6 +215,8 @@ class TrainerConfig(Config):
     """How far dense weights that servers keep and model may be apart."""
     tables: TablesConfig = TablesConfig()
     """What tables are made with."""
+    device: DeviceConfig = DeviceConfig()
+    """Where the dense part computes."""
     reporting: ReportingConfig = ReportingConfig()
     """Logs, metrics and profiles."""
     control: ControlConfig | None = None
@@ -244,6 +248,11 @@ class TrainerConfig(Config):
             raise ValueError("TrainerConfig: reporting.tensorboard writes into the model directory; give model_dir")
         if self.only_feature_engineering and self.model_dir is None:
             raise ValueError("TrainerConfig: only_feature_engineering writes into the model directory; give model_dir")
+        if self.only_feature_engineering and self.device.gpu:
+            raise ValueError(
+                "TrainerConfig: only_feature_engineering computes nothing, and device.gpu (enable_gpu_training) says"
+                " where; leave one out"
+            )
         if self.saving.marker_files is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
         if self.worker_index >= self.num_workers:

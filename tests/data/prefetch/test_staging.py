@@ -23,6 +23,9 @@ class FakeStream:
     def wait_event(self, event: str) -> None:
         self._log.append(f"{self.name} waits for {event}")
 
+    def wait_stream(self, other: FakeStream) -> None:
+        self._log.append(f"{self.name} waits for {other.name}")
+
 
 class FakeCudaTensor:
     is_cuda = True
@@ -32,6 +35,24 @@ class FakeCudaTensor:
 
     def record_stream(self, stream: FakeStream) -> None:
         self._log.append(f"tensor on {self.device} is used by {stream.name}")
+
+    def to(self, *_: object, **__: object) -> FakeCudaTensor:
+        return self
+
+
+class FakeHostTensor:
+    is_cuda = False
+    device = torch.device("cpu")
+
+    def __init__(self, log: list[str]) -> None:
+        self._log = log
+
+    def pin_memory(self) -> FakeHostTensor:
+        return self
+
+    def to(self, device: torch.device, *, non_blocking: bool) -> FakeCudaTensor:
+        assert non_blocking
+        return FakeCudaTensor(self._log, str(device))
 
 
 @pytest.fixture
@@ -102,3 +123,16 @@ def test_a_call_runs_on_one_side_stream_as_soon_as_cuda_is_used(monkeypatch: pyt
     streams.run(lambda: seen.append(current[-1]))
     assert seen == ["default", "side 3", "side 3"]
     assert made == [3]
+
+
+def test_copies_from_the_host_do_not_wait_for_the_model(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: FakeStream(log, f"side {index}"))
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    log.append("model")
+    streams, device = SideStreams(), torch.device("cuda:0")
+    tensors: list[Any] = [FakeHostTensor(log)]
+    staged = streams.stage(tensors, device)
+    assert log == ["model", "model on cuda:0 records"]
+    assert [str(each.device) for each in staged.tensors] == ["cuda:0"]
+    streams.stage([*tensors, FakeCudaTensor(log, "cuda:0")], device)  # type: ignore[list-item]
+    assert "side 0 waits for model on 0" in log, "what is there already may still be in the making"

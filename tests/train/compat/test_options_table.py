@@ -44,6 +44,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "continue_training": {"clear_nn": True},
     "index": {"num_workers": 5},
     "only_feature_engineering": {"model_dir": "m"},
+    "processes_per_gpu": {"enable_gpu_training": True},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
 }
 """Options that only mean something beside others."""

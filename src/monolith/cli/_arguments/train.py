@@ -73,7 +73,7 @@ _LEARNING_RATE = (
     "the learning rate belongs to the task: of rows in Slot(learning_rate=...), of dense weights in the optimizer that"
     f" Task.optimizers returns; {_PARAMETER.format('learning_rate', '0.01')}"
 )
-_GPU = "tables live in memory, and the model runs where the task puts it; there is no option for it"
+_GPU = "did you mean --enable_gpu_training true? The dense part then computes on a GPU; tables live in memory"
 _ALERTS = "alerts are not sent from here, nor were they by the published original: watch the emitted metrics instead"
 ALERTS = {"--monolith_alert_proto": _ALERTS, "--monolith_chief_alert_proto": _ALERTS}
 """Flags of the original about alerts, which every command of a job refuses."""

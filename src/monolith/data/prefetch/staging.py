@@ -31,6 +31,11 @@ class StagedTensors:
         devices = {tensor.device for tensor in self._tensors if tensor.is_cuda}
         self._ready = [(device, torch.cuda.current_stream(device).record_event()) for device in devices]
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors, to be looked at and not used yet."""
+        return self._tensors
+
     def receive(self) -> list[Tensor]:
         """The tensors, for use on the current streams of the thread that calls."""
         for device, event in self._ready:
@@ -65,8 +70,8 @@ class SideStreams:
         # "cuda" without a number has no index, whatever torch's types say.
         index = torch.cuda.current_device() if device.index is None else device.index  # type: ignore[redundant-expr]
         stream = self._stream(index)
-        # What is on a GPU already may still be in the making there.
-        stream.wait_stream(torch.cuda.current_stream(index))
+        if any(tensor.is_cuda for tensor in tensors):  # it may still be in the making there
+            stream.wait_stream(torch.cuda.current_stream(index))
         with torch.cuda.stream(stream):
             copies = [_pinned(tensor).to(device, non_blocking=True) for tensor in tensors]
             for tensor in tensors:

@@ -77,10 +77,10 @@ class CpuTrainingConfig(FlatConfig):
     """Synchronous training by collective calls."""
     enable_partial_sync_training: Annotated[bool, Refused(reasons.SYNC), InRunnerSettings()] = False
     """Tables on servers, dense weights by collective calls."""
-    enable_gpu_training: Annotated[bool, Refused(reasons.DEVICES), InRunnerSettings()] = False
-    """Let models use a GPU."""
-    processes_per_gpu: Annotated[int, Refused(reasons.SYNC)] = 1
-    """Ranks that share a GPU."""
+    enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False
+    """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
+    processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
+    """Ranks that share a GPU; refused without enable_gpu_training."""
     merge_sync_training_ckpt: Annotated[bool, Refused(reasons.SYNC)] = True
     """All ranks save to one directory."""
     mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"

@@ -1,0 +1,178 @@
+"""Where the dense part of a model computes: here, or on the GPU that belongs to this process.
+
+Tables are in the memory of the host whatever is chosen: `Embeddings` reads and pools rows there, copies the outputs to
+its device, and takes their gradients back. What a batch has besides the ids of the slots goes to the device, too, on a
+stream beside that of the model, while the steps before it compute.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from monolith import environment
+from monolith.config import Config, config, require_at_least
+from monolith.data import Batch
+from monolith.data.prefetch.staging import SideStreams
+from monolith.errors import FailedPreconditionError
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from monolith.data.prefetch.staging import StagedTensors
+    from monolith.train.step_result import StepResult
+
+__all__ = ["DeviceConfig", "DevicePlacement", "StagedFeatures", "device_of_rank", "placement_of"]
+
+
+@config
+class DeviceConfig(Config):
+    """Where the dense part of a model computes."""
+
+    gpu: bool = False
+    """Compute it on a GPU, the one with the number (rank on this machine) // processes_per_gpu; tables stay in the
+    memory of the host."""
+    processes_per_gpu: int = 1
+    """Processes of this machine that share a GPU."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "processes_per_gpu")
+        if self.processes_per_gpu > 1 and not self.gpu:
+            raise ValueError(
+                f"DeviceConfig: processes_per_gpu={self.processes_per_gpu} is about processes that share a GPU, and gpu"
+                " is False; set gpu (enable_gpu_training), or leave it out"
+            )
+
+
+class StagedFeatures(NamedTuple):
+    """A batch whose copies are on their way to a device."""
+
+    features: Any
+    """The batch, with the copies in it."""
+    copies: StagedTensors
+
+    def receive(self) -> None:
+        """Makes the current streams of this thread wait for the copies, not the thread; before they are used."""
+        self.copies.receive()
+
+
+class DevicePlacement:
+    """The device of a session's dense part. `stage` may be called by any thread, the rest by the one that trains.
+
+    Args:
+        device: Where it computes.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._of_thread = threading.local()
+
+    def place(self, model: nn.Module) -> None:
+        """Moves weights and buffers of a model there; its rows stay where they are."""
+        model.to(self.device)
+
+    def stage(self, features: Any, *, host: Collection[str]) -> StagedFeatures:
+        """Begins to copy a batch to the device.
+
+        Args:
+            features: Tensors, ragged ones among them, in containers; what is no tensor stays as it is.
+            host: Names of columns that stay in the memory of the host: ids are looked up there.
+        """
+        found: list[Tensor] = []
+
+        def note(tensor: Tensor) -> Tensor:
+            found.append(tensor)
+            return tensor
+
+        _mapped(features, note, host)
+        copies = self._streams.stage(found, self.device)
+        moved = iter(copies.tensors)
+        return StagedFeatures(_mapped(features, lambda _: next(moved), host), copies)
+
+    def bring_back(self, result: StepResult) -> StepResult:
+        """The same in the memory of the host, for those who asked for predictions."""
+        result.loss = None if result.loss is None else result.loss.cpu()
+        result.predictions = _mapped(result.predictions, lambda each: each.cpu(), ())
+        result.label = _mapped(result.label, lambda each: each.cpu(), ())
+        return result
+
+    @property
+    def _streams(self) -> SideStreams:
+        if not hasattr(self._of_thread, "streams"):
+            self._of_thread.streams = SideStreams()
+        streams: SideStreams = self._of_thread.streams
+        return streams
+
+
+def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
+    """Chooses the GPU of this process and makes it the current one; None where the dense part computes here.
+
+    Raises:
+        FailedPreconditionError: there is no CUDA here, or no such GPU; says what to do.
+        ValueError: the launcher's variable is no number.
+    """
+    if not settings.gpu:
+        return None
+    if not torch.cuda.is_available():
+        built = "this torch was built without CUDA" if torch.version.cuda is None else "CUDA finds no GPU here"
+        raise FailedPreconditionError(
+            f"enable_gpu_training: {built} (torch {torch.__version__}); leave the option out to train on the CPU, or"
+            " install a build of torch for CUDA on a machine with a GPU"
+        )
+    device = device_of_rank(_local_rank(), settings.processes_per_gpu, num_devices=torch.cuda.device_count())
+    torch.cuda.set_device(device)  # for what names none, such as NCCL
+    return DevicePlacement(device)
+
+
+def device_of_rank(local_rank: int, processes_per_gpu: int, *, num_devices: int) -> torch.device:
+    """The GPU of a process.
+
+    Args:
+        local_rank: Its number among the processes of the run on this machine.
+        processes_per_gpu: How many share one.
+        num_devices: How many GPUs this process sees.
+
+    Raises:
+        FailedPreconditionError: it sees fewer.
+    """
+    number = local_rank // processes_per_gpu
+    if number >= num_devices:
+        raise FailedPreconditionError(
+            f"enable_gpu_training: local rank {local_rank} with processes_per_gpu={processes_per_gpu} needs GPU"
+            f" {number}, and this process sees {num_devices}; start at most {num_devices * processes_per_gpu} processes"
+            f" on this machine, or set processes_per_gpu to {-(-(local_rank + 1) // num_devices)} or more"
+        )
+    return torch.device("cuda", number)
+
+
+def _local_rank() -> int:
+    text = environment.first_of("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK") or "0"
+    try:
+        rank = int(text)
+    except ValueError:
+        rank = -1
+    if rank < 0:
+        raise ValueError(f"enable_gpu_training: LOCAL_RANK must be a whole number >= 0, got {text!r}")
+    return rank
+
+
+def _mapped(value: Any, move: Callable[[Tensor], Tensor], host: Collection[str]) -> Any:
+    """A structure with each of its tensors replaced; columns of these names stay as they are."""
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, Ragged):
+        return Ragged(_mapped(value.values, move, host), move(value.row_splits), validate=False)
+    if isinstance(value, Mapping):
+        columns = {name: each if name in host else _mapped(each, move, host) for name, each in value.items()}
+        return Batch(columns, num_rows=value.num_rows) if isinstance(value, Batch) else columns
+    if isinstance(value, list | tuple):
+        items = [_mapped(each, move, host) for each in value]
+        if isinstance(value, list):
+            return items
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    return value
