@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.collective.key_store import KeyStore
     from monolith.collective.library import CollectiveLibrary
     from monolith.collective.line import Line
 
@@ -120,9 +121,8 @@ def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
         average: Whether the sum is divided by the number of ranks; for floating point only.
     """
     if tensor.dtype not in _SUMMED:
-        raise TypeError(
-            f"allreduce: tensor must be of {', '.join(_name(each) for each in _SUMMED)}, got {_name(tensor.dtype)}; convert it first"
-        )
+        kinds = ", ".join(_name(each) for each in _SUMMED)
+        raise TypeError(f"allreduce: tensor must be of {kinds}, got {_name(tensor.dtype)}; convert it first")
     if average and not tensor.is_floating_point():
         raise TypeError(f"allreduce: only floating point has a mean, got {_name(tensor.dtype)}; use average=False")
     total = library().allreduce(tensor)
@@ -160,6 +160,15 @@ def training_line() -> Line:
 def saving_line() -> Line:
     """A second line, with connections of its own, for what happens beside training, such as saving."""
     return library().saving_line()
+
+
+def key_store() -> KeyStore:
+    """Where ranks tell each other small values by name; any thread may use it, at any moment.
+
+    Raises:
+        UnimplementedError: the library has none; says what to do.
+    """
+    return library().key_store()
 
 
 def library() -> CollectiveLibrary:

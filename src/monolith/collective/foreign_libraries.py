@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith import environment
+from monolith.collective.key_store import MemoryKeyStore
 from monolith.collective.line import Line
 from monolith.collective.wire import LibraryWire
 from monolith.errors import FailedPreconditionError, UnimplementedError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
+
+    from monolith.collective.key_store import KeyStore
 
 
 _BROADCAST_VARIABLE = "MONOLITH_WITH_BYTEPS_BCAST"
@@ -36,6 +39,7 @@ class Horovod:
     def __init__(self) -> None:
         self._module: Any = None
         self._line: Line | None = None
+        self._alone = MemoryKeyStore()
 
     def init(self, timeout_seconds: float) -> None:  # noqa: ARG002 - these libraries have time limits of their own
         """Imports the library and joins the run; its own settings say how long that may take."""
@@ -111,6 +115,20 @@ class Horovod:
         """Makes a call of the library when those before it are done."""
         library = self._library
         return self.training_line().run(lambda: call(library), what)
+
+    def key_store(self) -> KeyStore:
+        """Neither library has one.
+
+        Raises:
+            UnimplementedError: in a run of more than one rank; names the variable.
+        """
+        if self.size() == 1:
+            return self._alone
+        raise UnimplementedError(
+            f"collective: {self.module_name} has nothing by which ranks share a queue of files"
+            f" (enable_dynamic_sharding); unset {self.variable} to use torch.distributed, or give every rank a fixed"
+            " share of the input"
+        )
 
     @property
     def _library(self) -> Any:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.collective.key_store import KeyStore
     from monolith.collective.line import Line
 
 
@@ -69,4 +70,8 @@ class CollectiveLibrary(Protocol):
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
+        ...
+
+    def key_store(self) -> KeyStore:
+        """Where ranks tell each other small values by name, beside the calls that they make together."""
         ...

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from monolith.collective._launcher import read_launch
+from monolith.collective._meeting import meeting_store
+from monolith.collective.key_store import MemoryKeyStore
 from monolith.collective.line import Line
 from monolith.collective.lock_step import Call, LockStep
 from monolith.collective.wire import LoneWire, TorchWire, as_bytes
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.collective.key_store import KeyStore
     from monolith.collective.lock_step import Agreed
 
 
@@ -38,6 +42,8 @@ class TorchDistributed:
         """For training, for saving; none before `init`."""
         self._owner: int | None = None
         """The process that made the default process group, if this library did."""
+        self._store: KeyStore = MemoryKeyStore()
+        """By which the ranks have met; alone, one in memory."""
 
     def init(self, timeout_seconds: float) -> None:
         """Joins the process group that exists, else the one of the launcher, else stays alone."""
@@ -47,6 +53,8 @@ class TorchDistributed:
             raise UnavailableError("collective: this torch was built without torch.distributed; install another build")
         if not dist.is_initialized():
             self._meet(timeout_seconds)
+        elif dist.get_world_size() > 1:
+            self._store = distributed_c10d._get_default_store()  # noqa: SLF001 - of a group that others have made
         if dist.is_initialized() and dist.get_world_size() > 1:
             # Groups of their own: what the program does with its group cannot come between, nor saving with training.
             limit = timedelta(seconds=timeout_seconds)
@@ -61,7 +69,7 @@ class TorchDistributed:
             line.close()
         if self._owner == os.getpid() and dist.is_initialized():
             dist.destroy_process_group()
-        self._lines, self._owner = [], None
+        self._lines, self._owner, self._store = [], None, MemoryKeyStore()
 
     def training_line(self) -> Line:
         """What all calls of training go through, these here included."""
@@ -72,6 +80,11 @@ class TorchDistributed:
         """A second line, for what happens beside training."""
         self._require_init()
         return self._lines[1]
+
+    def key_store(self) -> KeyStore:
+        """The store by which the ranks have met; alone, one in memory."""
+        self._require_init()
+        return self._store
 
     def rank(self) -> int:
         """Number of this process, from 0."""
@@ -158,9 +171,10 @@ class TorchDistributed:
         if launch is None:
             return
         try:
+            store = meeting_store(launch, timeout_seconds)
             dist.init_process_group(
                 _backends(),
-                init_method="env://",
+                store=store,
                 rank=launch.rank,
                 world_size=launch.size,
                 timeout=timedelta(seconds=timeout_seconds),
@@ -170,7 +184,7 @@ class TorchDistributed:
                 f"collective: rank {launch.rank} of {launch.size} could not meet the others at {launch.master} "
                 f"within {timeout_seconds:g} s: {error}"
             ) from error
-        self._owner = os.getpid()
+        self._owner, self._store = os.getpid(), store
 
     def _gathered(self, rows: Tensor, agreed: Agreed) -> Tensor:
         """Rows of all ranks; the shorter ones are filled up on the way, as the library wants it."""
