@@ -23,9 +23,9 @@ from monolith._version import __version__
 from monolith.cli._failures import failure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Arguments", "Command", "main"]
+__all__ = ["Arguments", "Command", "main", "outcome_of"]
 
 
 class Arguments(Protocol):
@@ -100,9 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parse(given)
-    args.arguments = given
+    args.arguments, args.owns_process = given, arguments is None
+    return outcome_of(args, lambda: load_command(args.command).run(args))
+
+
+def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
+    """The exit status of some work of a command; what the user did wrong is told in one line."""
     try:
-        return load_command(args.command).run(args)
+        return work()
     except Exception as error:
         failure = failure_of(error, command=args.command, task=getattr(args, "task", None))
         if failure is None:

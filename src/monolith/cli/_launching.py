@@ -20,6 +20,7 @@ from monolith.train.compat.options import RunnerConfig
 if TYPE_CHECKING:
     import argparse
 
+    from monolith.launch.forked import Body
     from monolith.launch.role import RoleKind
 
 __all__ = ["Way", "alone_options", "launch", "plan_of", "resources_of", "way_of"]
@@ -124,14 +125,15 @@ def resources_of(args: argparse.Namespace) -> dict[RoleKind, Resources]:
     return found
 
 
-def launch(plan: LaunchPlan, args: argparse.Namespace) -> int:
-    """Run a job on this machine or on Ray to its end, and say what came of it."""
+def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = None) -> int:
+    """Run a job on this machine, where roles may be forks, or on Ray to its end, and say what came of it."""
     launcher: LocalLauncher | RayLauncher
     with contextlib.ExitStack() as stack:
         if args.launcher == "ray":
             launcher = RayLauncher(plan, address=args.ray_address, has_progress=not args.json)
         else:
-            launcher = LocalLauncher(stack.enter_context(local_job(plan)), has_progress=not args.json)
+            job = stack.enter_context(local_job(plan))
+            launcher = LocalLauncher(job, has_progress=not args.json, body=body)
         exit_code = launcher.run()
     result, model_dir = launcher.result, plan.options.model_dir
     if args.json:

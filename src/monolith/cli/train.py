@@ -12,6 +12,7 @@ from torch import Tensor
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.cli._arguments.train import mattering_options
+from monolith.cli._forked_roles import look_for_task, role_body
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, tell
@@ -60,11 +61,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _launch(options: RunnerConfig, args: argparse.Namespace) -> int:
     """Start all processes of a job; a task that is not there is found out before."""
-    plan, task = plan_of(options, args), find_task(args.task)
+    plan = plan_of(options, args)
     if args.dry_run:
-        trainer = make_trainer(alone_options(options), task, deterministic=args.deterministic)
+        trainer = make_trainer(alone_options(options), find_task(args.task), deterministic=args.deterministic)
         sys.stdout.write(_dry_run(trainer, as_json=args.json, plan=plan))
         return 0
+    if args.owns_process and args.launcher != "ray":
+        missing = look_for_task(args)
+        return missing or launch(plan, args, body=role_body())
+    find_task(args.task)
     return launch(plan, args)
 
 

@@ -13,19 +13,32 @@ import os
 import signal
 import sys
 
+GONE = 75
+"""Exit code of a process whose parent died before it was tied to it."""
 _PR_SET_PDEATHSIG = 1
-_GONE = 75
 _NOT_FOUND = 127
+
+
+def tie_to(parent: int) -> bool:
+    """From now on this process dies with its parent; whether that was still there.
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"cannot tie a process to its launcher: {os.strerror(ctypes.get_errno())}")
+    return os.getppid() == parent
 
 
 def main() -> int:
     """Tie this process to its parent, then become the command."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        sys.stderr.write(f"cannot tie a process to its launcher: {os.strerror(ctypes.get_errno())}\n")
+    try:
+        if not tie_to(parent):
+            return GONE
+    except OSError as error:
+        sys.stderr.write(f"{error.strerror}\n")
         return 1
-    if os.getppid() != parent:
-        return _GONE  # it died before the call above
     try:
         os.execvp(command[0], command)  # noqa: S606 - the command is the caller's, word by word
     except OSError as error:

@@ -20,6 +20,7 @@ from monolith.observe.progress import Progress
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from monolith.launch.forked import Body
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import Role
     from monolith.launch.supervision import Action
@@ -40,6 +41,8 @@ class LocalLauncher:
         patience: How long processes may take to end.
         file: Where log and progress go; standard error by default.
         has_progress: Whether a line shows how far the job is.
+        body: What a role does as a fork of this process, which must be a launcher and nothing else: a start then costs
+            no imports. None: every role is a program of its own.
     """
 
     def __init__(
@@ -49,8 +52,10 @@ class LocalLauncher:
         patience: Patience | None = None,
         file: TextIO | None = None,
         has_progress: bool = True,
+        body: Body | None = None,
     ) -> None:
         self._plan = plan
+        self._body = body
         self._supervision = Supervision(plan.roles, plan.restarts, Patience() if patience is None else patience)
         self._file = cast("TextIO", _Unbreakable(sys.stderr if file is None else file))
         self._has_progress = has_progress
@@ -95,7 +100,7 @@ class LocalLauncher:
     def _do(self, action: Action, log: MergedLog) -> None:
         match action:
             case Start(role):
-                process = RoleProcess(role, self._plan.command(role), self._plan.environment)
+                process = RoleProcess(role, self._plan, self._body)
                 self._processes[role] = process
                 self._selector.register(process.output, selectors.EVENT_READ, role)
                 self._selector.register(process.messages, selectors.EVENT_READ, role)

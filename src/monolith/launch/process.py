@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import environment
+from monolith.launch.forked import ForkedProcess
 from monolith.launch.progress_pipe import PROGRESS_FD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from monolith.launch.forked import Body
+    from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import Role
 
 __all__ = ["Lines", "RoleProcess"]
@@ -56,28 +59,26 @@ class RoleProcess:
 
     Args:
         role: Which one.
-        command: What it runs.
-        variables: Of its environment, beside ours.
+        plan: What it runs, and with which variables beside ours.
+        body: What it does as a fork of this process; None: it is a program of its own, the command of the plan.
 
     Its descriptors `output`, what it prints, and `messages`, what it says by its progress pipe, are for a selector.
     """
 
-    def __init__(self, role: Role, command: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, role: Role, plan: LaunchPlan, body: Body | None = None) -> None:
         self.role = role
         self._printed, self._told = Lines(), Lines()
         self._listens = False
         with contextlib.ExitStack() as given, contextlib.ExitStack() as kept:
             self.output, printing = _pipe(kept, given)
             self.messages, telling = _pipe(kept, given)
-            self._process = subprocess.Popen(  # noqa: S603 - the commands of a plan
-                [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=printing,
-                stderr=subprocess.STDOUT,
-                env={**environment.starting_with(""), **variables, PROGRESS_FD: str(telling)},
-                pass_fds=(telling,),
-                process_group=0,  # so that Ctrl-C comes to the launcher alone, and a role ends with all it started
-            )
+            variables = {**plan.environment, PROGRESS_FD: str(telling)}
+            self._process: ForkedProcess | subprocess.Popen[bytes]
+            if body is not None:
+                arguments = plan.arguments(role)
+                self._process = ForkedProcess(body, arguments, output=printing, kept=telling, variables=variables)
+            else:
+                self._process = _started(plan.command(role), output=printing, kept=telling, variables=variables)
             self._pipes = kept.pop_all()
 
     @property
@@ -123,7 +124,7 @@ class RoleProcess:
             self.send(signal.SIGKILL)
             self._process.wait()
             self._pipes.close()
-        return int(self._process.returncode)
+        return self._process.wait()
 
     @staticmethod
     def _read(descriptor: int, lines: Lines) -> tuple[list[str], bool]:
@@ -132,6 +133,21 @@ class RoleProcess:
         except BlockingIOError:
             return [], True
         return (lines.add(chunk), True) if chunk else (lines.end(), False)
+
+
+def _started(
+    command: Sequence[str], *, output: int, kept: int, variables: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A program that leads a process group of its own and dies with the thread that starts it."""
+    return subprocess.Popen(  # noqa: S603 - the commands of a plan
+        [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env={**environment.starting_with(""), **variables},
+        pass_fds=(kept,),
+        process_group=0,  # so that Ctrl-C comes to the launcher alone, and a role ends with all it started
+    )
 
 
 def _pipe(kept: contextlib.ExitStack, given: contextlib.ExitStack) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,14 +43,24 @@ def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
             f"--discovery_type {name} says which process of a job this one is; a launcher starts all of them: leave it"
             " out, or leave out the launcher"
         )
-    with tempfile.TemporaryDirectory(prefix="monolith-job-") as folder:
-        token = Path(folder) / "token"
+    with _folder() as folder:
+        token = folder / "token"
         token.touch(mode=0o600)
         token.write_text(f"{secrets.token_urlsafe(32)}\n", encoding="ascii")
         brought = {"host": _LOOPBACK, "token_file": str(token)}
         if not options.is_set("discovery_type"):
-            brought |= {"discovery_type": "host", "discovery_dir": str(Path(folder) / "addresses")}
+            brought |= {"discovery_type": "host", "discovery_dir": str(folder / "addresses")}
         yield dataclasses.replace(plan.with_options(brought), environment={**_threads(plan), **plan.environment})
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """For the length of a block; nothing but this block removes it, not the end of a process that is a fork of ours."""
+    folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _threads(plan: LaunchPlan) -> dict[str, str]:

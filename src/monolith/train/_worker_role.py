@@ -148,7 +148,7 @@ class WorkerRole:
             found = get_training_cluster(
                 self._place.discovery,
                 request,
-                failure_handler=self._look_for_choice if is_open else self._wanted.query_failure_handler,
+                failure_handler=self._look_for_choice if is_open else self._wait_for_others,
                 timeout_seconds=settings.session_creation_timeout_seconds,
                 clock=self._clock,
             )
@@ -162,6 +162,9 @@ class WorkerRole:
         """Between two looks for all servers: extra ones that were sent away will never come."""
         if self._places.chosen() is not None:
             raise _ChosenMeanwhileError
+        self._wait_for_others(missing)
+
+    def _wait_for_others(self, missing: Incomplete) -> None:
         handler = self._wanted.query_failure_handler
         if handler is None:
             self._clock.sleep(poll_seconds(missing))

@@ -56,8 +56,8 @@ class Job:
     def pid(self, kind: str, index: int) -> int:
         """Of the process of a role."""
         for pid in self._pids():
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            if kind in words and words[-3:-1] == ["--index", str(index)]:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode().split("\0")
+            if kind in words and words[-2:] == ["--index", str(index)]:
                 return pid
         raise RuntimeError(f"the job has no process {kind} {index}")
 
