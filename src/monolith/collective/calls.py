@@ -121,8 +121,8 @@ def allreduce(tensor: Tensor, *, average: bool = False) -> Tensor:
         average: Whether the sum is divided by the number of ranks; for floating point only.
     """
     if tensor.dtype not in _SUMMED:
-        kinds = ", ".join(_name(each) for each in _SUMMED)
-        raise TypeError(f"allreduce: tensor must be of {kinds}, got {_name(tensor.dtype)}; convert it first")
+        summed = ", ".join(_name(each) for each in _SUMMED)
+        raise TypeError(f"allreduce: tensor must be of {summed}, got {_name(tensor.dtype)}; convert it first")
     if average and not tensor.is_floating_point():
         raise TypeError(f"allreduce: only floating point has a mean, got {_name(tensor.dtype)}; use average=False")
     total = library().allreduce(tensor)

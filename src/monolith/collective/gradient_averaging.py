@@ -1,0 +1,143 @@
+"""The mean of the ranks' gradients of dense weights.
+
+A rank may lack the gradient of a weight that another has, and an idle rank lacks them all: they count as zeros, and the
+sum is divided by the number of ranks that are not idle. Which rank has which is told in the exchange of sizes (`told`
+-> `Agreed.sizes`), so that nothing more is sent for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from monolith.collective.averaging_options import AveragingOptions, Fusion
+    from monolith.collective.wire import Wire
+
+_BITS = 62
+"""Tensors that one number tells about; the sign stays out of it."""
+_GROUP_BYTES = 64 << 20
+"""Largest piece of fusion `grouped`; a tensor that is larger is a piece of its own."""
+
+
+def told(gradients: Sequence[Tensor | None]) -> Tensor:
+    """Which gradients are there, as numbers for the header of a call: int64 ``[num_told]``."""
+    words = [0] * num_told(len(gradients))
+    for place, gradient in enumerate(gradients):
+        if gradient is not None:
+            words[place // _BITS] |= 1 << (place % _BITS)
+    return torch.tensor(words, dtype=torch.int64)
+
+
+def num_told(num_gradients: int) -> int:
+    """How many numbers `told` needs for so many weights."""
+    return -(-num_gradients // _BITS)
+
+
+def average_gradients(
+    wire: Wire,
+    gradients: Sequence[Tensor | None],
+    *,
+    weights: Sequence[Tensor],
+    present: Tensor,
+    num_active: int,
+    options: AveragingOptions,
+) -> list[Tensor | None]:
+    """The mean over the ranks that are not idle; None where no rank has a gradient. In a call of the wire's line.
+
+    Args:
+        wire: Of that line.
+        gradients: This rank's, one for each weight; all None on an idle rank. They may be overwritten.
+        weights: What the gradients are of, the same on every rank; for types, shapes and devices.
+        present: Int64 ``[ranks, num_told]``: what each rank has `told`.
+        num_active: Number of ranks that are not idle.
+        options: The same on every rank.
+    """
+    if options.skip:
+        return list(gradients)
+    there = _unpacked(present, len(weights))
+    places = [place for place in range(len(weights)) if any(ranks[place] for ranks in there)]
+    averaged: list[Tensor | None] = [None] * len(weights)
+    for group in _groups(places, weights, options.fusion):
+        lengths = [weights[place].numel() for place in group]
+        flat = _flat(group, gradients, weights)
+        if options.deterministic:
+            parts = [part.to(flat.dtype) for part in wire.gather(_compressed(flat, options))]
+            mean = _added(parts, [[ranks[place] for place in group] for ranks in there], lengths).div_(num_active)
+        else:
+            sent = _compressed(flat.div_(num_active), options)  # first, so that no sum leaves the range of float16
+            wire.add(sent)
+            mean = sent.to(flat.dtype)
+        for place, piece in zip(group, mean.split_with_sizes(lengths), strict=True):
+            averaged[place] = piece.view(weights[place].shape)
+    return averaged
+
+
+def _unpacked(present: Tensor, num_gradients: int) -> list[list[bool]]:
+    if present.shape[1:] != (num_told(num_gradients),):
+        raise InvalidArgumentError(
+            f"collective: {num_gradients} gradients are told by {num_told(num_gradients)} numbers of each rank, got "
+            f"{list(present.shape)}"
+        )
+    unpacked: dict[tuple[int, ...], list[bool]] = {}  # ranks have mostly the same
+    for words in map(tuple, present.tolist()):
+        if words not in unpacked:
+            unpacked[words] = [bool(words[place // _BITS] >> (place % _BITS) & 1) for place in range(num_gradients)]
+    return [unpacked[words] for words in map(tuple, present.tolist())]
+
+
+def _groups(places: Sequence[int], weights: Sequence[Tensor], fusion: Fusion) -> Iterator[list[int]]:
+    """What travels together: of one type, on one device."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for place in places:
+        kinds.setdefault((weights[place].dtype, weights[place].device), []).append(place)
+    for alike in kinds.values():
+        group: list[int] = []
+        num_bytes = 0
+        for place in alike:
+            size = weights[place].numel() * weights[place].element_size()
+            if group and (fusion == "none" or (fusion == "grouped" and num_bytes + size > _GROUP_BYTES)):
+                yield group
+                group, num_bytes = [], 0
+            group.append(place)
+            num_bytes += size
+        yield group
+
+
+def _flat(group: Sequence[int], gradients: Sequence[Tensor | None], weights: Sequence[Tensor]) -> Tensor:
+    """The gradients of a group in one piece; a new tensor but for a lone gradient that is whole already."""
+    pieces = []
+    for place in group:
+        gradient = gradients[place]
+        weight = weights[place]
+        piece = torch.zeros_like(weight, memory_format=torch.contiguous_format) if gradient is None else gradient
+        pieces.append(piece.detach().reshape(-1))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def _compressed(flat: Tensor, options: AveragingOptions) -> Tensor:
+    return flat.half() if options.half_precision and flat.is_floating_point() and flat.element_size() > 2 else flat
+
+
+def _added(parts: Sequence[Tensor], there: Sequence[Sequence[bool]], lengths: list[int]) -> Tensor:
+    """The sum in the order of the ranks; what a rank lacks is not added, since zero and minus zero are zero."""
+    ranks = [rank for rank, has in enumerate(there) if any(has)]
+    if all(all(there[rank]) for rank in ranks):
+        total = parts[ranks[0]].clone()
+        for rank in ranks[1:]:
+            total += parts[rank]
+        return total
+    total = torch.empty_like(parts[0])
+    for number, piece in enumerate(total.split_with_sizes(lengths)):
+        with_it = [parts[rank].split_with_sizes(lengths)[number] for rank in ranks if there[rank][number]]
+        piece.copy_(with_it[0])
+        for other in with_it[1:]:
+            piece.add_(other)
+    return total
