@@ -9,6 +9,8 @@
 
 namespace monolith {
 
+class Group;
+
 // The class of monolith.errors that a code becomes.
 const char* ErrorClassName(Code code);
 
@@ -23,6 +25,9 @@ void BindTableSpec(nanobind::module_& m);
 void BindWorkerClock(nanobind::module_& m);
 // Groups of tables, plans, what an update did.
 void BindGroup(nanobind::module_& m);
+// Plans between ranks, and several plans as one: their classes, and what a group does with them. Called by BindGroup.
+void BindPlanMerge(nanobind::module_& m);
+void BindGroupMerging(nanobind::class_<Group>& group);
 // Lookups of many slots at once, and their gradients.
 void BindPooledSlots(nanobind::module_& m);
 // The cut, and iterators over row blocks.

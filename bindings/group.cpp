@@ -15,6 +15,7 @@
 #include "bindings.h"
 #include "block_iterator.h"
 #include "kernel.h"
+#include "spans.h"
 #include "table/cut.h"
 #include "vector_array.h"
 
@@ -24,36 +25,12 @@ using namespace nb::literals;  // NOLINT: argument names only
 namespace monolith {
 namespace {
 
-template <typename T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Out = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> Span(const In<T>& array) {
-  return {array.data(), array.size()};
-}
-template <typename T>
-std::span<T> Span(const Out<T>& array) {
-  return {array.data(), array.size()};
-}
-template <typename T>
-std::span<const T> Span(const std::optional<In<T>>& array) {
-  return array.has_value() ? Span(*array) : std::span<const T>();
-}
-
 // Buckets that were given are of the ids: an empty array would stand for none.
 void RequireBuckets(const In<int64_t>& ids, const std::optional<In<uint16_t>>& buckets) {
   if (buckets.has_value() && buckets->size() != ids.size()) {
     throw Error(Code::kInvalidArgument, "expected the buckets of " + std::to_string(ids.size()) + " ids, got " +
                                             std::to_string(buckets->size()));
   }
-}
-
-// A view of a plan's memory that keeps the plan alive.
-template <typename T>
-nb::ndarray<nb::numpy, const T, nb::ndim<1>, nb::c_contig> ViewOf(const Buffer<T>& buffer, nb::handle owner) {
-  return {buffer.data(), {buffer.size()}, owner};
 }
 
 std::vector<int32_t> CountsOf(const Plan& plan) {
@@ -91,7 +68,7 @@ nb::dict StatsOf(const Group& group, int table) {
 }
 
 using BlockList = std::vector<nb::bytes>;
-using BucketRange = std::pair<uint32_t, uint32_t>;
+using Range = std::pair<uint32_t, uint32_t>;
 using SourceSchemas = std::optional<std::map<int, std::string>>;
 
 std::vector<std::string_view> ViewsOf(const BlockList& blocks) {
@@ -109,13 +86,13 @@ std::vector<std::string> SchemasOf(const Group& group, const SourceSchemas& sour
   return schemas;
 }
 
-Loaded LoadBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
+Loaded LoadBlocks(Group& group, const BlockList& blocks, Range buckets, const SourceSchemas& source_schemas) {
   const auto views = ViewsOf(blocks);
   const auto schemas = SchemasOf(group, source_schemas);
   return WithoutGil([&] { return group.Load(views, buckets.first, buckets.second, schemas); });
 }
 
-void CheckBlocks(Group& group, const BlockList& blocks, BucketRange buckets, const SourceSchemas& source_schemas) {
+void CheckBlocks(Group& group, const BlockList& blocks, Range buckets, const SourceSchemas& source_schemas) {
   const auto views = ViewsOf(blocks);
   const auto schemas = SchemasOf(group, source_schemas);
   WithoutGil([&] { group.CheckBlocks(views, buckets.first, buckets.second, schemas); });
@@ -126,17 +103,25 @@ void BindPlan(nb::module_& m) {
       .def_prop_ro("num_ids", &Plan::num_ids)
       .def_prop_ro("num_unique", &Plan::num_unique)
       .def_ro("deduplicated", &Plan::deduplicated)
-      .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).unique, self); })
+      .def_prop_ro("unique_ids", [](nb::handle self) { return ViewOf<int64_t>(nb::cast<Plan&>(self).unique, self); })
       .def_prop_ro("has_buckets", [](const Plan& plan) { return plan.buckets.size() != 0; })
-      .def_prop_ro("splits", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).splits, self); })
-      .def_prop_ro("inverse", [](nb::handle self) { return ViewOf(nb::cast<Plan&>(self).inverse, self); })
+      .def_prop_ro("splits", [](nb::handle self) { return ViewOf<int64_t>(nb::cast<Plan&>(self).splits, self); })
+      .def_prop_ro("inverse", [](nb::handle self) { return ViewOf<int32_t>(nb::cast<Plan&>(self).inverse, self); })
       .def(
           "spread",
           [](const Plan& plan, int dim, const In<float>& values, const Out<float>& out) {
             WithoutGil([&] { SpreadRows(plan, dim, Span(values), Span(out)); });
           },
           "dim"_a, "values"_a.noconvert(), "out"_a.noconvert())
-      .def_prop_ro("counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); }, nb::rv_policy::move);
+      .def_prop_ro(
+          "counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); }, nb::rv_policy::move)
+      .def(
+          "newest_times",
+          [](const Plan& plan, const In<int64_t>& times) {
+            const auto newest = NewestTimes(plan, Span(times));
+            return ArrayOf(std::vector<int64_t>(newest.begin(), newest.end()));
+          },
+          "times"_a.noconvert());
   nb::class_<Applied>(m, "Applied")
       .def_ro("updated", &Applied::updated)
       .def_ro("inserted", &Applied::inserted)
@@ -244,7 +229,8 @@ void BindWrites(nb::class_<Group>& group) {
           [](Group& self, const Plan& plan, const In<float>& gradients, int layout,
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
-             const std::optional<In<float>>& latest, bool known_finite, const Push* push, bool has_step) {
+             const std::optional<In<float>>& latest, bool known_finite, const std::vector<Push>& pushes,
+             bool has_step) {
             const Update update{.gradients = Span(gradients),
                                 .per_unique = layout == 1,
                                 .gradient_rows = Span(rows),
@@ -256,11 +242,11 @@ void BindWrites(nb::class_<Group>& group) {
                                 .scale = scale,
                                 .known_finite = known_finite,
                                 .latest = Span(latest)};
-            return WithoutGil([&] { return self.Apply(plan, update, push); });
+            return WithoutGil([&] { return self.Apply(plan, update, pushes); });
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
           "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
-          "known_finite"_a = false, "push"_a.none() = nb::none(), "has_step"_a = true)
+          "known_finite"_a = false, "pushes"_a = std::vector<Push>(), "has_step"_a = true)
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,
@@ -305,7 +291,12 @@ void BindWorkers(nb::class_<Group>& group) {
           [](Group& self, const std::vector<BatchStamp>& stamps) { WithoutGil([&] { self.Resume(stamps); }); },
           "stamps"_a)
       .def("stamps", [](const Group& self) { return WithoutGil([&] { return self.Stamps(); }); })
-      .def("is_duplicate", &Group::IsDuplicate, "push"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "is_duplicate",
+          [](Group& self, const std::vector<Push>& pushes) {
+            return WithoutGil([&] { return self.IsDuplicate(pushes); });
+          },
+          "pushes"_a)
       .def("last_applied", &Group::LastApplied, "worker"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("steps", &Group::Steps, nb::call_guard<nb::gil_scoped_release>())
       .def("require_current", &Group::RequireCurrent, "worker"_a, "incarnation"_a,
@@ -355,8 +346,10 @@ void BindHistory(nb::class_<Group>& group) {
 
 void BindGroup(nb::module_& m) {
   BindPlan(m);
+  BindPlanMerge(m);
   nb::class_<Group> group(m, "Group");
   BindSchema(group);
+  BindGroupMerging(group);
   BindReads(group);
   BindWrites(group);
   BindWorkers(group);

@@ -38,18 +38,6 @@ uint16_t ToHalf(float value) {
                                                                                         : value);
 }
 
-// The newest of an id's occurrences, for each distinct id; or the one time of all.
-std::vector<uint32_t> NewestTimes(const Plan& plan, std::span<const int64_t> times) {
-  const Times checked(times, plan.num_ids());
-  if (checked.single()) return {checked.Of(0)};
-  std::vector<uint32_t> newest(static_cast<size_t>(plan.num_unique()));
-  for (int64_t place = 0; place < plan.num_unique(); ++place) {
-    for (int32_t k = plan.starts[place]; k < plan.starts[place + 1]; ++k)
-      newest[place] = std::max(newest[place], checked.Of(plan.order[k]));
-  }
-  return newest;
-}
-
 void RequireSize(const char* what, size_t got, int64_t expected) {
   if (static_cast<int64_t>(got) == expected) return;
   throw Error(Code::kInvalidArgument,
@@ -70,31 +58,10 @@ IdSizes SizesOf(const PlanSlice& slice, bool has_counts) {
 
 }  // namespace
 
-SlicedPlan::SlicedPlan(const Plan& plan, const Group& tables, std::span<const BucketRange> servers)
-    : cells_(CellsOf(plan)) {
-  const auto num_tables = static_cast<size_t>(plan.num_tables);
-  size_t next = 0;
-  for (const BucketRange& owned : servers) {
-    PlanSlice slice;
-    const size_t first = next;
-    slice.first_key = plan.splits[owned.begin * num_tables];
-    slice.first_value = num_values_;
-    for (; next < cells_.size() && cells_[next].cell < owned.end * num_tables; ++next) {
-      num_values_ +=
-          int64_t{cells_[next].count} * tables.table(static_cast<int>(cells_[next].cell % num_tables)).spec.dim();
-    }
-    slice.cells = std::span<const CellCount>(cells_).subspan(first, next - first);
-    slice.keys = {plan.unique.data() + slice.first_key,
-                  static_cast<size_t>(plan.splits[owned.end * num_tables] - slice.first_key)};
-    slice.num_values = num_values_ - slice.first_value;
-    slices_.push_back(slice);
-  }
-}
-
 RowPull::RowPull(RowClient& client, const Plan& plan, PullQuestion question, std::vector<int64_t> incarnations,
                  std::span<float> rows)
     : client_(client),
-      plan_(plan, client.tables_, client.owned_),
+      plan_(plan, client.tables_.DimsOf(plan), client.owned_),
       question_(std::move(question)),
       incarnations_(std::move(incarnations)),
       rows_(rows) {
@@ -155,7 +122,7 @@ RowPull::Result RowPull::Finish() {
 RowPush::RowPush(RowClient& client, const Plan& plan, PushOrder order, std::span<const float> gradients,
                  std::span<const float> rates, std::span<const int64_t> times, std::span<const float> latest)
     : client_(client),
-      plan_(plan, client.tables_, client.owned_),
+      plan_(plan, client.tables_.DimsOf(plan), client.owned_),
       order_(std::move(order)),
       counts_(client.CountsOf(plan)),
       rates_(rates.begin(), rates.end()),
@@ -251,13 +218,10 @@ RowClient::RowClient(std::vector<rpc::Address> servers, std::vector<std::string>
       tables_(tables),
       options_(std::move(options)),
       frames_(std::move(servers), std::move(words), options_.frames) {
-  uint32_t next = 0;
-  for (const BucketRange& each : owned_) {
-    if (each.begin != next || each.end < each.begin) break;
-    next = each.end;
-  }
-  if (next != kNumBuckets || static_cast<int>(owned_.size()) != num_servers())
-    throw Error(Code::kInvalidArgument, "the servers must own all buckets, one after another");
+  RequireAllBuckets(owned_);
+  if (static_cast<int>(owned_.size()) != num_servers())
+    throw Error(Code::kInvalidArgument, "expected the buckets of " + std::to_string(num_servers()) + " servers, got " +
+                                            std::to_string(owned_.size()));
 }
 
 std::vector<JoinAnswer> RowClient::Join(int64_t worker, double timeout_seconds) {

@@ -15,30 +15,11 @@
 #include "rpc/client.h"
 #include "table/distinct_ids.h"
 #include "table/group.h"
+#include "table/plan_parts.h"
 
 namespace monolith::ps {
 
 class RowClient;
-
-// The part of a plan that one server has.
-struct PlanSlice {
-  std::span<const CellCount> cells;
-  std::span<const int64_t> keys;
-  int64_t first_key = 0, first_value = 0, num_values = 0;
-};
-
-// A plan cut into those of the servers. The plan outlives it.
-class SlicedPlan {
- public:
-  SlicedPlan(const Plan& plan, const Group& tables, std::span<const BucketRange> servers);
-  const PlanSlice& at(int server) const { return slices_[static_cast<size_t>(server)]; }
-  int64_t num_values() const { return num_values_; }
-
- private:
-  std::vector<CellCount> cells_;
-  std::vector<PlanSlice> slices_;
-  int64_t num_values_ = 0;
-};
 
 // The rows of a plan that are on their way.
 class RowPull {

@@ -53,7 +53,7 @@ TEST_P(RowServersTest, TrainingOverServersGivesTheRowsOfOneGroup) {
     update.per_unique = true;
     update.learning_rates = rates;
     update.times = times;
-    const Applied alone = local->Apply(plan, update, &push);
+    const Applied alone = local->Apply(plan, update, {&push, 1});
     EXPECT_EQ(applied.updated, alone.updated);
     EXPECT_EQ(applied.inserted, alone.inserted);
     EXPECT_EQ(applied.filtered, alone.filtered);

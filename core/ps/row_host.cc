@@ -79,8 +79,6 @@ RowHost::RowHost(Group& group, BucketRange buckets, std::string agreement, std::
     : group_(group), buckets_(buckets), agreement_(std::move(agreement)), kept_(kept_bytes), gate_(std::move(on_open)) {
   if (buckets.begin > buckets.end || buckets.end > kNumBuckets)
     throw Error(Code::kInvalidArgument, "buckets must be a range inside [0, 1024)");
-  for (int table = 0; table < group.num_tables(); ++table)
-    has_wide_.push_back(!group.table(table).spec.wide_slots().empty());
 }
 
 rpc::Answer RowHost::Call(uint16_t kind, const std::string& head, std::span<const uint8_t> body) {
@@ -119,7 +117,7 @@ rpc::Answer RowHost::Pull(const std::string& head, std::span<const uint8_t> body
   answer.newest_time = group_.NewestTime(-1);
   answer.is_lacking = question.after > answer.seen;
   if (answer.is_lacking) return {Encode(answer), {}, nullptr};
-  auto plan = std::make_shared<Plan>(PlanOfDistinct(PullBodyOf(question, body), has_wide_, buckets_));
+  auto plan = std::make_shared<Plan>(group_.PlanOf(PullBodyOf(question, body), buckets_));
   Buffer<float> rows(static_cast<size_t>(group_.NumValues(*plan)));
   group_.Read(*plan, {rows.data(), rows.size()}, question.step);
   if (question.ticket != kNoTicket) kept_.Keep(question.worker, question.ticket, std::move(plan));
@@ -147,14 +145,14 @@ Outcome RowHost::Apply(const PushQuestion& question, std::span<const uint8_t> bo
   const int64_t worker = question.push.stamp.worker;
   group_.RequireCurrent(worker, question.push.incarnation);
   if (question.push.previous > group_.LastApplied(worker)) return Outcome::kIsLacking;
-  if (group_.IsDuplicate(question.push)) {
+  if (group_.IsDuplicate({&question.push, 1})) {
     kept_.Drop(worker, {question.ticket});
     applied->duplicate = true;
     return Outcome::kApplied;
   }
   const PushBody parts = PushBodyOf(question, body);
   if (question.ticket == kNoTicket) {
-    *applied = ApplyTo(PlanOfDistinct(parts.ids, has_wide_, buckets_), question, parts);
+    *applied = ApplyTo(group_.PlanOf(parts.ids, buckets_), question, parts);
     return Outcome::kApplied;
   }
   const std::shared_ptr<const Plan> kept = kept_.Take(worker, question.ticket);
@@ -181,7 +179,7 @@ Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const P
                       .scale = question.scale,
                       .known_finite = question.known_finite,
                       .latest = body.latest};
-  return group_.Apply(plan, update, &question.push);
+  return group_.Apply(plan, update, {&question.push, 1});
 }
 
 rpc::Answer RowHost::Drop(const std::string& head) {

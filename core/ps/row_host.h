@@ -53,7 +53,6 @@ class RowHost {
   Group& group_;
   const BucketRange buckets_;
   const std::string agreement_;
-  std::vector<uint8_t> has_wide_;  // of each table
   KeptPlans kept_;
   PushGate gate_;
 

@@ -11,7 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "base/hash.h"
+#include "memory/buffer.h"
 #include "table/plan.h"
+#include "table/slot_keys.h"
 
 namespace monolith {
 
@@ -32,7 +35,23 @@ std::vector<CellCount> CellsOf(const Plan& plan);
 struct BucketRange {
   uint32_t begin, end;
 };
-// A plan whose input has each id once, in the order of the tables and then of the cells. has_wide[t]: keys of table t
+
+// The splits of a plan that has these cells. Throws kInvalidArgument unless the cells ascend, lie in these buckets and
+// share out the keys. Reads each cell once.
+Buffer<int64_t> SplitsOf(std::span<const CellCount> cells, size_t num_keys, size_t num_tables, BucketRange buckets);
+
+// Whether a key may lie in a bucket; `may_be_wide`: those of its table may not tell theirs.
+inline bool BelongsTo(uint32_t bucket, int64_t key, bool may_be_wide) {
+  return BucketOf(key) == bucket || (may_be_wide && IsWideKey(key));
+}
+[[noreturn]] void RefuseBucket(int64_t key, uint32_t bucket);
+[[noreturn]] void RefuseCount();
+
+// Makes the distinct ids of a plan, which has `unique` and `splits`, its input: each once, in the order of the tables
+// and then of the cells.
+void LinkDistinct(Plan& plan);
+
+// A plan whose input is its distinct ids. has_wide[t]: keys of table t
 // may not tell their bucket (table/slot_keys.h), and the plan then says those of all. Throws kInvalidArgument unless
 // the cells ascend, lie in these buckets and share out the keys, and every key that tells its bucket lies in it.
 Plan PlanOfDistinct(const DistinctIds& ids, std::span<const uint8_t> has_wide, BucketRange buckets);

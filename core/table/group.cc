@@ -33,6 +33,17 @@ int64_t Times::Newest(int64_t begin, int64_t end) const {
   return *std::max_element(times_.begin() + begin, times_.begin() + end);
 }
 
+std::vector<uint32_t> NewestTimes(const Plan& plan, std::span<const int64_t> times) {
+  const Times checked(times, plan.num_ids());
+  if (checked.single()) return {checked.Of(0)};
+  std::vector<uint32_t> newest(static_cast<size_t>(plan.num_unique()));
+  for (int64_t place = 0; place < plan.num_unique(); ++place) {
+    for (int32_t k = plan.starts[place]; k < plan.starts[place + 1]; ++k)
+      newest[place] = std::max(newest[place], checked.Of(plan.order[k]));
+  }
+  return newest;
+}
+
 Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admission, uint32_t max_row_epoch)
     : admission_(std::move(admission)),
       locks_(std::make_unique<BucketLock[]>(kNumBuckets)),
@@ -55,6 +66,7 @@ Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admi
     if (admission_ != nullptr) admission_->CheckThreshold(spec.min_counts.Largest(), "table '" + spec.name + "'");
   }
   for (size_t i = 0; i < specs.size(); ++i) {
+    has_wide_.push_back(!specs[i].wide_slots().empty());
     tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i), index_blocks_));
   }
 }

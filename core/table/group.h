@@ -22,6 +22,8 @@
 #include "table/bucket_lock.h"
 #include "table/gate.h"
 #include "table/plan.h"
+#include "table/plan_merge.h"
+#include "table/plan_parts.h"
 #include "table/table.h"
 #include "table/worker_clock.h"
 
@@ -55,6 +57,9 @@ class Times {
  private:
   std::span<const int64_t> times_;
 };
+
+// The newest time of each distinct id's occurrences, or the one time of all.
+std::vector<uint32_t> NewestTimes(const Plan& plan, std::span<const int64_t> times);
 
 // One optimizer step.
 struct Update {
@@ -121,6 +126,14 @@ class Group {
                std::span<const uint16_t> buckets = {}) const;
   Plan NewPlanOf(int table, std::span<const int64_t> ids, bool dedup, std::span<const uint16_t> buckets = {}) const;
 
+  // Plans between processes and of several batches (table/plan_parts.h, table/plan_merge.h), for these tables.
+  PlanParts Parts(const Plan& plan, std::span<const BucketRange> owners, bool with_counts) const;
+  Plan PlanOf(const DistinctIds& ids, BucketRange buckets) const { return PlanOfDistinct(ids, has_wide_, buckets); }
+  MergedPlans Merge(std::span<const Plan* const> plans) const;
+  MergedPlans Merge(std::span<const int64_t> words, std::span<const int64_t> num_words, BucketRange buckets) const;
+  // Floats of a row of each table of a plan.
+  std::vector<int> DimsOf(const Plan& plan) const;
+
   // Reading. A row that is not there reads as zeros; nothing is ever inserted. Each returns how many ids it found.
   int64_t Lookup(std::span<const int64_t> ids, std::span<const int64_t> table_splits, std::span<float> values,
                  int64_t step) const;
@@ -134,12 +147,13 @@ class Group {
   int64_t NumValues(const Plan& plan) const;
 
   // Writing.
-  // With a push, its stamp changes together with the rows, and nothing is done for one that was applied before; the
-  // rules are those of WorkerClocks::Turn. What throws records no stamp.
-  Applied Apply(const Plan& plan, const Update& update, const Push* push = nullptr);
-  // What Apply() would say of the push alone: true for one that was applied before. Throws as it would, changes
+  // With pushes, one of each worker whose batches are in the update, all their stamps change together with the rows,
+  // and nothing is done for those that were applied before; the rules are those of WorkerClocks::Turns. What throws
+  // records no stamp.
+  Applied Apply(const Plan& plan, const Update& update, std::span<const Push> pushes = {});
+  // What Apply() would say of the pushes alone: true for those that were applied before. Throws as it would, changes
   // nothing.
-  bool IsDuplicate(const Push& push);
+  bool IsDuplicate(std::span<const Push> pushes);
   // Overwrites or adds to weights, occurrence by occurrence in input order; returns how many were written. `step` is
   // for admission alone; kNoStep: there is none. `buckets` as in MakePlan().
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
@@ -259,6 +273,7 @@ class Group {
   std::vector<std::unique_ptr<Table>> tables_;
   std::unique_ptr<AdmissionFilter> admission_;
   int num_learning_rates_ = 0;
+  std::vector<uint8_t> has_wide_;        // of each table: its keys may not tell their bucket
   std::unique_ptr<BucketLock[]> locks_;  // one per bucket
   std::unique_ptr<Bucket[]> buckets_;
 

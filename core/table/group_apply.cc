@@ -252,19 +252,18 @@ class Applier {
   size_t max_row_bytes_ = 0;
 };
 
-Applied Group::Apply(const Plan& plan, const Update& update, const Push* push) {
+Applied Group::Apply(const Plan& plan, const Update& update, std::span<const Push> pushes) {
   Gate::Writing call(gate_);
-  if (push == nullptr) return Applier(*this, plan, update).Run();
-  WorkerClocks::Turn turn(workers_, *push);
-  if (turn.is_duplicate()) return {.duplicate = true};
+  WorkerClocks::Turns turns(workers_, pushes);
+  if (turns.are_duplicates()) return {.duplicate = true};
   const Applied applied = Applier(*this, plan, update).Run();
-  turn.Record();
+  turns.Record();
   return applied;
 }
 
-bool Group::IsDuplicate(const Push& push) {
+bool Group::IsDuplicate(std::span<const Push> pushes) {
   Gate::Shared call(gate_);
-  return WorkerClocks::Turn(workers_, push).is_duplicate();
+  return WorkerClocks::Turns(workers_, pushes).are_duplicates();
 }
 
 }  // namespace monolith

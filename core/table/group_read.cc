@@ -111,6 +111,28 @@ Plan Group::NewPlanOf(int table_number, std::span<const int64_t> ids, bool dedup
   return plan;
 }
 
+PlanParts Group::Parts(const Plan& plan, std::span<const BucketRange> owners, bool with_counts) const {
+  return PartsOf(plan, DimsOf(plan), owners, with_counts);
+}
+
+MergedPlans Group::Merge(std::span<const Plan* const> plans) const {
+  return MergePlans(plans, plans.empty() ? std::vector<int>() : DimsOf(*plans[0]));
+}
+
+MergedPlans Group::Merge(std::span<const int64_t> words, std::span<const int64_t> num_words,
+                         BucketRange buckets) const {
+  if (buckets.begin > buckets.end || buckets.end > kNumBuckets) RefuseIds("buckets must be a range in [0, 1024]");
+  std::vector<int> dims;
+  for (const auto& table : tables_) dims.push_back(table->spec.dim());
+  return MergeParts(words, num_words, std::move(dims), has_wide_, buckets);
+}
+
+std::vector<int> Group::DimsOf(const Plan& plan) const {
+  std::vector<int> dims;
+  for (const auto& table : TablesOf(plan)) dims.push_back(table->spec.dim());
+  return dims;
+}
+
 int64_t Group::NumValues(const Plan& plan) const {
   const auto tables = TablesOf(plan);
   if (tables.size() == 1) return plan.num_unique() * tables[0]->spec.dim();

@@ -1,6 +1,8 @@
 #include "table/worker_clock.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -22,6 +24,13 @@ void RequirePossible(const Push& push) {
   Refuse(Code::kFailedPrecondition, push.stamp.worker,
          "batch " + std::to_string(push.first_seq) + " was applied before, batch " + std::to_string(push.stamp.seq) +
              " was not; repeat whole updates");
+}
+
+[[noreturn]] void RefusePartOfTheWorkers(const Push& applied, const Push& missing) {
+  Refuse(Code::kFailedPrecondition, applied.stamp.worker,
+         "batch " + std::to_string(applied.stamp.seq) + " was applied before, but batch " +
+             std::to_string(missing.stamp.seq) + " of worker " + std::to_string(missing.stamp.worker) +
+             ", which is part of the same update, was not; repeat whole updates");
 }
 
 // Batches of a worker whose last one is `seq`. Strangers may say any number: the sum wraps, it does not overflow.
@@ -162,6 +171,27 @@ void WorkerClocks::Turn::Record() noexcept {
   const int64_t before = worker_.last.has_value() ? worker_.last->seq : kNothingApplied;
   clocks_.steps_.fetch_add(static_cast<int64_t>(StepsBehind(stamp_.seq) - StepsBehind(before)));
   worker_.last = std::move(stamp_);
+}
+
+WorkerClocks::Turns::Turns(WorkerClocks& clocks, std::span<const Push> pushes) {
+  std::vector<const Push*> ascending;
+  for (const Push& push : pushes) ascending.push_back(&push);
+  std::sort(ascending.begin(), ascending.end(),
+            [](const Push* a, const Push* b) { return a->stamp.worker < b->stamp.worker; });
+  const Push *applied = nullptr, *missing = nullptr;
+  for (size_t i = 0; i < ascending.size(); ++i) {
+    const Push& push = *ascending[i];
+    if (i > 0 && ascending[i - 1]->stamp.worker == push.stamp.worker)
+      Refuse(Code::kInvalidArgument, push.stamp.worker,
+             "two pushes were given for one update; give one of each worker");
+    (turns_.emplace_back(clocks, push).is_duplicate() ? applied : missing) = &push;
+  }
+  if (applied != nullptr && missing != nullptr) RefusePartOfTheWorkers(*applied, *missing);
+  are_duplicates_ = applied != nullptr;
+}
+
+void WorkerClocks::Turns::Record() noexcept {
+  for (Turn& turn : turns_) turn.Record();
 }
 
 }  // namespace monolith

@@ -4,15 +4,15 @@
 // the one before it, so that a repeated one is recognised and a missing one is noticed. Join() begins an incarnation of
 // a worker: pushes of an earlier one, which may still be on their way, are refused from then on.
 //
-// Order of locks: the group's gate (shared), then a worker's turn, then buckets. Whoever waits for a turn inside the
-// gate waits for a push or a Join() that is inside as well; so a call that closes the gate (the cut) does not wait in a
-// circle, and once it is alone no push is half done. Of the mutexes here only a
-// turn is held while rows change; the others are held for a few instructions, and asking how far a worker came never
-// waits for its push.
+// Order of locks: the group's gate (shared), then workers' turns, ascending, then buckets. Whoever waits for a turn
+// inside the gate waits for a push or a Join() that is inside as well; so a call that closes the gate (the cut) does
+// not wait in a circle, and once it is alone no push is half done. Of the mutexes here only a turn is held while rows
+// change; the others are held for a few instructions, and asking how far a worker came never waits for its push.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +53,7 @@ class WorkerClocks {
     std::optional<BatchStamp> last;
   };
   class Turn;
+  class Turns;
 
   WorkerClocks() = default;
   WorkerClocks(const WorkerClocks&) = delete;
@@ -121,6 +122,24 @@ class WorkerClocks::Turn {
   const std::unique_lock<std::mutex> turn_;
   BatchStamp stamp_;  // copied before any row changes, so that recording cannot fail
   bool is_duplicate_ = false;
+};
+
+// The turns of the pushes of one update, of any number of workers or none: that of each is taken in ascending order of
+// the workers, whatever the order of the pushes, so that two such updates never wait for each other in a circle.
+class WorkerClocks::Turns {
+ public:
+  // Throws what a Turn throws, kInvalidArgument for two pushes of one worker, and kFailedPrecondition where some of the
+  // pushes were applied before and others were not.
+  Turns(WorkerClocks& clocks, std::span<const Push> pushes);
+
+  // True iff there are pushes and all were applied before; then the update must not be applied again.
+  bool are_duplicates() const { return are_duplicates_; }
+  // Comes right after the rows changed. REQUIRES: they are no duplicates; called once.
+  void Record() noexcept;
+
+ private:
+  std::list<Turn> turns_;
+  bool are_duplicates_ = false;
 };
 
 }  // namespace monolith

@@ -218,7 +218,7 @@ Applied ApplyTo(Group* group, const Push& push, float gradient = 1.0f) {
   update.gradients = gradients;
   update.learning_rates = learning_rates;
   update.times = times;
-  return group->Apply(MakePlan(ids, splits, true), update, &push);
+  return group->Apply(MakePlan(ids, splits, true), update, {&push, 1});
 }
 
 TEST(GroupPushTest, RowsAndStampsChangeTogether) {

@@ -45,7 +45,7 @@ Applied PushBatch(Group* group, int64_t worker, int64_t incarnation, int64_t seq
   update.learning_rates = learning_rates;
   update.times = times;
   const Push push{incarnation, seq, {worker, seq, std::to_string(seq), seq}, previous};
-  return group->Apply(MakePlan(ids, splits, true), update, &push);
+  return group->Apply(MakePlan(ids, splits, true), update, {&push, 1});
 }
 
 // What the rows must be when batches 0 to the stamp's were applied of every worker.

@@ -31,12 +31,12 @@ def plain_group() -> _core.Group:
     return NativeTables({"user": TableConfig([segment])}).core
 
 
-def apply_ones(group: _core.Group, push: _core.Push | None, ids: range = range(3)) -> _core.Applied:
+def apply_ones(group: _core.Group, *pushes: _core.Push, ids: range = range(3)) -> _core.Applied:
     """Takes 1 from every weight of the ids."""
     plan = group.plan(np.array(ids), np.array([0, len(ids)]), True)
     gradients = np.ones(group.num_values(plan), np.float32)
     rates = np.ones(1, np.float32)
-    return group.apply(plan, gradients, PER_UNIQUE_ID, None, None, rates, 0, TIMES, 1.0, None, push=push)
+    return group.apply(plan, gradients, PER_UNIQUE_ID, None, None, rates, 0, TIMES, 1.0, None, pushes=pushes)
 
 
 def push_of(incarnation: int, seq: int, previous: int, *, worker: int = 3) -> _core.Push:
@@ -74,7 +74,27 @@ def test_an_update_and_its_stamp_are_applied_once() -> None:
     assert weights_of(group) == [-1.0]
     assert group.last_applied(3) == 0
     assert group.last_applied(4) == -1
-    assert not apply_ones(group, None).duplicate
+    assert not apply_ones(group).duplicate
+
+
+def test_an_update_of_several_workers_is_applied_once_with_all_their_stamps() -> None:
+    group = plain_group()
+    first, second = group.join(3)[0], group.join(4)[0]
+    pushes = [push_of(second, 0, -1, worker=4), push_of(first, 0, -1)]
+    assert not group.is_duplicate(pushes)
+    assert not apply_ones(group, *pushes).duplicate
+    assert group.is_duplicate(pushes)
+    assert apply_ones(group, *pushes).duplicate
+    assert [fields(stamp) for stamp in group.stamps()] == [(w, 0, b"\x00at 0", 1000) for w in (3, 4)]
+    part = [push_of(first, 1, 0), push_of(second, 0, -1, worker=4)]
+    with pytest.raises(FailedPreconditionError, match="worker 4: batch 0 was applied before, but batch 1 of worker 3,"):
+        apply_ones(group, *part)
+    with pytest.raises(FailedPreconditionError, match="worker 4: batch 2 names batch 1 as the push before it"):
+        apply_ones(group, push_of(first, 1, 0), push_of(second, 2, 1, worker=4))
+    with pytest.raises(InvalidArgumentError, match="worker 3: two pushes were given for one update"):
+        apply_ones(group, push_of(first, 1, 0), push_of(first, 1, 0))
+    assert weights_of(group) == [-1.0]
+    assert group.last_applied(3) == 0
 
 
 def test_a_restarted_worker_finds_what_was_applied_and_its_old_life_is_over() -> None:

@@ -91,7 +91,7 @@ class LocalJoined:
 
     def require_applicable(self, update: PreparedUpdate) -> None:
         """Raises what `commit` would raise: for those who commit to several stores or to none."""
-        if not self._core.is_duplicate(update.push) and not update.is_known_finite:
+        if not self._core.is_duplicate([update.push]) and not update.is_known_finite:
             require_finite(self._store.native, update.merged, update.scale)
 
     def commit(self, update: PreparedUpdate) -> Applied:
@@ -108,7 +108,7 @@ class LocalJoined:
             update.scale,
             merged.latest,
             update.is_known_finite,
-            update.push,
+            [update.push],
         )
         self._store.plans.close_applied(update.plans)
         return applied_from_core(applied)

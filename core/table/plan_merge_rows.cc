@@ -1,0 +1,205 @@
+// Rows and times of merged plans.
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/thread_pool.h"
+#include "table/group.h"
+#include "table/id_checks.h"
+#include "table/plan_merge.h"
+#include "table/row_copy.h"
+
+namespace monolith {
+namespace {
+
+constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
+constexpr int kBucketsPerTask = 32;
+
+template <typename Body>
+void ForBuckets(int64_t num_ids, Body&& body) {
+  const int tasks = num_ids < kIdsPerTask ? 1 : kNumBuckets / kBucketsPerTask, width = kNumBuckets / tasks;
+  ParallelFor(tasks, [&](int task) { body(task * width, (task + 1) * width); });
+}
+
+// How the rows of an id that several sources have become one.
+struct Add {
+  static void Row(float* row, const float* values, float scale, int dim) {
+    if (scale == 1.0f) return AddFloats(row, values, dim);
+    AddScaledFloats(row, values, scale, dim);
+  }
+};
+struct KeepFirst {
+  static void Row(float*, const float*, float, int) {}
+};
+
+// The rows of one cell of one source.
+struct CellRows {
+  const float* values;
+  std::span<const int32_t> places;
+  float scale;
+};
+
+void CopyScaled(float* to, const float* from, float scale, int64_t count) {
+  std::copy_n(from, count, to);
+  if (scale != 1.0f) ScaleFloats(to, scale, static_cast<int>(count));
+}
+
+// Takes the rows of the next source into those of the cell. The ids of a cell are numbered as they come, so the one
+// that has the number after all others' is new.
+template <typename Join>
+void TakeCell(const CellRows& rows, int64_t first, int dim, float* out, int64_t* num_known) {
+  const auto size = static_cast<int64_t>(rows.places.size());
+  if (*num_known == 0) {
+    CopyScaled(out, rows.values, rows.scale, size * dim);
+    *num_known = size;
+    return;
+  }
+  for (int64_t j = 0; j < size; ++j) {
+    const int64_t number = rows.places[j] - first;
+    if (number == *num_known) {
+      CopyScaled(out + number * dim, rows.values + j * dim, rows.scale, dim);
+      ++*num_known;
+    } else {
+      Join::Row(out + number * dim, rows.values + j * dim, rows.scale, dim);
+    }
+  }
+}
+
+// Puts the rows of all sources together, bucket by bucket; true iff all are finite.
+template <typename Join>
+bool JoinBuckets(const MergedPlans& merged, std::span<const Values> values, std::span<const float> scales, float* out,
+                 int begin, int end) {
+  const size_t num_tables = merged.dims.size(), num_sources = merged.sources.size();
+  bool finite = true;
+  std::vector<const float*> next(num_sources);
+  for (size_t r = 0; r < num_sources; ++r) next[r] = values[r].data() + merged.sources[r].first_values[begin];
+  float* row = out + merged.first_values[begin];
+  for (size_t cell = begin * num_tables; cell < end * num_tables; ++cell) {
+    const int dim = merged.dims[cell % num_tables];
+    const int64_t first = merged.plan.splits[cell], size = (merged.plan.splits[cell + 1] - first) * dim;
+    if (size == 0) continue;
+    int64_t num_known = 0;
+    for (size_t r = 0; r < num_sources; ++r) {
+      const MergedSource& source = merged.sources[r];
+      const int64_t key = source.splits[cell], count = source.splits[cell + 1] - key;
+      if (count == 0) continue;
+      const CellRows rows{
+          next[r], {source.places.data() + key, static_cast<size_t>(count)}, scales.empty() ? 1.0f : scales[r]};
+      TakeCell<Join>(rows, first, dim, row, &num_known);
+      next[r] += count * dim;
+    }
+    finite &= AllFinite(row, static_cast<size_t>(size));
+    row += size;
+  }
+  return finite;
+}
+
+template <typename Join>
+bool JoinRows(const MergedPlans& merged, std::span<const Values> values, std::span<const float> scales,
+              std::span<float> out) {
+  CheckSize("values", values.size(), static_cast<int64_t>(merged.sources.size()));
+  for (size_t r = 0; r < values.size(); ++r) {
+    const std::string subject = "values of source " + std::to_string(r);
+    CheckSize(subject.c_str(), values[r].size(), merged.sources[r].num_values());
+  }
+  if (!scales.empty()) CheckSize("scales", scales.size(), static_cast<int64_t>(merged.sources.size()));
+  CheckSize("out", out.size(), merged.num_values());
+  std::atomic<bool> finite{true};
+  ForBuckets(merged.plan.num_unique(), [&](int begin, int end) {
+    if (!JoinBuckets<Join>(merged, values, scales, out.data(), begin, end))
+      finite.store(false, std::memory_order_relaxed);
+  });
+  return finite;
+}
+
+void RequireSources(const MergedPlans& merged, size_t num_times, bool of_parts) {
+  CheckSize("times", num_times, static_cast<int64_t>(merged.sources.size()));
+  for (const MergedSource& source : merged.sources) {
+    if (source.table_splits.empty() != of_parts)
+      RefuseIds(of_parts ? "times of distinct ids are for merged parts; these were plans"
+                         : "times of inputs are for merged plans; these were parts");
+  }
+}
+
+// Whether one number says it all: that of the sources whose rows count.
+bool AreOne(std::span<const std::span<const int64_t>> times) {
+  const std::span<const int64_t>* first = nullptr;
+  for (const auto& each : times) {
+    if (each.empty()) continue;
+    if (each.size() != 1 || (first != nullptr && (*first)[0] != each[0])) return false;
+    first = &each;
+  }
+  return first != nullptr;
+}
+
+int64_t TheOne(std::span<const std::span<const int64_t>> times) {
+  return (*std::find_if(times.begin(), times.end(), [](const auto& each) { return !each.empty(); }))[0];
+}
+
+}  // namespace
+
+bool SumRows(const MergedPlans& merged, std::span<const Values> values, std::span<const float> scales,
+             std::span<float> out) {
+  return JoinRows<Add>(merged, values, scales, out);
+}
+
+void FirstRows(const MergedPlans& merged, std::span<const Values> values, std::span<float> out) {
+  JoinRows<KeepFirst>(merged, values, {}, out);
+}
+
+void GatherRows(const MergedPlans& merged, int64_t number, Values values, std::span<float> out) {
+  const MergedSource& source = merged.source(number);
+  CheckSize("values", values.size(), merged.num_values());
+  CheckSize("out", out.size(), source.num_values());
+  const size_t num_tables = merged.dims.size();
+  ForBuckets(source.num_keys(), [&](int begin, int end) {
+    const float* cell_rows = values.data() + merged.first_values[begin];
+    float* to = out.data() + source.first_values[begin];
+    for (size_t cell = begin * num_tables; cell < end * num_tables; ++cell) {
+      const int dim = merged.dims[cell % num_tables];
+      const int64_t first = merged.plan.splits[cell];
+      for (int64_t key = source.splits[cell]; key < source.splits[cell + 1]; ++key, to += dim)
+        CopyFloats(to, cell_rows + (source.places[key] - first) * dim, dim);
+      cell_rows += (merged.plan.splits[cell + 1] - first) * dim;
+    }
+  });
+}
+
+std::vector<int64_t> TimesOfInputs(const MergedPlans& merged, std::span<const std::span<const int64_t>> times) {
+  RequireSources(merged, times.size(), false);
+  for (size_t r = 0; r < times.size(); ++r) Times(times[r], merged.sources[r].table_splits.back());
+  if (AreOne(times)) return {TheOne(times)};
+  std::vector<int64_t> arranged;
+  arranged.reserve(static_cast<size_t>(merged.plan.num_ids()));
+  for (size_t table = 0; table < merged.dims.size(); ++table) {
+    for (size_t r = 0; r < times.size(); ++r) {
+      const auto& splits = merged.sources[r].table_splits;
+      const int64_t begin = splits[table], end = splits[table + 1];
+      if (times[r].size() == 1) {
+        arranged.insert(arranged.end(), static_cast<size_t>(end - begin), times[r][0]);
+      } else {
+        arranged.insert(arranged.end(), times[r].begin() + begin, times[r].begin() + end);
+      }
+    }
+  }
+  return arranged;
+}
+
+std::vector<int64_t> TimesOfIds(const MergedPlans& merged, std::span<const std::span<const int64_t>> times) {
+  RequireSources(merged, times.size(), true);
+  for (size_t r = 0; r < times.size(); ++r) Times(times[r], merged.sources[r].num_keys());
+  if (AreOne(times)) return {TheOne(times)};
+  std::vector<int64_t> newest(static_cast<size_t>(merged.plan.num_unique()), 0);
+  for (size_t r = 0; r < times.size(); ++r) {
+    const MergedSource& source = merged.sources[r];
+    for (int64_t key = 0; key < source.num_keys(); ++key) {
+      int64_t& time = newest[merged.plan.order[source.places[key]]];
+      time = std::max(time, times[r].size() == 1 ? times[r][0] : times[r][key]);
+    }
+  }
+  return newest;
+}
+
+}  // namespace monolith
