@@ -231,6 +231,38 @@ def test_a_failure_in_the_background_is_noticed_and_made_good(tmp_path: Path) ->
     assert [told for told in listener.told if told[0] == "after"] == [("after", 3)]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_session_that_is_lost_beside_a_save_learns_how_that_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, fails: bool
+) -> None:
+    state, may_write = small_state(), threading.Event()
+
+    class Held(Saver):
+        def _write(self, *arguments: Any) -> Any:
+            may_write.wait(60)
+            return super()._write(*arguments)
+
+    hook = NoFirstSaveCheckpointSaverHook(Held(tmp_path, background=True), state=state, save_steps=2)
+    if fails:
+        (tmp_path / "model.ckpt-2.safetensors").mkdir()  # what is to be written cannot be
+
+    def step() -> None:
+        state.global_step += 1
+        if state.global_step == 3:
+            may_write.set()
+            raise UnavailableError("a server went away")
+
+    def run() -> None:
+        with StepLoop([hook]) as loop:
+            for _ in range(3):
+                loop.run(step)
+
+    with pytest.raises(UnavailableError, match="went away"):
+        run()
+    assert hook.last_saved_step == (None if fails else 2)
+    assert ("attempt 1 of 2 failed" in caplog.text) == fails
+
+
 def test_guards_that_fail_stop_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     state = small_state()
     hook = NoFirstSaveCheckpointSaverHook(

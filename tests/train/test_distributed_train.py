@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from monolith import environment
-from monolith.checkpoint import get_checkpoint_state
+from monolith.checkpoint import Saver, get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import AlreadyExistsError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.hook import Hook
@@ -80,6 +80,45 @@ class TestTogether:
         with pytest.raises(FailedPreconditionError, match=r"checkpoint is of 2 workers.* and now there are 1"):
             job.result("worker", 0)
         assert job.result("ps", 0) is None  # the chief has told it to stop
+
+
+class StepsBeside(Hook):
+    """Tells that a step was made while something is going on."""
+
+    def __init__(self, going_on: threading.Event) -> None:
+        self._going_on = going_on
+        self.stepped = threading.Event()
+
+    def after_run(self, context: StepContext) -> None:
+        if self._going_on.is_set():
+            self.stepped.set()
+
+
+class TestSaves:
+    def test_workers_go_on_while_a_save_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        writing, write, went_on = threading.Event(), Saver._write, list[bool]()
+        beside = [StepsBeside(writing), StepsBeside(writing)]
+
+        def held(saver: Saver, *arguments: Any) -> Any:
+            if not went_on:
+                writing.set()
+                went_on.extend(each.stepped.wait(60) for each in beside)
+            return write(saver, *arguments)
+
+        monkeypatch.setattr(Saver, "_write", held)
+        job = ThreadJob(
+            tmp_path,
+            num_workers=2,
+            params=lambda: params(10_000),
+            options={"save_checkpoints_steps": 10},
+            settings={"max_steps": 200},
+        )
+        for index, hook in enumerate(beside):
+            job.start("worker", index, hooks=[hook])
+        job.start("ps", 0)
+        for index in (0, 1):
+            job.result("worker", index)
+        assert went_on == [True, True]
 
 
 class Seen(Hook):

@@ -120,7 +120,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     def after_create_session(self, session: HookedSession) -> None:
         """Starts counting from here; saves at once only without `no_first_save`."""
-        session.on_close(self._saver.close)
+        session.on_close(self._let_go)
         state = self._state(session)
         self._saver.create_state_file()
         if isinstance(self._saver, PartialRecoverySaver):
@@ -222,10 +222,13 @@ class NoFirstSaveCheckpointSaverHook(Hook):
 
     def _committed(self, session: HookedSession, step: int, begun: float) -> bool:
         stop = [bool(listener.after_save(session, step)) for listener in self._wanted.listeners]
+        self._count_commit(step, begun)
+        return any(stop)
+
+    def _count_commit(self, step: int, begun: float) -> None:
         self._last_saved_step = self._step_on_disk = step
         self._metrics.emit_counter("save_checkpoint", 1, {"mode": self._mode})
         self._metrics.emit_timer("save_checkpoint_time", time.monotonic() - begun, {"mode": self._mode})
-        return any(stop)
 
     def _finish_background(self, session: HookedSession, *, wait: bool) -> bool:
         """Hears the end of a save in the background; a failed one is made anew from the state of now."""
@@ -252,6 +255,23 @@ class NoFirstSaveCheckpointSaverHook(Hook):
                 first=waiting.attempt + 1,
                 blocking=True if wait else None,
             )
+
+    def _let_go(self) -> None:
+        """Closes the saver with a session; a save that is under way counts as it ends, and its error ends nothing.
+
+        `end` has waited for it, or the session was lost to an error of its own.
+        """
+        with self._lock:
+            waiting, self._in_background = self._in_background, None
+            try:
+                self._saver.close()
+            except OpError as error:
+                if waiting is None:
+                    raise
+                self._count_failure(error, waiting.step, waiting.attempt)
+            else:
+                if waiting is not None:
+                    self._count_commit(waiting.step, waiting.begun)
 
     def _count_failure(self, error: OpError, step: int, attempt: int) -> None:
         self._metrics.emit_counter("save_checkpoint_failed", 1, {"mode": self._mode})

@@ -366,7 +366,8 @@ class Trainer:
             self.config.model_dir,
             max_to_keep=saving.max_to_keep,
             keep_every_hours=saving.keep_every_hours,
-            background=saving.background,
+            # Workers of other processes wait until a save has its cut, not until it is written.
+            background=saving.background or (self._job is not None and not self.config.deterministic),
             restoring=self.config.restoring,
         )
 

@@ -51,7 +51,11 @@ class MarkerFilesConfig(Config):
 
 @config
 class SavingConfig(CheckpointOptions):
-    """When checkpoints are made, how, and which ones stay."""
+    """When checkpoints are made, how, and which ones stay.
+
+    A job of several processes writes in the background, whatever `background` says, unless it is deterministic: its
+    workers wait for each other until the cut was taken.
+    """
 
     every_steps: int | None = None
     """Steps from one to the next."""
