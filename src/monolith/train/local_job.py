@@ -6,7 +6,8 @@ So a run of several processes goes on in one, and back.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.sources.file_patterns import FilePatterns
 from monolith.data.sources.file_queue import FileQueue, progress_in
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
+    from monolith.data.sources.file_assignments import Event
     from monolith.data.sources.file_feed import FilePart
 
 __all__ = ["LocalJob"]
+
+_T = TypeVar("_T")
 
 _OWNER = "local"
 """Who has what a finished worker has pushed, in what is saved."""
@@ -50,19 +54,21 @@ class LocalJob:
     ) -> FileQueue:
         """As `monolith.ps.JobClient.file_queue`."""
         patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
-        return _LocalQueue(self._queues, self._lock, patterns, name)
+        return _SharedQueue(self, patterns, name)
 
-    def finish(self, worker: int) -> None:
-        """The input of a worker has ended, and all of it is in the rows."""
-        with self._lock:
-            self._finished[worker] = {_OWNER: {worker: self._applied().get(worker, -1)}}
+    def finish(self, worker: int, last: int | None = None) -> None:
+        """The input of a worker has ended.
+
+        Args:
+            worker: Its number.
+            last: Of its last batch, -1 where it had none; None: all of its batches are in the rows.
+        """
+        seq = self._applied().get(worker, -1) if last is None else last
+        self._decide(lambda: self._happen("finish", [worker, seq]))
 
     def adopt_worker(self) -> int | None:
         """A worker of before whose input has not ended; None: there is none."""
-        with self._lock:
-            applied = self._applied()
-            rest = sorted(worker for worker in self._queues.workers if not self._is_finished(worker, applied))
-            return rest[0] if rest else None
+        return self._decide(self._adopt)
 
     def reset(self) -> None:
         """The run begins anew."""
@@ -72,12 +78,7 @@ class LocalJob:
 
     def state_dict(self) -> dict[str, Any]:
         """As that of a job."""
-        with self._lock:
-            finished = {
-                str(worker): {owner: {str(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
-                for worker, had in self._finished.items()
-            }
-            return {"num_workers": self._num_workers, "finished": finished, "queues": self._queues.state_dict()}
+        return self._decide(self._saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint, of this process alone or of a job.
@@ -86,6 +87,9 @@ class LocalJob:
             FailedPreconditionError: workers have fixed shares of the input, and were as many others then.
         """
         require_same_shares(state, self._num_workers)
+        self._load(state)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         with self._lock:
             self._queues.load_state_dict(state["queues"])
             self._finished = {
@@ -93,35 +97,83 @@ class LocalJob:
                 for worker, had in state["finished"].items()
             }
 
+    # What a job of several processes does otherwise
+
+    def _decide(self, action: Callable[[], _T]) -> _T:
+        """Calls what looks at the state and says what happens, while nobody else does."""
+        with self._lock:
+            return action()
+
+    def _tell(self, kind: str, content: Any) -> None:
+        """Something is about to happen to the state: hears of it first. REQUIRES: inside `_decide`."""
+
+    # Inside `_decide`
+
+    def _happen(self, kind: str, content: Any) -> None:
+        self._tell(kind, content)
+        self._apply(kind, content)
+
+    def _apply(self, kind: str, content: Any) -> None:
+        """Brings the state behind something that has happened, of whichever process."""
+        if kind == "finish":
+            worker, seq = content
+            self._finished[worker] = {_OWNER: {worker: seq}}
+        else:
+            name, facts, event = content
+            self._queues.open(name, **facts).replay([event])
+
+    def _open(self, name: str, patterns: FilePatterns) -> JobQueue:
+        facts: dict[str, Any] = {"digest": patterns.digest, "num_look_ups": len(patterns), "seed": patterns.seed}
+        queue = self._queues.open(name, **facts)
+        queue.keep = partial(self._tell_event, name, facts)
+        return queue
+
+    def _tell_event(self, name: str, facts: dict[str, Any], event: Event) -> None:
+        self._tell("event", [name, facts, event])
+
+    def _adopt(self) -> int | None:
+        rest = self._unfinished()
+        return rest[0] if rest else None
+
+    def _unfinished(self) -> list[int]:
+        applied = self._applied()
+        return sorted(worker for worker in self._queues.workers if not self._is_finished(worker, applied))
+
+    def _saved(self) -> dict[str, Any]:
+        finished = {
+            str(worker): {owner: {str(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
+            for worker, had in self._finished.items()
+        }
+        return {"num_workers": self._num_workers, "finished": finished, "queues": self._queues.state_dict()}
+
     def _is_finished(self, worker: int, applied: Mapping[int, int]) -> bool:
         had = self._finished.get(worker)
         last = applied.get(worker, -1)
         return had is not None and all(seqs.get(worker, -1) <= last for seqs in had.values())
 
 
-class _LocalQueue(FileQueue):
-    def __init__(self, queues: JobQueues, lock: threading.Lock, patterns: FilePatterns, name: str) -> None:
-        self._queues, self._lock, self._patterns, self._name = queues, lock, patterns, name
+class _SharedQueue(FileQueue):
+    def __init__(self, job: LocalJob, patterns: FilePatterns, name: str) -> None:
+        self._job, self._patterns, self._name = job, patterns, name
         self.digest = patterns.digest
 
     def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        with self._lock:
-            queue = self._open()
-            while isinstance(found := queue.take(worker, turn, epoch), LookUp):
-                queue.found(found.number, self._patterns.find(found.number))
-            if found is None and not queue.has_files:
-                raise self._patterns.nothing_found()
-            return found
+        return self._job._decide(partial(self._take, worker, turn, epoch))  # noqa: SLF001 - a part of it
 
     def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        with self._lock:
-            self._open().require_taken(worker, turns, epoch)
+        self._job._decide(lambda: self._open().require_taken(worker, turns, epoch))  # noqa: SLF001 - a part of it
 
     def give_back(self, worker: int, position: bytes | None = None) -> int:
         progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
-        with self._lock:
-            return self._open().give_back(worker, progress)
+        return self._job._decide(lambda: self._open().give_back(worker, progress))  # noqa: SLF001 - a part of it
+
+    def _take(self, worker: int, turn: int, epoch: int) -> FilePart | None:
+        queue = self._open()
+        while isinstance(found := queue.take(worker, turn, epoch), LookUp):
+            queue.found(found.number, self._patterns.find(found.number))
+        if found is None and not queue.has_files:
+            raise self._patterns.nothing_found()
+        return found
 
     def _open(self) -> JobQueue:
-        patterns = self._patterns
-        return self._queues.open(self._name, digest=patterns.digest, num_look_ups=len(patterns), seed=patterns.seed)
+        return self._job._open(self._name, self._patterns)  # noqa: SLF001 - a part of it

@@ -1,0 +1,204 @@
+"""What the ranks of a synchronous run read: files of one queue that they share, or a fixed share each.
+
+What happens to the queue is a log, which every rank reads, and which the rank that needs a file appends to: the store
+by which the ranks have met keeps it, entry by entry, and of two that write the same one it lets one win. So no rank
+serves the others, and all know the same. The log lives as long as a start of the run; a checkpoint has what came of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from monolith.data.kafka.position import KafkaPosition, merge_positions
+from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.ps.saved_job import require_same_shares
+from monolith.train.local_job import LocalJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.collective.key_store import KeyStore
+    from monolith.tables.batch import BatchStamp
+
+__all__ = ["RankInputs"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_MOST_CHARACTERS = 1 << 20
+"""Of one value: a store of torch.distributed takes eight times as much."""
+_OF_ONE: Final[dict[str, Any]] = {"num_workers": 1, "queues": {}}
+"""What a process that was alone had, where its checkpoint says nothing."""
+_numbers = itertools.count()
+
+
+class _OvertakenError(Exception):
+    """Another rank was quicker: decide again, with what it did."""
+
+
+class RankInputs(LocalJob):
+    """The job of one rank; a `Stateful` for ``TrainState(extra={"job": ...})`` of all ranks. Any thread may call it.
+
+    Rank r trains the input of worker r. A rank whose input has ended goes on with that of a worker of an earlier start
+    which had more ranks (`adopt_worker`).
+
+    Args:
+        store: Which all ranks have: `monolith.collective.key_store`.
+        rank: Of this process.
+        num_ranks: Of this start.
+        applied: Worker -> number of its last batch that is in the rows.
+        shares_queue: Whether files come from a queue; else every rank has a fixed share.
+        name: Tells logs in one store apart, the same on all ranks; None: by the order in which they are made.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        rank: int,
+        num_ranks: int,
+        applied: Callable[[], Mapping[int, int]],
+        shares_queue: bool,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(num_workers=num_ranks, applied=applied)
+        self._store = store
+        self._rank = rank
+        self._shares_queue = shares_queue
+        self._name = f"inputs_{next(_numbers)}" if name is None else name
+        self._life = 0
+        """Which log it is: each load and reset begins another one."""
+        self._num_entries = 0
+        """Of the log, that are in the state."""
+        self._adopted: set[int] = set()
+        self._loaded: Mapping[str, Any] | None = None
+        self._restored: Mapping[int, bytes] = {}
+        """Worker -> where its input was in the checkpoint."""
+        self._merged: bytes | None = None
+        """Where all of it was, if it comes from Kafka."""
+
+    # Going on
+
+    def reset(self) -> None:
+        """The run begins anew. All ranks call it."""
+        super().reset()
+        self._begin_log(None)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint, of any number of ranks or of a job. All ranks call it, and then `begin`."""
+        self._load(state)
+        self._begin_log(state)
+
+    def begin(self, applied: Mapping[int, BatchStamp]) -> None:
+        """All ranks have restored the same checkpoint: sees that they can go on from it.
+
+        Args:
+            applied: The last batch of each worker in it.
+
+        Raises:
+            FailedPreconditionError: every worker had a fixed share of the input, and there were as many others.
+        """
+        self._restored = {worker: stamp.position for worker, stamp in applied.items()}
+        self._merged = _merged(self._restored)
+        loaded = _OF_ONE if self._loaded is None else self._loaded
+        if applied and self._merged is None and not (self._shares_queue and loaded["queues"]):
+            require_same_shares({**loaded, "queues": {}}, self._num_workers)
+
+    def position(self, worker: int, own: bytes | None) -> bytes | None:
+        """Where the input of a worker goes on: partitions of Kafka topics may be those of another worker by now.
+
+        Args:
+            worker: Its number.
+            own: As its own last batch says; None: it had none.
+        """
+        if self._merged is None or (own or b"") != self._restored.get(worker, b""):
+            return own  # it has trained since
+        turn = None if own is None else KafkaPosition.from_bytes(own).turn
+        merged = KafkaPosition.from_bytes(self._merged)
+        return self._merged if turn is None else dataclasses.replace(merged, turn=turn).to_bytes()
+
+    def _begin_log(self, loaded: Mapping[str, Any] | None) -> None:
+        with self._lock:
+            self._life += 1
+            self._num_entries = 0
+            self._adopted.clear()
+            self._loaded, self._merged = loaded, None
+
+    # The log
+
+    def _decide(self, action: Callable[[], _T]) -> _T:
+        with self._lock:
+            while True:
+                try:
+                    self._catch_up()
+                    return action()
+                except _OvertakenError:
+                    continue
+
+    def _catch_up(self) -> None:
+        """Applies what other ranks have appended."""
+        while self._ask(self._store.check, [key := self._key(self._num_entries)]):
+            entry = json.loads(self._ask(self._store.get, key))
+            if "pieces" in entry:
+                keys = [f"{entry['pieces']}/{number}" for number in range(entry["count"])]
+                entry = json.loads(b"".join(self._ask(self._store.get, each) for each in keys))
+            self._apply(entry["kind"], entry["content"])
+            self._num_entries += 1
+
+    def _tell(self, kind: str, content: Any) -> None:
+        text = json.dumps({"kind": kind, "content": content, "rank": self._rank})
+        key = self._key(self._num_entries)
+        if len(text) > _MOST_CHARACTERS:
+            text = self._put_pieces(f"{key}/{self._rank}", text)
+        if self._ask(self._store.compare_set, key, "", text) != text.encode():
+            raise _OvertakenError
+        self._num_entries += 1
+
+    def _put_pieces(self, prefix: str, text: str) -> str:
+        pieces = [text[begin : begin + _MOST_CHARACTERS] for begin in range(0, len(text), _MOST_CHARACTERS)]
+        for number, piece in enumerate(pieces):
+            self._ask(self._store.set, f"{prefix}/{number}", piece)
+        return json.dumps({"pieces": prefix, "count": len(pieces)})
+
+    def _key(self, number: int) -> str:
+        return f"{self._name}/{self._life}/{number}"
+
+    def _ask(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        try:
+            return call(*arguments)
+        except (RuntimeError, OSError) as error:
+            raise UnavailableError(
+                f"inputs of rank {self._rank}: the store that all ranks share does not answer: {error}; the run is"
+                " over, and torchrun with --max-restarts begins it again"
+            ) from error
+
+    # Workers that are not there any more
+
+    def _adopt(self) -> int | None:
+        rest = [worker for worker in self._unfinished() if worker >= self._num_workers and worker not in self._adopted]
+        if not rest:
+            return None
+        self._happen("adopt", [rest[0], self._rank])
+        return rest[0]
+
+    def _apply(self, kind: str, content: Any) -> None:
+        if kind == "adopt":
+            worker, rank = content
+            self._adopted.add(worker)
+            if rank == self._rank:
+                _log.info("rank %d: goes on with the input of worker %d, which is not here any more", rank, worker)
+        else:
+            super()._apply(kind, content)
+
+
+def _merged(positions: Mapping[int, bytes]) -> bytes | None:
+    """The position of all workers together, where all of them read Kafka topics; None: they read something else."""
+    try:
+        return merge_positions(positions.values()) if positions else None
+    except InvalidArgumentError:
+        return None
