@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -137,6 +138,28 @@ def case_threads_may_call_at_the_same_time(rank: int, size: int) -> None:
     for thread in threads:
         thread.join()
     assert gathered == [list(range(size))] * 50
+
+
+def case_threads_that_call_different_things_get_them_or_the_same_error(rank: int, size: int) -> None:
+    wrong: list[object] = []
+
+    def gather_often() -> None:
+        for _ in range(20):
+            with contextlib.suppress(InvalidArgumentError):  # the other rank was at the other thread's call
+                wrong.extend(set(collective.allgather(torch.tensor([rank])).tolist()) ^ set(range(size)))
+
+    def broadcast_often() -> None:
+        for _ in range(20):
+            with contextlib.suppress(InvalidArgumentError):
+                wrong.extend({collective.broadcast(torch.tensor(100 + rank)).item()} ^ {100})
+
+    threads = [threading.Thread(target=target) for target in (gather_often, broadcast_often)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert collective.allgather(torch.tensor([rank])).tolist() == list(range(size))
 
 
 def case_the_saving_line_goes_on_beside_training(rank: int, size: int) -> None:
