@@ -186,7 +186,7 @@ class TestWhatMembersSay:
                 lambda p=place, t=token: job.request_stop(p, t, now=0.1),
                 lambda p=place, t=token: job.finish(p, t, clocks={}, now=0.1),
                 lambda p=place, t=token: job.adopt(p, t, now=0.1),
-                lambda p=place, t=token: job.report_lost(p, t, worker=0, server=0, updates=1, now=0.1),
+                lambda p=place, t=token: job.report_lost(p, t, worker=0, server=0, batches=range(1), now=0.1),
                 lambda p=place, t=token: job.reset(p, t, now=0.1),
             ):
                 with pytest.raises((AbortedError, NotFoundError)):
@@ -222,7 +222,8 @@ class TestEndsOfInputs:
         job = two()
         job.set_flag(CHIEF, 10, index=0, value=True, now=0.1)
         job.set_step_offset(CHIEF, 10, offset=9, now=0.1)
-        job.report_lost(CHIEF, 10, worker=1, server=3, updates=2, now=0.1)
+        for _ in range(2):  # said again, as after an answer that was lost, it counts once
+            job.report_lost(CHIEF, 10, worker=1, server=3, batches=range(8, 10), now=0.1)
         job.finish(WORKER, 11, clocks=CLOCKS, now=0.1)
         after = Coordinator(8, 0.0)
         after.load(job.dump())
@@ -230,6 +231,9 @@ class TestEndsOfInputs:
         state = after.state(0.1)
         assert (state.restored, state.step_offset, dict(state.lost_updates)) == (True, 9, {(1, 3): 2})
         assert (state.num_workers, set(state.finished), state.members) == (2, {1}, ())
+        after.join(claim(0, 10, incarnation=1), num_workers=2, now=0.1)
+        after.report_lost(CHIEF, 10, worker=1, server=3, batches=range(9, 12), now=0.1)
+        assert dict(after.state(0.1).lost_updates) == {(1, 3): 4}
         assert after.join(claim(1, 11, incarnation=1), num_workers=2, now=0.2) == 1
 
     def test_only_workers_that_took_files_are_lost_and_only_after_a_whole_lease_adopted(self) -> None:

@@ -62,8 +62,8 @@ def test_what_a_member_says_all_hear(job: Job) -> None:
     chief.flags.set(0, True)
     worker.flags.set(1, True)
     chief.set_step_offset(70)
-    worker.report_lost(1, 3, 5)
-    worker.report_lost(1, 3, 2)
+    worker.report_lost(1, 3, range(10, 15))
+    worker.report_lost(1, 3, range(13, 17))  # two of them are told again, as after an answer that was lost
     worker.request_stop()
     for each in (chief, worker):
         assert hears(each, lambda state: state.stop_requested)

@@ -56,7 +56,7 @@ def test_what_all_have_to_know_comes_back_with_the_home_server(home: Home) -> No
     chief, worker, third = home.join(0), home.join(1), home.join(2)
     chief.flags.set(0, True)
     chief.set_step_offset(70)
-    chief.report_lost(1, 0, 9)
+    chief.report_lost(1, 0, range(4, 13))
     third.finish()
     third.close()
     assert worker.wait_for(lambda state: len(state.members) == 2, timeout_seconds=PATIENCE_SECONDS)

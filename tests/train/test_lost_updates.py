@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from monolith.cluster.job_state import JobState
+from monolith.cluster.lost_updates import LostUpdates
+from monolith.errors import UnavailableError
 from monolith.tables.batch import BatchStamp
-from monolith.train._lost_updates import LostUpdates
 from monolith.train._resuming import Known, resume
+from monolith.train.job_part import JobPart
+
+if TYPE_CHECKING:
+    from monolith.ps.job import JobClient
 
 
 def stamp(seq: int) -> BatchStamp:
@@ -23,12 +33,43 @@ def test_dense_weights_may_have_lost_more_than_rows() -> None:
 
 
 def test_batches_that_were_lost_before_are_not_told_again() -> None:
-    lost = LostUpdates()
+    lost = LostUpdates[int]()
     assert lost.add(1, range(5, 10)) == 5
     assert lost.add(2, range(5, 10)) == 5, "another server"
     assert lost.add(1, range(5, 12)) == 2, "it came back from the same moment"
     assert lost.add(1, range(20, 25)) == 5
     assert lost.add(1, range(3, 25)) == 10, "from an earlier moment: 3, 4 and what is between both losses"
     assert lost.add(1, range(3, 25)) == 0
+    assert lost.counts() == {1: 22, 2: 5}
+    assert lost.ranges() == [(1, range(3, 25)), (2, range(5, 10))]
     lost.clear()
     assert lost.add(1, range(5, 10)) == 5
+
+
+class DeafClient:
+    """A client whose coordinator does not answer the first report."""
+
+    index = 0
+    state = JobState()
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[int, int, range]] = []
+        self.fails = True
+
+    def report_lost(self, worker: int, server: int, batches: range) -> None:
+        if self.fails:
+            self.fails = False
+            raise UnavailableError("the home server is away")
+        self.reports.append((worker, server, batches))
+
+
+def test_a_loss_that_could_not_be_told_is_told_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    client, nobody = DeafClient(), cast("Any", None)
+    part = JobPart(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
+    part.count(stamp(9), under_way=0)
+    known = [Known(0, stamp(9)), Known(1, stamp(7))]
+    with pytest.raises(UnavailableError):
+        part.resume(0, known)
+    assert part.resume(0, known).next_seq == 10
+    assert client.reports == [(0, 1, range(8, 10))]
+    assert caplog.text.count("server 1 came back without 2 of its updates") == 1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.cluster.barrier import BarrierSlots
 from monolith.cluster.job_members import JobMembers
 from monolith.cluster.job_state import NO_WORKER, WORKER, JobState
+from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Coordinator:
         self._step_offset = 0
         self._generation = 0
         self._left: set[int] = set()
-        self._lost_updates: dict[tuple[int, int], int] = {}
+        self._lost_updates = LostUpdates[tuple[int, int]]()
         self._stop_requested = False
         self._has_ended = False
         self._takers: frozenset[int] = frozenset()
@@ -194,14 +195,12 @@ class Coordinator:
         self._require(place, token, now)
         self._has_ended = True
 
-    def report_lost(self, place: Place, token: int, *, worker: int, server: int, updates: int, now: float) -> None:
-        """A server lost updates of a worker for good."""
+    def report_lost(self, place: Place, token: int, *, worker: int, server: int, batches: range, now: float) -> None:
+        """A server lost the updates of these batches of a worker for good; one that is told again counts once."""
         self._require(place, token, now)
-        if updates < 0:
-            raise InvalidArgumentError(f"lost updates: at least 0 expected, got {updates}")
-        if updates:
-            key = worker, server
-            self._lost_updates[key] = self._lost_updates.get(key, 0) + updates
+        if batches.start < 0 or batches.stop < batches.start:
+            raise InvalidArgumentError(f"lost updates: batches from 0 on expected, got {batches}")
+        self._lost_updates.add((worker, server), batches)
 
     def request_stop(self, place: Place, token: int, *, now: float) -> None:
         """All members are to end; it is forgotten when no worker is left."""
@@ -266,7 +265,7 @@ class Coordinator:
             steps=self._steps,
             barrier_placed=self._barrier.placed,
             barrier_action=self._barrier.action if self._barrier.placed else "",
-            lost_updates=MappingProxyType(dict(self._lost_updates)),
+            lost_updates=MappingProxyType(self._lost_updates.counts()),
             stop_requested=self._stop_requested,
             ended=self._has_ended,
             lost=self._lost(now),
@@ -299,7 +298,7 @@ class Coordinator:
             **self.state_dict(),
             "restored": self._restored,
             "generation": self._generation,
-            "lost_updates": [[*key, updates] for key, updates in sorted(self._lost_updates.items())],
+            "lost_updates": [[*key, each.start, each.stop] for key, each in self._lost_updates.ranges()],
             "incarnations": [[*place, number] for place, number in sorted(self._members.incarnations.items())],
         }
         return json.dumps(content, sort_keys=True).encode()
@@ -312,7 +311,9 @@ class Coordinator:
             self._resize(found["num_workers"])
         self._restored = found["restored"]
         self._generation = found["generation"]
-        self._lost_updates = {(worker, server): updates for worker, server, updates in found["lost_updates"]}
+        self._lost_updates.clear()
+        for worker, server, *batches in found["lost_updates"]:
+            self._lost_updates.add((worker, server), range(*batches))
         self._members.expect({(role, index): number for role, index, number in found["incarnations"]})
 
     # Inside

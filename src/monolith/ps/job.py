@@ -195,9 +195,12 @@ class JobClient:
         release = messages.Release(worker=number, finished=finished)
         self._line.ask("Change", messages.ChangeRequest(release=release))
 
-    def report_lost(self, worker: int, server: int, updates: int) -> None:
-        """A server that came back lacks so many more updates of a worker, for good: see ``state.lost_updates``."""
-        lost = messages.LostUpdates(worker=worker, server=server, updates=updates)
+    def report_lost(self, worker: int, server: int, batches: range) -> None:
+        """A server that came back lacks the updates of these batches of a worker, for good: see ``state.lost_updates``.
+
+        A batch counts once, however often it is told.
+        """
+        lost = messages.LostUpdates(worker=worker, server=server, updates=len(batches), first=batches.start)
         self._line.ask("Change", messages.ChangeRequest(lost_updates=lost))
 
     def request_stop(self) -> None:

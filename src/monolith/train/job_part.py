@@ -8,10 +8,10 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.observe import MetricClient
 from monolith.ps.store import PsStore
-from monolith.train._lost_updates import LostUpdates
 from monolith.train._resuming import Known, resume
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class JobPart:
         self._acknowledged: BatchStamp | None = None
         self._generation = 0
         """Of the restore that what was acknowledged belongs to."""
-        self._lost = LostUpdates()
+        self._lost = LostUpdates[tuple[int, int, bool]]()
         self._others = 0
         self._wants_to_stop = False
         self._counters: list[Callable[[], int]] = []
@@ -150,12 +150,15 @@ class JobPart:
         if not is_same:
             self._lost.clear()
         has_rows = any(not each.is_dense for each in known)
-        for is_dense, lost in enumerate((found.lost, found.lost_dense)):
+        for is_dense, lost in ((False, found.lost), (True, found.lost_dense)):
             for server, updates in lost.items():
                 batches = range(found.next_seq - updates, found.next_seq)
+                is_counted = not (is_dense and has_rows)
+                if is_counted:
+                    self.client.report_lost(worker, server, batches)  # where it fails, the next attempt says it again
                 new = self._lost.add((worker, server, is_dense), batches)
                 if new:
-                    self._tell_lost(worker, server, new, is_counted=not (is_dense and has_rows))
+                    self._tell_lost(worker, server, new, is_counted=is_counted)
         self._generation = state.generation
         self._handed_over.clear()
         self._acknowledged = acknowledged
@@ -171,10 +174,8 @@ class JobPart:
             updates,
             "" if is_counted else " of dense weights",
         )
-        if not is_counted:
-            return
-        self._metrics.emit_counter("lost_updates", updates, {"worker": worker, "server": server})
-        self.client.report_lost(worker, server, updates)
+        if is_counted:
+            self._metrics.emit_counter("lost_updates", updates, {"worker": worker, "server": server})
 
     # Steps
 

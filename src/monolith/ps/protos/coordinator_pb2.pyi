@@ -40,14 +40,16 @@ class Member(_message.Message):
     def __init__(self, role: _Optional[str] = ..., index: _Optional[int] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., progress: _Optional[int] = ..., alive: _Optional[bool] = ..., trains: _Optional[bool] = ..., waits: _Optional[bool] = ..., adopted_by: _Optional[int] = ...) -> None: ...
 
 class LostUpdates(_message.Message):
-    __slots__ = ("worker", "server", "updates")
+    __slots__ = ("worker", "server", "updates", "first")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     worker: int
     server: int
     updates: int
-    def __init__(self, worker: _Optional[int] = ..., server: _Optional[int] = ..., updates: _Optional[int] = ...) -> None: ...
+    first: int
+    def __init__(self, worker: _Optional[int] = ..., server: _Optional[int] = ..., updates: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
     __slots__ = ("version", "incarnation", "num_workers", "members", "restored", "finished", "step_offset", "steps", "barrier_placed", "barrier_action", "lost_updates", "stop_requested", "lost", "adoptable", "generation", "ended", "left")
