@@ -111,6 +111,8 @@ def test_the_barrier_of_processes_is_a_barrier(job: Job) -> None:
         worker.barrier.place_barrier("Stop")
     assert chief.barrier.wait_blocked(0.01) == [1]
     assert hears(worker, lambda state: state.barrier_placed)
+    told = threading.Event()
+    worker.barrier.on_change(told.set)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(chief.barrier.wait_blocked, PATIENCE_SECONDS)
         assert worker.barrier.enter(1) == "Save"
@@ -119,6 +121,7 @@ def test_the_barrier_of_processes_is_a_barrier(job: Job) -> None:
         removed = pool.submit(worker.barrier.wait_removed, PATIENCE_SECONDS)
         chief.barrier.remove_barrier()
         assert removed.result()
+    assert told.wait(PATIENCE_SECONDS)
     worker.barrier.leave(1)
     assert hears(chief, lambda state: not state.blocked)
     with pytest.raises(InvalidArgumentError, match="worker 1 speaks for itself, got index 0"):

@@ -94,6 +94,10 @@ class Barrier(Protocol):
         """Workers that do not wait; 0 while the barrier does not stand."""
         ...
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called, from any thread, when it was placed or removed, whoever did it."""
+        ...
+
     def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
         """Waits until it does not stand, and wakes at once; False: the time is over, or it was given up."""
         ...
@@ -183,6 +187,7 @@ class BarrierOp:
         self._callbacks = list(barrier_callbacks)
         self._clock = clock or SystemClock()
         self._changed = threading.Condition(threading.Lock())
+        self._told: list[Callable[[], None]] = []
 
     @property
     def capacity(self) -> int:
@@ -200,6 +205,7 @@ class BarrierOp:
         with self._changed:
             self._slots.place(action)
             self._changed.notify_all()
+        self._tell()
         self.run_callbacks(action)
 
     def remove_barrier(self) -> None:
@@ -207,6 +213,11 @@ class BarrierOp:
         with self._changed:
             self._slots.remove()
             self._changed.notify_all()
+        self._tell()
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called when it was placed or removed."""
+        self._told.append(callback)
 
     def is_barrier_placed(self) -> bool:
         """Whether it stands."""
@@ -265,6 +276,10 @@ class BarrierOp:
     def wait_until_barrier_removed(self, index: int) -> None:
         """Waits as worker `index` while the barrier stands."""
         wait_until_barrier_removed(self, index)
+
+    def _tell(self) -> None:
+        for callback in self._told:
+            callback()
 
     def _wait(
         self, reached: Callable[[], bool], timeout_seconds: float | None, give_up: Callable[[], bool] | None = None

@@ -77,6 +77,7 @@ class JobLine:
         self._is_closed = False
         self._stream: Any = None
         self._calls: set[ControlCall] = set()
+        self._on_barrier: list[Callable[[], None]] = []
         self._take_place()
         cluster.on_move(self._moved)
         self._threads = [
@@ -116,6 +117,11 @@ class JobLine:
                 raise type(self._lost)(self._lost.message)
             if self._is_closed:
                 raise FailedPreconditionError(f"job: {self._title} has left it; make another JobClient")
+
+    def on_barrier(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called when the barrier was placed or removed; it may ask for the state."""
+        with self._changed:
+            self._on_barrier.append(callback)
 
     def wait_for(
         self,
@@ -330,6 +336,9 @@ class JobLine:
                     f" {own.incarnation}, and this one was {self._said.incarnation}; start it again"
                 )
             self._changed.notify_all()
+            told = list(self._on_barrier) if state.barrier_placed != before.barrier_placed else []
+        for callback in told:  # they may wait for a thread that asks for the state
+            callback()
 
     def _hear_steps(self, steps: int) -> None:
         with self._changed:

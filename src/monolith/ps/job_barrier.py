@@ -43,6 +43,10 @@ class JobBarrier:
         """Called with the action when this process has placed the barrier, or has come to it."""
         self._callbacks.append(callback)
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Has `callback` called when it was heard that the barrier was placed or removed, whoever did it."""
+        self._line.on_barrier(callback)
+
     def place_barrier(self, action: str = "") -> None:
         """Places it and runs the callbacks.
 

@@ -32,6 +32,7 @@ from monolith.hooks.server import (
     ServerHook,
     get_stub_from_model_dir,
     server_hook,
+    step_gate,
 )
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.testing import StepLoop
@@ -83,6 +84,19 @@ def test_a_stopped_session_makes_no_step_saves_and_goes_on(run: Training, client
     client.resume_training()
     client.resume_training()
     assert client.get_block_status() == ([], [0])
+    while client.get_global_step() == step:
+        pass
+
+
+def test_a_barrier_that_somebody_else_removes_lets_steps_go_on_at_once(
+    run: Training, client: ControllerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_gate, "_LOOK_SECONDS", 3600.0)  # so that only who is told goes on
+    run.run_in_background()
+    run.barrier.place_barrier("of another process")
+    client.save_checkpoint()
+    step = client.get_global_step()
+    run.barrier.remove_barrier()
     while client.get_global_step() == step:
         pass
 

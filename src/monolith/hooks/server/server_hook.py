@@ -72,6 +72,7 @@ class ServerHook(Hook):
         if host is None and (port or self._credentials.tls_certificate is not None):
             raise ValueError("controller: a port and TLS are for a host, got none; give host='127.0.0.1', or another")
         self._gate = StepGate(barrier.is_barrier_placed)
+        barrier.on_change(self._gate.wake)
         self._service = ControllerService(barrier, saver_hook, self._gate)
         self._server: Any = None
         self._threads: ThreadPoolExecutor | None = None

@@ -53,14 +53,12 @@ class ControllerService:
         """Places the barrier."""
         self._running()
         self._barrier.place_barrier()
-        self._gate.wake()
         return messages.StopTrainingResponse()
 
     def ResumeTraining(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
         """Removes the barrier."""
         self._running()
         self._barrier.remove_barrier()
-        self._gate.wake()
         return messages.ResumeTrainingResponse()
 
     def GetBlockStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire

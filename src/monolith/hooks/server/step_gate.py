@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["StepGate"]
 
 _LOOK_SECONDS = 0.2
-"""How often a waiting thread looks at what nobody tells it about: a cancelled call, a stop, a barrier elsewhere."""
+"""How often a waiting thread looks at what nobody tells it about: a cancelled call, a stop."""
 
 
 class _Request:
