@@ -1,0 +1,70 @@
+"""``monolith tpu``: trains a task on TPUs by JAX, or evaluates its checkpoints; on the CPU to try it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from monolith.cli._arguments.tpu import FLAGS
+from monolith.cli._run_options import command_of, find_tasks_here, tell
+from monolith.cli._train_progress import StopOnSignal
+from monolith.hooks.progress import ProgressHook
+from monolith.observe.progress import Progress
+from monolith.train.tpu import TpuOptions, main, require_versions
+
+if TYPE_CHECKING:
+    import argparse
+
+_INTERRUPTED = 130
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train or evaluate; 0 done, 130 stopped by a signal."""
+    options = TpuOptions(task=args.task, mode=args.mode, **{flag.name: getattr(args, flag.name) for flag in FLAGS})
+    try:
+        require_versions()
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if options.model_dir is None and not options.cpu_test:
+        raise ValueError("--model_dir: say where the model is to be kept, such as --model_dir /tmp/my_model")
+    find_tasks_here()
+    if options.mode == "train":
+        return _train(options, args)
+    try:
+        found = main(options)
+    except TypeError as error:
+        if options.mode != "train_and_eval":
+            raise
+        raise ValueError(str(error)) from error
+    assert isinstance(found, dict)  # noqa: S101 - what an evaluation returns
+    if args.json:
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    else:
+        sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(found.items()))
+    return 0
+
+
+def _train(options: TpuOptions, args: argparse.Namespace) -> int:
+    with Progress(file=io.StringIO() if args.json else None) as bar:
+        stop = StopOnSignal(bar)
+        try:
+            state = main(options, hooks=[ProgressHook(bar), stop])
+        finally:
+            stop.restore()
+            if stop.received is not None:
+                bar.close()
+                tell(f"go on with: {command_of(args)}")
+    assert not isinstance(state, dict)  # noqa: S101 - what training returns
+    rows = sum(each.num_rows for each in state.embeddings.values())
+    if args.json:
+        found = {"global_step": state.global_step, "rows": rows, "model_dir": options.model_dir}
+        sys.stdout.write(f"{json.dumps(found)}\n")
+    elif state.global_step and options.model_dir is None:
+        tell(f"step {state.global_step:,} with {rows:,} rows was tried, and not saved: there is no --model_dir")
+    elif state.global_step:
+        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {options.model_dir}")
+    else:
+        tell("no step was trained, and nothing saved")
+    return 0 if stop.received is None else _INTERRUPTED

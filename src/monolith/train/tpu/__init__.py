@@ -1,0 +1,38 @@
+"""Tasks on TPUs: JAX runs the model, everything else is as in every other run.
+
+The model of a task is compiled by JAX through torchax (`compiled_model.py`, which to read first): rows are looked up on
+the host by `Embeddings` and enter the step, their gradients come back and are applied by the row optimizers; optimizers
+of torch move the dense weights on the host. So checkpoints, hooks and results are those of `monolith.train.Trainer`, up
+to the rounding of JAX. `runner.py` has the runner and its flags.
+
+Needs ``monolith-torch[tpu]``; neither jax nor torchax is imported before a runner needs them.
+May import: what `monolith.train` may.
+"""
+
+from __future__ import annotations
+
+from monolith.train.tpu.checkpoint_watch import checkpoints_iterator
+from monolith.train.tpu.cloud_client import CloudTpu, TpuClient
+from monolith.train.tpu.embedding_task import EmbeddingTask
+from monolith.train.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
+from monolith.train.tpu.options import TpuOptions
+from monolith.train.tpu.runner import TPURunner, main
+from monolith.train.tpu.stopping_signals import STOPPING_SIGNAL, EndOfStreamHook, with_stopping_signals
+from monolith.train.tpu.torchax_shim import load_backend, require_versions
+
+__all__ = [
+    "STOPPING_SIGNAL",
+    "CloudTpu",
+    "EmbeddingConfigSpec",
+    "EmbeddingTask",
+    "EndOfStreamHook",
+    "TPUEstimator",
+    "TPURunner",
+    "TpuClient",
+    "TpuOptions",
+    "checkpoints_iterator",
+    "load_backend",
+    "main",
+    "require_versions",
+    "with_stopping_signals",
+]

@@ -1,0 +1,174 @@
+"""What a run asks of the cloud that its TPU belongs to: a runtime version, health, and how many hosts there are.
+
+Where the package ``cloud_tpu_client`` is installed it does the first two, as in the original; otherwise the same calls
+are made here, by the cloud's REST interface.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import logging
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+from monolith.clock import SystemClock
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.clock import Clock
+
+__all__ = ["CloudTpu", "TpuClient", "Transport", "make_client", "send"]
+
+_log = logging.getLogger(__name__)
+
+API: Final = "https://tpu.googleapis.com/v1"
+METADATA: Final = "http://metadata.google.internal/computeMetadata/v1"
+VERSION_PORT: Final = 8475
+"""Where a TPU node takes the version that it is to have."""
+HEALTHY_SECONDS: Final = 1200.0
+LOOK_SECONDS: Final = 10.0
+_REQUEST_SECONDS = 30.0
+
+
+class Transport(Protocol):
+    """Makes one HTTP request and returns the body of the answer."""
+
+    def __call__(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
+        """Raises UnavailableError where there is no good answer."""
+        ...
+
+
+class TpuClient(Protocol):
+    """What a run needs of a Cloud TPU."""
+
+    def configure_tpu_version(self, version: str) -> None:
+        """Tells all its nodes to have a runtime version."""
+        ...
+
+    def wait_for_healthy(self) -> None:
+        """Returns when it is healthy."""
+        ...
+
+    def num_hosts(self) -> int:
+        """How many hosts it has."""
+        ...
+
+
+def send(method: str, url: str, headers: Mapping[str, str]) -> bytes:
+    """One HTTP request.
+
+    Raises:
+        UnavailableError: names the address and what came instead of an answer.
+    """
+    request = urllib.request.Request(url, method=method, headers=dict(headers))  # noqa: S310 - the cloud's own addresses
+    try:
+        with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as answer:  # noqa: S310 - see above
+            body: bytes = answer.read()
+            return body
+    except (urllib.error.URLError, TimeoutError, OSError) as error:
+        raise UnavailableError(f"cloud: {method} {url}: {error}") from error
+
+
+@dataclass(slots=True)
+class CloudTpu:
+    """A Cloud TPU by its name, reached by REST.
+
+    Args of the constructor are its fields; project and zone are those of this machine where they are None.
+    """
+
+    tpu: str
+    zone: str | None = None
+    project: str | None = None
+    transport: Transport = send
+    clock: Clock | None = None
+
+    def configure_tpu_version(self, version: str) -> None:
+        """Tells each of its nodes to have a runtime version."""
+        for address in self._addresses(self._node()):
+            self.transport("POST", f"http://{address}:{VERSION_PORT}/requestversion/{quote(version, safe='')}", {})
+
+    def wait_for_healthy(self) -> None:
+        """Looks every ten seconds.
+
+        Raises:
+            DeadlineExceededError: it is not healthy within twenty minutes.
+        """
+        clock = SystemClock() if self.clock is None else self.clock
+        deadline = clock.monotonic() + HEALTHY_SECONDS
+        while True:
+            health = self._node().get("health", "unknown")
+            if health == "HEALTHY":
+                return
+            if clock.monotonic() >= deadline:
+                raise DeadlineExceededError(
+                    f"cloud: TPU {self.tpu!r} is {health!r} after {HEALTHY_SECONDS:.0f} s, not healthy; look at it in"
+                    " the cloud's console, or leave out this step with --enable_tpu_version_config=false"
+                )
+            _log.info("cloud: TPU %s is %s; waiting until it is healthy", self.tpu, health)
+            clock.sleep(LOOK_SECONDS)
+
+    def num_hosts(self) -> int:
+        """As many as have an address."""
+        return len(self._addresses(self._node()))
+
+    def _node(self) -> dict[str, Any]:
+        project = self.project or self._metadata("project/project-id")
+        zone = self.zone or self._metadata("instance/zone").rpartition("/")[2]
+        token = json.loads(self._metadata("instance/service-accounts/default/token"))["access_token"]
+        names = [quote(part, safe="") for part in (project, zone, self.tpu)]
+        url = f"{API}/projects/{names[0]}/locations/{names[1]}/nodes/{names[2]}"
+        answer = self.transport("GET", url, {"Authorization": f"Bearer {token}"})
+        try:
+            found = json.loads(answer)
+        except ValueError as error:
+            raise UnavailableError(f"cloud: {url}: JSON expected, got {answer[:200]!r}") from error
+        if not isinstance(found, dict):
+            raise UnavailableError(f"cloud: {url}: a JSON object expected, got {answer[:200]!r}")
+        return found
+
+    def _metadata(self, name: str) -> str:
+        return self.transport("GET", f"{METADATA}/{name}", {"Metadata-Flavor": "Google"}).decode()
+
+    def _addresses(self, node: Mapping[str, Any]) -> list[str]:
+        endpoints = node.get("networkEndpoints") or []
+        addresses = [str(each["ipAddress"]) for each in endpoints if isinstance(each, dict) and "ipAddress" in each]
+        if not addresses:
+            raise FailedPreconditionError(
+                f"cloud: TPU {self.tpu!r} has no address: its state is {node.get('state', 'unknown')!r}; start it first"
+            )
+        return addresses
+
+
+def make_client(
+    tpu: str, *, zone: str | None, project: str | None, find: Callable[[str], object] = importlib.util.find_spec
+) -> TpuClient:
+    """The client of a Cloud TPU: that of the cloud where it is installed, else ours."""
+    ours = CloudTpu(tpu, zone=zone, project=project)
+    if find("cloud_tpu_client") is None:
+        return ours
+    library = importlib.import_module("cloud_tpu_client.client")
+    return _LibraryClient(library.Client(tpu=tpu, zone=zone, project=project), ours)
+
+
+class _LibraryClient:
+    """The cloud's own client, which does not say how many hosts there are."""
+
+    def __init__(self, client: Any, ours: CloudTpu) -> None:
+        self._client = client
+        self._ours = ours
+
+    def configure_tpu_version(self, version: str) -> None:
+        self._client.configure_tpu_version(version=version)
+
+    def wait_for_healthy(self) -> None:
+        self._client.wait_for_healthy()
+
+    def num_hosts(self) -> int:
+        return self._ours.num_hosts()

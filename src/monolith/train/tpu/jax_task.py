@@ -1,0 +1,111 @@
+"""`JaxTask`: a task whose model JAX runs; sessions, hooks and checkpoints see a task like any other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.nn.batch_turn import current_turn
+from monolith.train.task import Spec, Task
+from monolith.train.tpu.compiled_model import CompiledModel
+from monolith.train.tpu.global_batches import global_batches
+from monolith.train.tpu.stopping_signals import EndOfStreamHook, SignalledBatch, with_stopping_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torch import nn, optim
+
+    from monolith.data.dataset import Dataset
+    from monolith.hook import Hook
+    from monolith.train.task import Mode
+    from monolith.train.tpu.devices import Devices
+    from monolith.train.tpu.torchax_shim import Backend
+
+__all__ = ["JaxTask"]
+
+
+class JaxTask(Task):
+    """A task whose `model_fn` is compiled by JAX, on batches of all replicas together.
+
+    Args:
+        task: What is run. Its context and modules are used as they are, its parameters as they are now.
+        backend: JAX.
+        devices: Where it computes.
+        num_replicas: So many batches of the task are trained in one step.
+        stopping_signals: Whether training ends by the signal of its batches instead of by their end.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        backend: Backend,
+        devices: Devices,
+        *,
+        num_replicas: int = 1,
+        stopping_signals: bool = False,
+    ) -> None:
+        params = task.p.copy()
+        if params.accelerator is not None:
+            params.accelerator = None  # this task is what it asks for; sessions refuse what nobody heeds
+        super().__init__(params)
+        self._task = task
+        self.ctx = task.ctx
+        self._num_replicas = num_replicas
+        self._stopping_signals = stopping_signals
+        self._has_stopped = False
+        self.compiled = CompiledModel(task, backend, devices)
+        """What runs the model."""
+
+    @property
+    def task(self) -> Task:
+        """The wrapped one."""
+        return self._task
+
+    def input_fn(self, mode: Mode) -> Dataset[Any] | Iterable[Any]:
+        """The batches of the task for all replicas, in training with their signals."""
+        self._task.ctx = self.ctx  # sessions make new ones
+        batches = global_batches(self._task.input_fn(mode), self._num_replicas)
+        return with_stopping_signals(batches) if self._stopping_signals and mode == "train" else batches
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:
+        """What the compiled model makes of a batch; nothing of one with the signal to stop."""
+        self._has_stopped = isinstance(features, SignalledBatch) and features.is_stop
+        if isinstance(features, SignalledBatch):
+            turn, features = current_turn(), {} if features.is_stop else features.features
+            if turn is not None:
+                turn.features = features  # what was read ahead is for what the model sees
+        return Spec(train_op=lambda: None) if self._has_stopped else self.compiled(features, mode)
+
+    def make_model(self) -> nn.Module:
+        """The model of the task, which is compiled with its first batch."""
+        self._task.ctx = self.ctx
+        model = self._task.make_model()
+        self.compiled.use(model)
+        return model
+
+    def training_hooks(self) -> Sequence[Hook]:
+        """The hook that sees the signal, then those of the task."""
+        signals = [EndOfStreamHook(lambda: self._has_stopped)] if self._stopping_signals else []
+        return (*signals, *self._task.training_hooks())
+
+    # As the task says
+
+    def build(self) -> nn.Module | None:
+        """As the task does."""
+        return self._task.build()
+
+    def optimizers(self, model: nn.Module) -> optim.Optimizer | Mapping[str, optim.Optimizer] | None:
+        """As the task does; they move the weights on the host."""
+        return self._task.optimizers(model)
+
+    def schedules(self, optimizers: Mapping[str, optim.Optimizer]) -> Mapping[str, Any]:
+        """As the task does."""
+        return self._task.schedules(optimizers)
+
+    def training_chief_hooks(self) -> Sequence[Hook]:
+        """As the task does."""
+        return self._task.training_chief_hooks()
+
+    def signatures(self) -> Mapping[str, Sequence[str]]:
+        """As the task does."""
+        return self._task.signatures()
