@@ -63,18 +63,13 @@ def rows(state: TrainState, slot: str) -> tuple[Tensor, Tensor]:
 
 def assert_close(left: TrainState, right: TrainState, task: Task, steps: int = 20) -> None:
     """Weights and rows of two runs are equal up to rounding."""
+    others = weights(right)
     for name, value in weights(left).items():
-        torch.testing.assert_close(
-            value,
-            weights(right)[name],
-            rtol=0,
-            atol=tolerance(task, "dense", steps),
-            msg=lambda text, n=name: f"{n}: {text}",
-        )
+        assert torch.allclose(value, others[name], rtol=0, atol=tolerance(task, "dense", steps)), name
     for slot in ("user", "item"):
-        (ids, vectors), (other_ids, others) = rows(left, slot), rows(right, slot)
+        (ids, vectors), (other_ids, other_vectors) = rows(left, slot), rows(right, slot)
         assert torch.equal(ids, other_ids)
-        torch.testing.assert_close(vectors, others, rtol=0, atol=tolerance(task, "rows", steps))
+        torch.testing.assert_close(vectors, other_vectors, rtol=0, atol=tolerance(task, "rows", steps))
 
 
 def task_with(
@@ -85,7 +80,7 @@ def task_with(
     class Changed(ExampleTask):
         def build(self) -> None:
             super().build()
-            self.extra = build()
+            self.layer = build()
 
         def model_fn(self, features: Any, mode: Any) -> Spec:
             logits = self.top(head(self, self.emb(features), features)).squeeze(1)

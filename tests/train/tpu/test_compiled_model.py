@@ -9,6 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from monolith.data import Batch
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from monolith.hook import Hook, StepContext
+from monolith.nn import Embeddings, FirstN, Slot
+from monolith.tensors import Ragged
+from monolith.testing import ExampleTask
+from monolith.train import PipelineConfig, SavingConfig, Spec, Task, Trainer, TrainerConfig
 from train.tpu.jax_tasks import (
     assert_close,
     jax_task,
@@ -19,13 +26,6 @@ from train.tpu.jax_tasks import (
     train_by_torch,
     weights,
 )
-from monolith.data import Batch
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from monolith.hook import Hook, StepContext
-from monolith.nn import Embeddings, FirstN, Slot
-from monolith.tensors import Ragged
-from monolith.testing import ExampleTask
-from monolith.train import PipelineConfig, SavingConfig, Spec, Task, Trainer, TrainerConfig
 
 
 def test_weights_and_rows_are_those_of_torch() -> None:
@@ -115,10 +115,10 @@ def test_embeddings_that_only_predictions_use_learn_nothing() -> None:
 @pytest.mark.parametrize(
     ("build", "head"),
     [
-        (lambda: nn.BatchNorm1d(8), lambda task, x, _: task.extra(x.concat())),
-        (lambda: nn.LayerNorm(8), lambda task, x, _: task.extra(x.concat())),
-        (lambda: nn.Embedding(10, 8), lambda task, x, features: x.concat() + task.extra(features["item"] % 10)),
-        (lambda: nn.GRU(4, 4, batch_first=True), lambda task, x, _: task.extra(x.stack())[0].flatten(1)),
+        (lambda: nn.BatchNorm1d(8), lambda task, x, _: task.layer(x.concat())),
+        (lambda: nn.LayerNorm(8), lambda task, x, _: task.layer(x.concat())),
+        (lambda: nn.Embedding(10, 8), lambda task, x, features: x.concat() + task.layer(features["item"] % 10)),
+        (lambda: nn.GRU(4, 4, batch_first=True), lambda task, x, _: task.layer(x.stack())[0].flatten(1)),
         (nn.Identity, lambda _, x, __: x.concat() + torch.arange(8) * torch.ones(8)),
         (nn.Identity, lambda _, x, features: torch.cat([x["item"], x["user"]], 1) * features["label"][:, None]),
     ],
@@ -307,7 +307,7 @@ def test_a_loss_that_is_no_number_moves_no_weight_and_is_not_saved(tmp_path: Pat
 
 
 def test_weights_of_64_bits_are_refused() -> None:
-    with pytest.raises(FailedPreconditionError, match="weight 'extra.weight' is float64"):
+    with pytest.raises(FailedPreconditionError, match=r"weight 'layer\.weight' is float64"):
         train_by_jax(task_with(lambda _, x, __: x.concat(), lambda: nn.Linear(2, 2).double()))
 
 
