@@ -40,38 +40,56 @@ class CellNumbers {
  public:
   // `size`: how many ids may come. They are written to `ids`.
   void Begin(uint32_t size, int64_t* ids) {
-    bits_ = std::bit_width(size) + 1;
+    bits_ = std::bit_width(size) + 2;  // sparse: a search that goes on costs more than clearing what it may pass
     const size_t slots = size_t{1} << bits_;
     if (slots_.size() < slots) {
       slots_.resize(slots);
-      seen_.resize(slots);
+      seen_.resize(slots / 4);  // more than `size`
+      first_slots_.resize(slots / 4);
     }
     std::memset(slots_.data(), 0, slots * sizeof(uint32_t));
     ids_ = ids;
     count_ = 0;
   }
-  // False in *is_first iff the same source brought the id before.
-  uint32_t NumberOf(int64_t id, uint32_t source, bool* is_first) {
-    const size_t mask = (size_t{1} << bits_) - 1;
-    size_t slot = HashInProcess(static_cast<uint64_t>(id)) >> (64 - bits_);
-    while (slots_[slot] != 0 && ids_[slots_[slot] - 1] != id) slot = (slot + 1) & mask;
-    if (slots_[slot] == 0) {
-      ids_[count_] = id;
-      seen_[count_] = source;
-      slots_[slot] = ++count_;
-      *is_first = true;
-      return count_ - 1;
+
+  // Numbers the ids of one source. Calls belongs(id), which throws for one that may not come, on what it numbers: the
+  // memory of others is read once. Throws kInvalidArgument for an id that comes twice.
+  template <typename Belongs>
+  void Number(std::span<const int64_t> given, uint32_t source, const Belongs& belongs, int32_t* numbers) {
+    // In a loop of its own, without jumps: the hashes of many ids are under way at once here.
+    const int shift = 64 - bits_;
+    int64_t* ids = ids_ + count_;  // no more of them than are left to come
+    uint32_t* first_slots = first_slots_.data();
+    for (size_t j = 0; j < given.size(); ++j) {
+      ids[j] = given[j];
+      first_slots[j] = static_cast<uint32_t>(HashInProcess(static_cast<uint64_t>(ids[j])) >> shift);
     }
-    const uint32_t number = slots_[slot] - 1;
-    *is_first = seen_[number] != source;
-    seen_[number] = source;
-    return number;
+    belongs(std::span<const int64_t>(ids, given.size()));
+    const uint32_t mask = (uint32_t{1} << bits_) - 1;
+    uint32_t *slots = slots_.data(), *seen = seen_.data(), count = count_;
+    for (size_t j = 0; j < given.size(); ++j) {
+      const int64_t id = ids[j];
+      uint32_t slot = first_slots[j];
+      while (slots[slot] != 0 && ids_[slots[slot] - 1] != id) slot = (slot + 1) & mask;
+      uint32_t number = slots[slot] - 1;
+      if (slots[slot] == 0) {
+        number = count++;
+        slots[slot] = count;
+        ids_[number] = id;
+      } else if (seen[number] == source) [[unlikely]] {
+        RefuseIds("id " + std::to_string(id) + " comes twice");
+      }
+      seen[number] = source;
+      numbers[j] = static_cast<int32_t>(number);
+    }
+    count_ = count;
   }
   uint32_t count() const { return count_; }
 
  private:
-  std::vector<uint32_t> slots_;  // open addressing: number + 1, 0 = empty
-  std::vector<uint32_t> seen_;   // source that last brought each number
+  std::vector<uint32_t> slots_;        // open addressing: number + 1, 0 = empty
+  std::vector<uint32_t> seen_;         // source that last brought each number
+  std::vector<uint32_t> first_slots_;  // where the search for each id of a source begins
   int64_t* ids_ = nullptr;
   int bits_ = 0;
   uint32_t count_ = 0;
@@ -105,7 +123,10 @@ class Merger {
 
   MergedPlans Make() {
     cell_sizes_ = Buffer<uint32_t>(num_cells_);
-    ForCells([this](size_t cell) { cell_sizes_[cell] = NumberCell(cell); });
+    ForCells([this](size_t begin, size_t end) {
+      thread_local CellNumbers numbers;
+      for (size_t cell = begin; cell < end; ++cell) cell_sizes_[cell] = NumberCell(numbers, cell);
+    });
     Plan& plan = merged_.plan;
     plan.splits = Buffer<int64_t>(num_cells_ + 1);
     int64_t total = 0;
@@ -117,7 +138,9 @@ class Merger {
     plan.unique = Buffer<int64_t>(total);
     if (has_buckets_) plan.buckets = Buffer<uint16_t>(total);
     if (has_counts_) plan.counts = Buffer<int32_t>(total);
-    ForCells([this](size_t cell) { PlaceCell(cell); });
+    ForCells([this](size_t begin, size_t end) {
+      for (size_t cell = begin; cell < end; ++cell) PlaceCell(cell);
+    });
     LayOutValues();
     return std::move(merged_);
   }
@@ -126,9 +149,7 @@ class Merger {
   template <typename Body>
   void ForCells(Body&& body) const {
     const size_t cells_per_task = num_cells_ / num_tasks_;
-    ParallelFor(num_tasks_, [&](int task) {
-      for (size_t cell = task * cells_per_task; cell < (task + 1) * cells_per_task; ++cell) body(cell);
-    });
+    ParallelFor(num_tasks_, [&](int task) { body(task * cells_per_task, (task + 1) * cells_per_task); });
   }
 
   // Where the ids of a cell go before it is known how many there are of the cells before it.
@@ -139,36 +160,36 @@ class Merger {
   }
 
   // Numbers the distinct ids of the cell; returns how many there are.
-  uint32_t NumberCell(size_t cell) {
-    thread_local CellNumbers numbers;
+  uint32_t NumberCell(CellNumbers& numbers, size_t cell) {
     const int64_t begin = RoomOf(cell), size = RoomOf(cell + 1) - begin;
     if (size == 0) return 0;
     numbers.Begin(static_cast<uint32_t>(size), keys_.data() + begin);
     for (size_t r = 0; r < inputs_.size(); ++r) {
-      if (inputs_[r].is_part()) {
-        OfPart(r, [&] { NumberSource<true>(r, cell, numbers); });
-      } else {
-        NumberSource<false>(r, cell, numbers);
+      const int64_t first = merged_.sources[r].splits[cell], count = merged_.sources[r].splits[cell + 1] - first;
+      if (count == 0) continue;
+      const std::span<const int64_t> ids(inputs_[r].keys + first, static_cast<size_t>(count));
+      int32_t* places = merged_.sources[r].places.data() + first;
+      if (!inputs_[r].is_part()) {
+        numbers.Number(ids, static_cast<uint32_t>(r), [](std::span<const int64_t>) {}, places);
+        continue;
       }
+      OfPart(r, [&] {
+        const auto belongs = [&](std::span<const int64_t> read) { RequireBucket(read, cell); };
+        numbers.Number(ids, static_cast<uint32_t>(r), belongs, places);
+      });
     }
     return numbers.count();
   }
 
-  template <bool kIsPart>
-  void NumberSource(size_t r, size_t cell, CellNumbers& numbers) {
-    const int64_t* keys = inputs_[r].keys;
-    MergedSource& source = merged_.sources[r];
+  void RequireBucket(std::span<const int64_t> ids, size_t cell) const {
     const auto bucket = static_cast<uint32_t>(cell / num_tables_);
-    const bool may_be_wide = kIsPart && has_wide_[cell % num_tables_] != 0;
-    const int64_t end = source.splits[cell + 1];
-    for (int64_t j = source.splits[cell]; j < end; ++j) {
-      const int64_t id = keys[j];
-      if (kIsPart && !BelongsTo(bucket, id, may_be_wide)) [[unlikely]]
-        RefuseBucket(id, bucket);
-      bool is_first;
-      source.places[j] = static_cast<int32_t>(numbers.NumberOf(id, static_cast<uint32_t>(r), &is_first));
-      if (!is_first) [[unlikely]]
-        RefuseIds("id " + std::to_string(id) + " comes twice in bucket " + std::to_string(bucket));
+    const bool may_be_wide = has_wide_[cell % num_tables_] != 0;
+    bool all = true;
+    for (const int64_t id : ids) all &= BelongsTo(bucket, id, may_be_wide);
+    if (all) [[likely]]
+      return;
+    for (const int64_t id : ids) {
+      if (!BelongsTo(bucket, id, may_be_wide)) RefuseBucket(id, bucket);
     }
   }
 

@@ -1,6 +1,7 @@
 // Rows and times of merged plans.
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <string>
 
 #include "base/error.h"
@@ -41,28 +42,41 @@ struct CellRows {
   float scale;
 };
 
+// How many of the places from `at` on follow each other.
+int64_t RunFrom(std::span<const int32_t> places, int64_t at) {
+  const auto size = static_cast<int64_t>(places.size());
+  int64_t end = at + 1;
+  while (end < size && places[end] == places[end - 1] + 1) ++end;
+  return end - at;
+}
+
+// A call to memcpy costs more than the copy of a few rows, and moves many faster.
+void CopyRun(float* to, const float* from, int64_t count) {
+  constexpr int64_t kFew = 64;
+  if (count <= kFew) return CopyFloats(to, from, static_cast<int>(count));
+  std::memcpy(to, from, sizeof(float) * static_cast<size_t>(count));
+}
+
 void CopyScaled(float* to, const float* from, float scale, int64_t count) {
-  std::copy_n(from, count, to);
+  CopyRun(to, from, count);
   if (scale != 1.0f) ScaleFloats(to, scale, static_cast<int>(count));
 }
 
-// Takes the rows of the next source into those of the cell. The ids of a cell are numbered as they come, so the one
-// that has the number after all others' is new.
+// Takes the rows of the next source into those of the cell. The ids of a cell are numbered as they come, so those that
+// have the numbers after all others' are new.
 template <typename Join>
 void TakeCell(const CellRows& rows, int64_t first, int dim, float* out, int64_t* num_known) {
   const auto size = static_cast<int64_t>(rows.places.size());
-  if (*num_known == 0) {
-    CopyScaled(out, rows.values, rows.scale, size * dim);
-    *num_known = size;
-    return;
-  }
-  for (int64_t j = 0; j < size; ++j) {
+  for (int64_t j = 0; j < size;) {
     const int64_t number = rows.places[j] - first;
     if (number == *num_known) {
-      CopyScaled(out + number * dim, rows.values + j * dim, rows.scale, dim);
-      ++*num_known;
+      const int64_t run = number == 0 ? size : RunFrom(rows.places, j);
+      CopyScaled(out + number * dim, rows.values + j * dim, rows.scale, run * dim);
+      *num_known += run;
+      j += run;
     } else {
       Join::Row(out + number * dim, rows.values + j * dim, rows.scale, dim);
+      ++j;
     }
   }
 }
@@ -160,8 +174,14 @@ void GatherRows(const MergedPlans& merged, int64_t number, Values values, std::s
     for (size_t cell = begin * num_tables; cell < end * num_tables; ++cell) {
       const int dim = merged.dims[cell % num_tables];
       const int64_t first = merged.plan.splits[cell];
-      for (int64_t key = source.splits[cell]; key < source.splits[cell + 1]; ++key, to += dim)
-        CopyFloats(to, cell_rows + (source.places[key] - first) * dim, dim);
+      const int64_t key = source.splits[cell];
+      const std::span places(source.places.data() + key, static_cast<size_t>(source.splits[cell + 1] - key));
+      for (size_t j = 0; j < places.size();) {
+        const int64_t run = RunFrom(places, static_cast<int64_t>(j));
+        CopyRun(to, cell_rows + (places[j] - first) * dim, run * dim);
+        j += static_cast<size_t>(run);
+        to += run * dim;
+      }
       cell_rows += (merged.plan.splits[cell + 1] - first) * dim;
     }
   });

@@ -1,13 +1,15 @@
 // One update with the pushes of several workers: all of them are recorded, or none.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -130,62 +132,79 @@ TEST(SeveralPushesTest, RowsAndAllStampsChangeTogether) {
   EXPECT_FALSE(group->IsDuplicate({}));
 }
 
-// Threads push overlapping sets of workers in any order, while others join and cuts are taken: nobody waits forever,
-// and a cut has the rows of exactly the updates whose stamps it has, all stamps of an update or none.
+constexpr int64_t kWorkers = 6, kUpdates = 60, kSecondIds = 1 << 20;
+
+// Two threads, each of which pushes for every other worker together, rows of its own.
+class PushingSets {
+ public:
+  PushingSets() : group_(MakeTestGroup()) {
+    for (int64_t worker = 0; worker < kWorkers; ++worker) incarnations_.push_back(group_->Join(worker).incarnation);
+  }
+  Group* group() const { return group_.get(); }
+  bool are_pushing() const { return pushing_.load() > 0; }
+  Push Of(int64_t worker, int64_t seq) const { return PushOf(worker, incarnations_[static_cast<size_t>(worker)], seq); }
+
+  void PushAll(int set) {
+    std::mt19937_64 random(static_cast<uint64_t>(set));
+    const std::vector<int64_t> ids = set == 0 ? IdsInBuckets(600, 0, 40) : IdsInBuckets(600, 20, 60, kSecondIds);
+    for (int64_t seq = 0; seq < kUpdates; ++seq) {
+      Pushes pushes;
+      for (int64_t worker = set; worker < kWorkers; worker += 2) pushes.push_back(Of(worker, seq));
+      std::shuffle(pushes.begin(), pushes.end(), random);
+      EXPECT_FALSE(ApplyTo(group(), ids, pushes).duplicate);
+      if (seq % 3 == 0) {
+        EXPECT_TRUE(ApplyTo(group(), ids, pushes).duplicate);
+      }
+    }
+    --pushing_;
+  }
+
+  // A cut has all stamps of an update or none, and the rows of exactly the updates whose stamps it has.
+  void ExpectWholeCut() const {
+    const std::unique_ptr<Cut> cut = group_->OpenCut();
+    std::vector<int64_t> applied(kWorkers, 0);
+    for (const BatchStamp& stamp : cut->stamps()) applied[static_cast<size_t>(stamp.worker)] = stamp.seq + 1;
+    for (size_t worker = 2; worker < kWorkers; ++worker) EXPECT_EQ(applied[worker], applied[worker % 2]);
+    const Content content = ReadAll(cut->Blocks(0, kNumBuckets, {}).get());
+    for (const auto& [table_and_id, text] : content.rows) {
+      float weight;
+      std::memcpy(&weight, text.data() + sizeof(uint32_t), sizeof(weight));
+      ASSERT_EQ(weight, static_cast<float>(applied[table_and_id.second >= kSecondIds ? 1 : 0]));
+    }
+  }
+
+  // Pushes of both sets, the other way round: applied before, or a part that is refused.
+  void AskForAll() const {
+    Pushes pushes;
+    for (int64_t worker = kWorkers - 1; worker >= 0; --worker) pushes.push_back(Of(worker, 0));
+    try {
+      group_->IsDuplicate(pushes);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kFailedPrecondition);
+    }
+  }
+
+ private:
+  const std::unique_ptr<Group> group_;
+  std::vector<int64_t> incarnations_;
+  std::atomic<int> pushing_{2};
+};
+
+// Others join, ask for the turns of all workers and take cuts meanwhile: nobody waits forever.
 TEST(SeveralPushesStressTest, CutsHaveWholeUpdates) {
   const int threads_before = NumThreads();
   SetNumThreads(4);
-  constexpr int64_t kWorkers = 6, kUpdates = 60;
-  const std::unique_ptr<Group> group = MakeTestGroup();
-  std::vector<int64_t> incarnations;
-  for (int64_t worker = 0; worker < kWorkers; ++worker) incarnations.push_back(group->Join(worker).incarnation);
-  // Thread t pushes for workers t, t + 2 and t + 4 together: two sets that interleave. Its ids are its own.
-  std::atomic<int> pushing{2};
-  const std::vector<int64_t> ids[] = {IdsInBuckets(600, 0, 40), IdsInBuckets(600, 20, 60, 1 << 20)};
+  PushingSets sets;
   RunThreads(5, [&](int t) {
-    if (t < 2) {
-      std::mt19937_64 random(static_cast<uint64_t>(t));
-      for (int64_t seq = 0; seq < kUpdates; ++seq) {
-        Pushes pushes;
-        for (int64_t worker = t; worker < kWorkers; worker += 2)
-          pushes.push_back(PushOf(worker, incarnations[static_cast<size_t>(worker)], seq));
-        std::shuffle(pushes.begin(), pushes.end(), random);
-        EXPECT_FALSE(ApplyTo(group.get(), ids[t], pushes).duplicate);
-        if (seq % 3 == 0) {
-          EXPECT_TRUE(ApplyTo(group.get(), ids[t], pushes).duplicate);
-        }
-      }
-      --pushing;
-      return;
-    }
-    while (t == 2 && pushing.load() > 0) group->Join(100);
-    for (bool last = t != 3; !last;) {
-      last = pushing.load() == 0;
-      const std::unique_ptr<Cut> cut = group->OpenCut();
-      std::vector<int64_t> applied(kWorkers, 0);
-      for (const BatchStamp& stamp : cut->stamps()) applied[static_cast<size_t>(stamp.worker)] = stamp.seq + 1;
-      for (int64_t worker = 2; worker < kWorkers; ++worker)
-        EXPECT_EQ(applied[static_cast<size_t>(worker)], applied[static_cast<size_t>(worker % 2)]);
-      const Content content = ReadAll(cut->Blocks(0, kNumBuckets, {}).get());
-      for (const auto& [table_and_id, text] : content.rows) {
-        float weight;
-        std::memcpy(&weight, text.data() + sizeof(uint32_t), sizeof(weight));
-        ASSERT_EQ(weight, static_cast<float>(applied[table_and_id.second >= 1 << 20 ? 1 : 0]));
-      }
-    }
-    // All workers' stamps as they are, of sets in the other order: duplicates, or parts that are refused.
-    while (t == 4 && pushing.load() > 0) {
-      Pushes pushes;
-      for (int64_t worker = kWorkers - 1; worker >= 0; --worker)
-        pushes.push_back(PushOf(worker, incarnations[static_cast<size_t>(worker)], 0));
-      try {
-        group->IsDuplicate(pushes);
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), Code::kFailedPrecondition);
-      }
+    if (t < 2) return sets.PushAll(t);
+    while (sets.are_pushing()) {
+      if (t == 2) sets.group()->Join(100);
+      if (t == 3) sets.ExpectWholeCut();
+      if (t == 4) sets.AskForAll();
     }
   });
-  EXPECT_EQ(group->Steps(), kWorkers * kUpdates);
+  sets.ExpectWholeCut();
+  EXPECT_EQ(sets.group()->Steps(), kWorkers * kUpdates);
   SetNumThreads(threads_before);
 }
 
