@@ -12,12 +12,12 @@ import pytest
 # What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from contracts.engines import SERVERS, STORES, StoreFactory, engine
+from contracts.engines import RANKS, SERVERS, STORES, StoreFactory, engine
 from monolith.tables import TableConfig
 from monolith.tables.store import Store
 
 
-@pytest.fixture(scope="session", params=[*STORES, *SERVERS])
+@pytest.fixture(scope="session", params=[*STORES, *SERVERS, *RANKS])
 def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""
     with engine(request.param) as factory:

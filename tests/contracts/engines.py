@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from contracts.pipe_store import PipeHost, PipeStore
+from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
 from monolith.tables import LocalShards, LocalStore, Segment, TableConfig
@@ -30,6 +31,8 @@ STORES: dict[str, StoreFactory] = {
 }
 SERVERS = {"one server": 1, "three servers": 3, "five servers": 5, "two servers over TLS": 2}
 """Engines that are parameter servers, and how many."""
+RANKS = {"two ranks": 2, "three ranks": 3}
+"""Engines that are ranks of a synchronous run, and how many."""
 
 
 class ServedStore(PsStore):
@@ -65,6 +68,10 @@ def engine(name: str) -> Iterator[StoreFactory]:
             first.join(worker=0)
             first.close()
             yield partial(ServedStore, cluster=cluster)
+        return
+    if name in RANKS:
+        with rank_processes(RANKS[name]) as factory:
+            yield factory
         return
     if name != "pipe":
         yield STORES[name]

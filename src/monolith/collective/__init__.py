@@ -25,6 +25,7 @@ from monolith.collective.calls import (
 from monolith.collective.library import CollectiveLibrary
 from monolith.collective.line import Line, RaisedByAllError
 from monolith.collective.lock_step import Agreed, Call, LockStep
+from monolith.collective.sharded_store import ShardedStore
 
 __all__ = [
     "Agreed",
@@ -34,6 +35,7 @@ __all__ = [
     "Line",
     "LockStep",
     "RaisedByAllError",
+    "ShardedStore",
     "allgather",
     "allreduce",
     "alltoall",

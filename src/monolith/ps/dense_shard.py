@@ -15,7 +15,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from monolith.ps import dense_wire as wire
 from monolith.ps.dense_layout import DenseLayout
 from monolith.ps.dense_wire import Kind
-from monolith.ps.differences import differences
+from monolith.tables.differences import differences
 from monolith.ps.held_gates import DENSE_OWNER
 from monolith.ps.hosted_weights import HostedWeights
 from monolith.ps.optimizer_spec import import_modules

@@ -1,0 +1,207 @@
+"""One moment of the rows of all ranks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+
+from monolith.collective.line import RaisedByAllError
+from monolith.collective.sharded_outcome import settled
+from monolith.collective.sharded_values import pack, stamps_from_plain, stamps_to_plain, unpack
+from monolith.errors import FailedPreconditionError, OpError
+from monolith.tables.history import ALL_BUCKETS, Cut, Mark, OwnerClock, WriteRules, WrittenRows, bucket_bounds
+from monolith.tables.snapshot.location import remove_written
+from monolith.tables.snapshot.manifest import FileEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from monolith import _core
+    from monolith.collective.sharded_blocks import BlockStreams
+    from monolith.collective.sharded_calls import RankCalls
+    from monolith.tables.local_cut import LocalCut
+    from monolith.tables.row_block import RowBlock
+
+__all__ = ["CutCalls", "ShardedCut"]
+
+
+class CutCalls:
+    """What each rank does for cuts of a store.
+
+    Args:
+        saving: Calls beside training.
+        streams: By which blocks travel.
+        owned: The buckets of each rank.
+        take: Makes the cut of this rank.
+    """
+
+    def __init__(
+        self, saving: RankCalls, streams: BlockStreams, *, owned: Sequence[range], take: Callable[[], LocalCut]
+    ) -> None:
+        self.saving = saving
+        self.streams = streams
+        self._owned = owned
+        self._take = take
+        self._numbers = count()
+        self._open: dict[int, LocalCut] = {}
+        saving.define("write cut of", self._write)
+        saving.define("blocks of cut of", self._blocks)
+        saving.define("release cut of", self._release)
+
+    def cut(self, wire: Any) -> ShardedCut:
+        """In a call of all ranks: one moment of all."""
+        number = next(self._numbers)
+        marks: list[Mark] = []
+
+        def take() -> bytes:
+            # Another rank may write and release it as soon as it has the answers, before this one goes on.
+            made = self._open[number] = self._take()
+            marks.append(made.mark)
+            stamps = [stamp for clock in made.applied for stamp in clock.stamps.values()]
+            return pack([stamps_to_plain(stamps), dict(made.rows)])
+
+        try:
+            answers = [unpack(answer)[0] for answer in settled(wire, take)]
+        except RaisedByAllError:
+            self.release_here(number)
+            raise
+        clocks = [
+            OwnerClock(owned, stamps_from_plain(stamps))
+            for owned, (stamps, _) in zip(self._owned, answers, strict=True)
+        ]
+        rows = {table: sum(found[table] for _, found in answers) for table in answers[0][1]}
+        return ShardedCut(self, number, mark=marks[0], applied=[clock for clock in clocks if clock.buckets], rows=rows)
+
+    def _own(self, number: int) -> LocalCut:
+        if number not in self._open:
+            raise FailedPreconditionError("cut: it was released; take another one")
+        return self._open[number]
+
+    def _write(self, arguments: bytes, transfer: _core.Transfer | None) -> WrittenRows:
+        (number, folder, rules), _ = unpack(arguments)
+        written: list[WrittenRows] = []
+
+        def write() -> bytes:
+            written.append(self._write_own(number, folder, WriteRules(**rules), transfer))
+            files = [asdict(file) for file in written[0].files]
+            return pack([files, dict(written[0].rows), dict(written[0].newest_times)])
+
+        try:
+            answers = [unpack(answer)[0] for answer in settled(self.saving.wire, write)]
+        except RaisedByAllError:  # who fails removes the own files, not those of others
+            remove_written(folder, chain.from_iterable(part.files for part in written))
+            raise
+        return WrittenRows(
+            files=[FileEntry(**file) for files, _, _ in answers for file in files],
+            rows={table: sum(rows[table] for _, rows, _ in answers) for table in answers[0][1]},
+            newest_times={table: max(times[table] for _, _, times in answers) for table in answers[0][2]},
+        )
+
+    def _write_own(self, number: int, folder: str, rules: WriteRules, transfer: _core.Transfer | None) -> WrittenRows:
+        cut = self._own(number)
+        if not self._owned[self.saving.wire.rank]:
+            return WrittenRows([], dict.fromkeys(cut.rows, 0), cut.newest_times)
+        return cut.write(folder, rules, transfer=transfer)
+
+    def _blocks(self, arguments: bytes, _: object) -> int:
+        (number, begin, end, state, since), _blobs = unpack(arguments)
+        mark = None if since is None else Mark(*since)
+        return self.streams.open(lambda: self._own(number).blocks(range(begin, end), state=state, since=mark))
+
+    def _release(self, arguments: bytes, _: object) -> None:
+        (number,), _blobs = unpack(arguments)
+        settled(self.saving.wire, lambda: self.release_here(number))
+
+    def release_here(self, number: int) -> bytes:
+        """The part of this rank."""
+        cut = self._open.pop(number, None)
+        if cut is not None:
+            cut.release()
+        return b""
+
+
+class ShardedCut(Cut):
+    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, beside training."""
+
+    def __init__(
+        self,
+        calls: CutCalls,
+        number: int,
+        *,
+        mark: Mark,
+        applied: Sequence[OwnerClock],
+        rows: Mapping[str, int],
+    ) -> None:
+        self._calls = calls
+        self._number = number
+        self._mark = mark
+        self._applied = tuple(applied)
+        self._rows = rows
+        self._lock = threading.Lock()
+        self._taken: set[int] = set()
+        self._is_released = False
+
+    @property
+    def mark(self) -> Mark:
+        """Its place in the history."""
+        return self._mark
+
+    @property
+    def applied(self) -> Sequence[OwnerClock]:
+        """What each rank that has buckets holds of every worker: the same, since all see every update."""
+        return self._applied
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Table -> its rows."""
+        return self._rows
+
+    def blocks(
+        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
+    ) -> Iterator[RowBlock]:
+        """Each bucket once per cut; every rank gets the blocks of all."""
+        begin, end = bucket_bounds(buckets)
+        self._require_open()
+        self._take(buckets)
+        plain = None if since is None else list(since)
+        try:
+            number = self._calls.saving.run("blocks of cut of", pack([self._number, begin, end, state, plain]))
+        except BaseException:
+            self._taken.difference_update(buckets)
+            raise
+        return self._calls.streams.blocks(number)
+
+    def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
+        """The bucket files of all ranks, which write at once, each its own; every rank gets all entries."""
+        self._require_open()
+        written: WrittenRows = self._calls.saving.run(
+            "write cut of", pack([self._number, folder, asdict(rules)]), transfer
+        )
+        return written
+
+    def release(self) -> None:
+        """Lets the ranks forget the old images, all at once."""
+        with self._lock:
+            if self._is_released:
+                return
+            self._is_released = True
+        try:
+            self._calls.saving.run("release cut of", pack([self._number]))
+        except OpError:  # the run is over: this rank alone lets go
+            self._calls.release_here(self._number)
+
+    def _take(self, buckets: range) -> None:
+        """Refuses here what one rank would refuse after others have given theirs away."""
+        with self._lock:
+            again = min(self._taken.intersection(buckets), default=None)
+            if again is not None:
+                raise FailedPreconditionError(
+                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
+                )
+            self._taken.update(buckets)
+
+    def _require_open(self) -> None:
+        if self._is_released:
+            raise FailedPreconditionError("cut: it was released; take another one")

@@ -1,0 +1,137 @@
+"""What travels between the ranks of a store in a step: ids, rows, gradients; and what all its calls share."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith.collective.sharded_plan import NO_TICKET
+from monolith.collective.sharded_times import SharedClock
+from monolith.tables.batch_memory import new_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.collective.lock_step import LockStep
+    from monolith.collective.sharded_owner import RowOwner, SentIds
+    from monolith.collective.sharded_plan import IdMessage, ShardedPlan
+    from monolith.tables._native_tables import NativeTables
+
+__all__ = ["RowExchange", "Tickets"]
+
+
+class Tickets:
+    """The numbers under which owners keep the plans of this rank that have not ended. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0
+        self._open: dict[int, None] = {}
+
+    @property
+    def oldest(self) -> int:
+        """Nothing is open before it."""
+        with self._lock:
+            return next(iter(self._open), self._next)
+
+    def open(self, plan: ShardedPlan) -> None:
+        """The plan is about to be read for an update; a number that it had is given up."""
+        with self._lock:
+            self._open.pop(plan.ticket, None)
+            plan.ticket = self._next
+            self._open[plan.ticket] = None
+            self._next += 1
+
+    def close(self, plan: ShardedPlan) -> None:
+        """The plan has ended, or its read has failed."""
+        with self._lock:
+            self._open.pop(plan.ticket, None)
+            plan.ticket = NO_TICKET
+
+
+class RowExchange:
+    """Exchanges of one store. Used by the thread of the line.
+
+    Args:
+        lock_step: Of training.
+        native: The tables.
+        owner: Of the rows of this rank.
+        subject: For messages.
+    """
+
+    def __init__(self, lock_step: LockStep, native: NativeTables, owner: RowOwner, subject: str) -> None:
+        self.lock_step = lock_step
+        self.wire = lock_step.line.wire
+        self.native = native
+        self.owner = owner
+        self.subject = subject
+        self.clock = SharedClock()
+        self.tickets = Tickets()
+        self._nothing = [0] * self.wire.size
+
+    def ids(self, message: IdMessage | None, num_words: Sequence[int]) -> SentIds:
+        """Ids of all ranks for the rows of this one; `num_words` is what each sends here."""
+        received = np.empty(sum(num_words), np.int64)
+        self._move(
+            received,
+            _NO_WORDS if message is None else message.words,
+            num_words,
+            self._nothing if message is None else message.num_words,
+        )
+        return self.owner.take(received, num_words)
+
+    def rows(self, plan: ShardedPlan | None, sent: SentIds, step: int) -> NDArray[np.float32] | None:
+        """Rows for all ranks go out, the rows of this rank's plan come in."""
+        answer, sizes = self.owner.read(sent, step)
+        received = new_rows((0 if plan is None else plan.num_values,))
+        self._move(received, answer, self._nothing if plan is None else plan.message.num_values, sizes)
+        return None if plan is None else received
+
+    def floats(
+        self, sent: SentIds, message: IdMessage | None, values: NDArray[np.float32] | None
+    ) -> list[NDArray[np.float32]]:
+        """One value for each float of the rows that are here, of every rank: gradients."""
+        sizes = [sent.merged.num_values(rank) for rank in range(self.wire.size)]
+        received = new_rows((sum(sizes),))
+        self._move(
+            received,
+            _NO_FLOATS if values is None else values,
+            sizes,
+            self._nothing if message is None else message.num_values,
+        )
+        return _split(received, sizes)
+
+    def whole_numbers(
+        self, values: NDArray[np.int64], sent_sizes: Sequence[int], sizes: Sequence[int]
+    ) -> list[NDArray[np.int64]]:
+        """Numbers for each rank, of every rank."""
+        received = np.empty(sum(sizes), np.int64)
+        self._move(received, values, sizes, sent_sizes)
+        return _split(received, sizes)
+
+    def _move(
+        self, received: NDArray[Any], sent: NDArray[Any], received_sizes: Sequence[int], sent_sizes: Sequence[int]
+    ) -> None:
+        self.wire.exchange(_tensor(received), _tensor(sent), received_sizes, sent_sizes)
+
+
+def _split(array: NDArray[Any], sizes: Sequence[int]) -> list[NDArray[Any]]:
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(array[begin : begin + size])
+        begin += size
+    return parts
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor if array.size else torch.empty(0, dtype=tensor.dtype)  # an empty array has a stride of 0
+
+
+_NO_WORDS = np.empty(0, np.int64)
+_NO_FLOATS = np.empty(0, np.float32)

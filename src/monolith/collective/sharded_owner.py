@@ -1,0 +1,205 @@
+"""What a rank does for all ranks with its rows: reads them for several plans at once, and lets them learn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from monolith import _core
+from monolith.collective.sharded_plan import read_stamp
+from monolith.tables.batch_memory import new_rows
+from monolith.tables.rows import applied_from_core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith.tables.batch import Applied, BatchStamp
+    from monolith.tables.local_store import LocalStore
+
+__all__ = ["OwnerStep", "RankPush", "RowOwner", "SentIds"]
+
+_NOTHING = np.empty(0, np.int64)
+_PER_UNIQUE_ID = 1
+
+
+class SentIds(NamedTuple):
+    """The ids that some ranks sent, and their plan; it keeps where the rows were found for the update."""
+
+    merged: _core.MergedPlans
+    words: Mapping[int, NDArray[np.int64]]
+    """Rank -> its part, of those that sent one."""
+    stamps: Mapping[int, BatchStamp]
+    """Rank -> the stamp of its batch."""
+
+
+class RankPush(NamedTuple):
+    """What one rank says of its update beside the gradients."""
+
+    ticket: int
+    """Of the read that left the ids here, or `NO_TICKET`: they were sent again."""
+    first_seq: int
+    previous: int
+    incarnation: int
+    """Of the worker at the rank that pushes."""
+    scale: float
+
+
+class OwnerStep(NamedTuple):
+    """One update of all ranks, as its owner makes it."""
+
+    sent: SentIds
+    total: NDArray[np.float32]
+    latest: NDArray[np.float32] | None
+    rates: NDArray[np.float32]
+    step: int
+    times: NDArray[np.int64]
+    scale: float
+    is_finite: bool
+
+
+class RowOwner:
+    """The rows of this rank, for all of them. Used by the thread of the line.
+
+    Args:
+        local: The rows.
+        owned: Their buckets.
+        num_ranks: How many may ask.
+    """
+
+    def __init__(self, local: LocalStore, owned: range, num_ranks: int) -> None:
+        self._core = local.native.core
+        self._bounds = (owned.start, owned.stop)
+        self._num_ranks = num_ranks
+        self._kept: dict[tuple[int, int], SentIds] = {}
+        """(rank, its ticket) -> what a read left for the update."""
+        self._incarnations: dict[int, tuple[int, int, int]] = {}
+        """Worker -> the rank that pushes its batches, its number there, and here."""
+
+    def join(self, worker: int, rank: int) -> tuple[int, _core.BatchStamp | None]:
+        """The worker begins an incarnation at this rank."""
+        incarnation, stamp = self._core.join(worker)
+        self._incarnations[worker] = (rank, incarnation, incarnation)
+        return incarnation, stamp
+
+    def end_incarnations(self) -> None:
+        """The rows were put back to a saved state."""
+        self._incarnations.clear()
+
+    # Ids
+
+    def take(self, received: NDArray[np.int64], sizes: Sequence[int]) -> SentIds:
+        """The ids of all ranks that sent some; their parts lie end to end."""
+        words, stamps = {}, {}
+        begin = 0
+        for rank, size in enumerate(sizes):
+            if size:
+                stamps[rank], words[rank] = read_stamp(received[begin : begin + size])
+            begin += size
+        return self._merge(words, stamps)
+
+    def keep(self, sent: SentIds, tickets: Mapping[int, int]) -> None:
+        """For the updates that follow."""
+        for rank, ticket in tickets.items():
+            self._kept[rank, ticket] = sent
+
+    def forget(self, rank: int, oldest: int) -> None:
+        """A rank has ended all its plans that came before a ticket."""
+        for key in [key for key in self._kept if key[0] == rank and key[1] < oldest]:
+            del self._kept[key]
+
+    def pushed(self, pushes: Mapping[int, RankPush], sent: SentIds | None) -> SentIds:
+        """The ids of an update: those that reads have left, as they lie here, or put together anew."""
+        found = {
+            rank: sent if sent is not None and rank in sent.words else self._kept[rank, push.ticket]
+            for rank, push in pushes.items()
+        }
+        first = next(iter(found.values()))
+        if all(each is first for each in found.values()) and first.words.keys() == found.keys():
+            return first
+        words = {rank: each.words[rank] for rank, each in found.items()}
+        return self._merge(words, {rank: each.stamps[rank] for rank, each in found.items()})
+
+    def _merge(self, words: Mapping[int, NDArray[np.int64]], stamps: Mapping[int, BatchStamp]) -> SentIds:
+        parts = [words.get(rank, _NOTHING) for rank in range(self._num_ranks)]
+        sizes = np.array([len(part) for part in parts])
+        whole = parts[int(sizes.argmax())] if np.count_nonzero(sizes) <= 1 else np.concatenate(parts)
+        return SentIds(self._core.merge_parts(whole, sizes, self._bounds), words, stamps)
+
+    # Rows
+
+    def read(self, sent: SentIds, step: int) -> tuple[NDArray[np.float32], list[int]]:
+        """The rows for each rank end to end, and how many floats each gets."""
+        merged = sent.merged
+        values = new_rows((self._core.num_values(merged.plan),))
+        self._core.read(merged.plan, values, step)
+        sizes = [merged.num_values(rank) for rank in range(self._num_ranks)]
+        if sum(sizes) == max(sizes):
+            return values, sizes
+        answer = new_rows((sum(sizes),))
+        begin = 0
+        for rank, size in enumerate(sizes):
+            if size:
+                merged.gather_rows(rank, values, answer[begin : begin + size])
+            begin += size
+        return answer, sizes
+
+    def total_of(
+        self, sent: SentIds, gradients: Sequence[NDArray[np.float32]], pushes: Mapping[int, RankPush]
+    ) -> tuple[NDArray[np.float32], bool]:
+        """The sum of the gradients in the order of the ranks, and whether it is finite."""
+        total = new_rows((self._core.num_values(sent.merged.plan),))
+        scales = [pushes[rank].scale if rank in pushes else 1.0 for rank in range(self._num_ranks)]
+        is_finite = sent.merged.sum_rows(gradients, total, None if set(scales) == {1.0} else scales)
+        return total, is_finite
+
+    def first_of(self, sent: SentIds, values: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Of each id the row of the first rank that has it."""
+        found = new_rows((self._core.num_values(sent.merged.plan),))
+        sent.merged.first_rows(values, found)
+        return found
+
+    def is_duplicate(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> bool:
+        """Whether the update was applied before."""
+        return self._core.is_duplicate(self._core_pushes(update, pushes))
+
+    def apply(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> Applied:
+        """One optimizer step for each id, with the stamps of all ranks."""
+        applied = self._core.apply(
+            update.sent.merged.plan,
+            update.total,
+            _PER_UNIQUE_ID,
+            None,
+            None,
+            update.rates,
+            update.step,
+            update.times,
+            update.scale,
+            update.latest,
+            update.is_finite,
+            self._core_pushes(update, pushes),
+        )
+        for rank, push in pushes.items():
+            self._kept.pop((rank, push.ticket), None)
+        return applied_from_core(applied)
+
+    def _core_pushes(self, update: OwnerStep, pushes: Mapping[int, RankPush]) -> list[_core.Push]:
+        return [self._core_push(rank, push, update.sent.stamps[rank]) for rank, push in pushes.items()]
+
+    def _core_push(self, rank: int, push: RankPush, stamp: BatchStamp) -> _core.Push:
+        known = self._incarnations.get(stamp.worker)
+        if known is None or known[:2] != (rank, push.incarnation):
+            # Workers join at their own rank; here it is enough that the one before is refused from now on.
+            known = (rank, push.incarnation, self._core.join(stamp.worker)[0])
+            self._incarnations[stamp.worker] = known
+        return _core.Push(
+            worker=stamp.worker,
+            incarnation=known[2],
+            first_seq=push.first_seq,
+            seq=stamp.seq,
+            previous=push.previous,
+            position=stamp.position,
+            event_time_ms=stamp.event_time_ms,
+        )

@@ -1,0 +1,87 @@
+"""The plan of a batch whose rows the ranks keep, and the words by which it travels to their owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.tables.batch import BatchStamp
+from monolith.tables.local_plan import NO_BATCH, LocalPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from monolith import _core
+    from monolith.tables._native_tables import NativeTables
+
+__all__ = ["NO_TICKET", "IdMessage", "ShardedPlan", "read_stamp"]
+
+NO_TICKET = -1
+_STAMP_WORDS = 4
+_WORD_BYTES = 8
+
+
+class ShardedPlan(LocalPlan):
+    """A plan, what each owner gets of it, and the number under which owners keep their part until the update."""
+
+    __slots__ = ("message", "ticket")
+
+    def __init__(
+        self,
+        native: NativeTables,
+        core: _core.Plan,
+        table_splits: NDArray[np.int64],
+        stamp: BatchStamp = NO_BATCH,
+        like: object = None,
+    ) -> None:
+        super().__init__(native, core, table_splits, stamp, like)
+        self.message: IdMessage
+        """Set by the store that makes the plan."""
+        self.ticket = NO_TICKET
+        """None: no owner has it."""
+
+
+class IdMessage:
+    """The distinct ids of a plan and the stamp of its batch, as int64 words for each owner, end to end.
+
+    A part begins with worker, seq, event time and the number of bytes of the position, then comes the position, filled
+    up to a whole word, then what `_core.PlanParts` says of the ids.
+    """
+
+    __slots__ = ("num_keys", "num_values", "num_words", "words")
+
+    def __init__(self, parts: _core.PlanParts, stamp: BatchStamp) -> None:
+        head = _stamp_words(stamp)
+        of_ids = parts.num_words.tolist()
+        self.num_keys: list[int] = parts.num_keys.tolist()
+        """For each owner: distinct ids."""
+        self.num_values: list[int] = parts.num_values.tolist()
+        """For each owner: floats of their rows."""
+        self.num_words = [len(head) + count for count in of_ids]
+        """For each owner."""
+        self.words = np.empty(sum(self.num_words), np.int64)
+        begin, taken = 0, 0
+        for count in of_ids:
+            self.words[begin : begin + len(head)] = head
+            begin += len(head)
+            self.words[begin : begin + count] = parts.words[taken : taken + count]
+            begin += count
+            taken += count
+
+
+def read_stamp(words: NDArray[np.int64]) -> tuple[BatchStamp, NDArray[np.int64]]:
+    """The stamp of a part, and its ids."""
+    worker, seq, event_time_ms, num_bytes = words[:_STAMP_WORDS].tolist()
+    end = _STAMP_WORDS - (-num_bytes // _WORD_BYTES)
+    position = words[_STAMP_WORDS:end].tobytes()[:num_bytes]
+    return BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms), words[end:]
+
+
+def _stamp_words(stamp: BatchStamp) -> NDArray[np.int64]:
+    size = len(stamp.position)
+    filled = stamp.position.ljust(-(-size // _WORD_BYTES) * _WORD_BYTES, b"\0")
+    numbers: Sequence[int] = (stamp.worker, stamp.seq, stamp.event_time_ms, size)
+    return np.concatenate([np.array(numbers, np.int64), np.frombuffer(filled, np.int64)])

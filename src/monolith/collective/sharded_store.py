@@ -1,0 +1,292 @@
+"""Rows that the ranks of a synchronous run keep, each some buckets, as a `monolith.tables.store.Store`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from monolith.collective import calls
+from monolith.collective.line import RaisedByAllError
+from monolith.collective.sharded_agreement import owned_by_ranks, require_same_tables
+from monolith.collective.sharded_blocks import BlockStreams
+from monolith.collective.sharded_calls import RankCalls
+from monolith.collective.sharded_cut import CutCalls, ShardedCut
+from monolith.collective.sharded_exchange import RowExchange
+from monolith.collective.sharded_joined import ShardedJoined
+from monolith.collective.sharded_owner import RowOwner
+from monolith.collective.sharded_plan import IdMessage, ShardedPlan
+from monolith.collective.sharded_reader import ReaderCalls, ShardedReader
+from monolith.collective.sharded_reads import RankReads
+from monolith.collective.sharded_restore import RestoreCalls, ShardedRestore
+from monolith.collective.sharded_update import HandedOver, RankUpdates
+from monolith.collective.sharded_whole import WholeCalls
+from monolith.errors import InvalidArgumentError
+from monolith.tables._arrays import bucket_array, id_array, time_array
+from monolith.tables._local_history import LocalHistory
+from monolith.tables.bucket_owners import share_of
+from monolith.tables.history import ALL_BUCKETS, bucket_bounds
+from monolith.tables.local_cut import LocalCut
+from monolith.tables.local_plan import OpenPlans
+from monolith.tables.local_store import LocalStore
+from monolith.tables.store import LoadReport, StoreStats, Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from monolith import _core
+    from monolith.collective.line import Line, LineCall
+    from monolith.collective.lock_step import Agreed
+    from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
+    from monolith.tables.history import Mark, OwnerClock
+    from monolith.tables.local_plan import LocalRows
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["ShardedStore"]
+
+_SUBJECT = "sharded store"
+
+
+class ShardedStore:
+    """`monolith.tables.store.Store` whose rows are divided among the ranks of a run; see the page on torchrun.
+
+    Every rank makes the same calls in the same order, or is idle and follows those of the others (`followers`). Ranks
+    that read or update at once do so with their own batches: an owner adds the gradients of an id in the order of the
+    ranks and makes one step, so the rows are those of one store that applies the plans of all ranks in one update.
+    Every owner has the stamps of all workers.
+
+    Args:
+        configs: The tables by name; the same on all ranks.
+        name: Of the store: a model with several `Embeddings` needs as many.
+        combine: What an id learns from that several ranks have: the sum of its gradients, or that divided by the
+            number of ranks with a batch.
+        spare_first_rank: Whether rank 0 has no buckets; None: if there are more than four ranks, unless
+            ``MONOLITH_SYNC_EMPTY_RANK0_PS_SHARD`` is 0.
+        training: The line of training; None: that of the run.
+        saving: The line of what happens beside it; None: that of the run.
+
+    Raises:
+        FailedPreconditionError: on all ranks, if one has other tables; says how they differ.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, TableConfig],
+        *,
+        name: str = "rows",
+        combine: Literal["sum", "mean"] = "sum",
+        spare_first_rank: bool | None = None,
+        training: Line | None = None,
+        saving: Line | None = None,
+    ) -> None:
+        if combine not in {"sum", "mean"}:
+            raise InvalidArgumentError(f"{_SUBJECT}: combine must be 'sum' or 'mean', got {combine!r}")
+        self.name = name
+        self._calls = RankCalls(training or calls.training_line(), name)
+        self._saving = RankCalls(saving or calls.saving_line(), name)
+        self._wire = self._calls.wire
+        self.owned = owned_by_ranks(self._wire.size, spare_first_rank)
+        """The buckets of each rank."""
+        num_owners = sum(1 for each in self.owned if each)
+        own = self.owned[self._wire.rank]
+        self._local = LocalStore({table: share_of(config, num_owners) for table, config in configs.items()})
+        self.native = self._local.native
+        """The tables of this rank; for plans and engine code."""
+        self._with_counts = any(config.filters_ids for config in configs.values())
+        self._bounds = [(each.start, each.stop) for each in self.owned]
+        self.plans = OpenPlans(_SUBJECT)
+        """Which training plans of this rank have not ended."""
+        self._history = LocalHistory([self.native.core], [own], _SUBJECT)
+        self._owner = RowOwner(self._local, own, self._wire.size)
+        self.exchange = RowExchange(self._calls.lock_step, self.native, self._owner, _SUBJECT)
+        self._reads = RankReads(self.exchange, name=name)
+        self._updates = RankUpdates(
+            self.exchange, name=name, takes_mean=combine == "mean", on_applied=self._close_applied
+        )
+        streams = BlockStreams(self._saving)
+        self._cuts = CutCalls(
+            self._saving,
+            streams,
+            owned=self.owned,
+            take=lambda: LocalCut(self.native, self._history, self.native.core.cut(), own),
+        )
+        self._readers = ReaderCalls(self._calls, self._saving, streams, self._history)
+        self._whole = WholeCalls(self._calls, self._local, own, self._history, self._owner, self.exchange.clock)
+        self._restores = RestoreCalls(self._calls, self.native, own, self._whole.refresh_newest_time)
+        self._calls.define("cut of", self._cut)
+        agreement = [combine, self._bounds]
+        self._calls.define("open", lambda *_: require_same_tables(self._wire, configs, agreement, self._history))
+        try:
+            self._calls.run("open")
+        except BaseException:
+            self._local.close()
+            raise
+
+    @property
+    def schema(self) -> Schema:
+        """What the rows hold."""
+        return self.native.schema
+
+    @property
+    def traits(self) -> Traits:
+        """Made by all ranks together, and answered later; exact."""
+        return Traits(collective=True, remote=True)
+
+    # Ranks without a batch
+
+    def followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
+        """What this rank does in the calls of the others while it is idle, for `LockStep.follow` of training."""
+        return {
+            **self._calls.followers(),
+            self._reads.kind: self._reads.follow,
+            self._updates.kind: self._updates.follow,
+        }
+
+    def saving_followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:
+        """The same for the line of saving."""
+        return self._saving.followers()
+
+    # Batches
+
+    def join(self, worker: int) -> ShardedJoined:
+        """Begins an incarnation of a worker, at this rank."""
+        if worker < 0:
+            raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
+        return ShardedJoined(self, worker)
+
+    def plan(
+        self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None
+    ) -> ShardedPlan:
+        """Groups the ids of one batch; asks no rank."""
+        plan = ShardedPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+        plan.message = IdMessage(self.parts_of(plan.core), stamp)
+        return plan
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Rows as they are now."""
+        own = self.own(plan)
+        return self._line.submit(lambda: self._reads.look(own, step), self._reads.kind)
+
+    def own(self, plan: Plan) -> ShardedPlan:
+        """The plan, if this store made it.
+
+        Raises:
+            InvalidArgumentError: another one did.
+        """
+        if not isinstance(plan, ShardedPlan) or plan.owner is not self.native.identity:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
+            )
+        return plan
+
+    # History
+
+    def cut(self, *, timeout_seconds: float = 600.0) -> ShardedCut:  # noqa: ARG002 - the line has its own limit
+        """Freezes the rows and stamps of all ranks, after the same batches."""
+        cut: ShardedCut = self._calls.run("cut of")
+        return cut
+
+    def open_reader(self, name: str, *, at: Mark | None = None) -> ShardedReader:
+        """A follower of the changes of all ranks."""
+        return self._readers.open(name, at)
+
+    def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
+        """Rows count as changed, absent ids as removed."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        self._whole.touch(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
+
+    # Saving and restoring
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Takes over rows, tombstones and filters of some buckets; all ranks are given the same blocks."""
+        bucket_bounds(buckets)
+        return self._whole.load(list(blocks), buckets, replace=replace)
+
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> ShardedRestore:
+        """Reads and checks the files of some buckets, each rank those of its own."""
+        bucket_bounds(buckets)
+        return self._restores.prepare(folder, manifest, buckets, ignore_unknown_tables=ignore_unknown_tables)
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Takes over how far a saved run had come; marks, readers and workers of before are refused from now on."""
+        self._whole.resume(applied, generation)
+
+    # The whole
+
+    def assign(self, block: RowBlock, *, add: bool) -> None:
+        """Overwrites or adds to the weights of a full block's ids; optimizer state stays."""
+        self._whole.assign(block, add=add)
+
+    def evict(self, *, now: int) -> int:
+        """Removes expired rows; `now` -1 means each table's newest time, over all ranks."""
+        return self._whole.evict(now if now == -1 else int(time_array(now, (), _SUBJECT)[0]))
+
+    def stats(self) -> StoreStats:
+        """Numbers of all tables; the plans that are open at this rank."""
+        return self._whole.stats(open_plans=self.plans.count)
+
+    def close(self) -> None:
+        """Ends the readers and the eviction threads of this rank. The rows stay readable."""
+        self._readers.is_closed = True
+        self._history.close()
+        self._local.close()
+
+    # For its parts
+
+    @property
+    def _line(self) -> Line:
+        return self._calls.lock_step.line
+
+    def parts_of(self, plan: _core.Plan) -> _core.PlanParts:
+        """What each rank gets of a plan."""
+        return self.native.core.plan_parts(plan, self._bounds, self._with_counts)
+
+    def join_here(self, worker: int) -> tuple[int, _core.BatchStamp | None]:
+        """Begins an incarnation, after what the line has of the one before."""
+        return self._line.run(lambda: self._owner.join(worker, self._wire.rank), f"join worker {worker} of {self.name}")
+
+    def submit_read(self, plan: ShardedPlan, *, after: int, step: int, train: bool) -> LineCall[LocalRows]:
+        """Puts a read of a worker into the line."""
+
+        def read() -> LocalRows:
+            try:
+                return self._reads.make(plan, after=after, step=step, train=train)
+            except RaisedByAllError:
+                if train:
+                    self.exchange.tickets.close(plan)
+                    self.plans.reject(plan)
+                raise
+
+        return self._line.submit(read, self._reads.kind)
+
+    def submit_update(self, update: HandedOver) -> LineCall[Applied]:
+        """Puts an update of a worker into the line."""
+        return self._line.submit(lambda: self._updates.make(update), self._updates.kind)
+
+    def _close_applied(self, update: HandedOver) -> None:
+        self.plans.close_applied(update.plans)
+        for plan in update.plans:
+            self.exchange.tickets.close(plan)
+
+    def _cut(self, _: bytes, __: object) -> ShardedCut:
+        self._whole.agree_on_newest_times()
+        try:
+            return self._cuts.cut(self._wire)
+        except RaisedByAllError:
+            # Where it did not fail an epoch was closed; all ranks have the same ones again.
+            last = self._wire.gather(torch.tensor([self.native.core.last_mark()]))
+            self._history.mark_at(max(int(each) for each in last))
+            raise
