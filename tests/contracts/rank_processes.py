@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -39,10 +40,11 @@ class GlooWire:
 
     def __init__(self, meeting: Path, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(interface="lo")]
+        gloo: Any = dist.ProcessGroupGloo  # its stub lacks half of it
+        options = gloo._Options()
+        options._devices = [gloo.create_device(interface="lo")]
         options._timeout = LIMIT
-        self._group = dist.ProcessGroupGloo(dist.FileStore(str(meeting), size), rank, size, options)
+        self._group: Any = gloo(torch._C._distributed_c10d.FileStore(str(meeting), size), rank, size, options)
 
     def exchange(
         self, received: torch.Tensor, sent: torch.Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]

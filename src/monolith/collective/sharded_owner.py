@@ -78,6 +78,11 @@ class RowOwner:
         self._incarnations: dict[int, tuple[int, int, int]] = {}
         """Worker -> the rank that pushes its batches, its number there, and here."""
 
+    @property
+    def num_kept(self) -> int:
+        """Plans that wait for their update."""
+        return len(self._kept)
+
     def join(self, worker: int, rank: int) -> tuple[int, _core.BatchStamp | None]:
         """The worker begins an incarnation at this rank."""
         incarnation, stamp = self._core.join(worker)

@@ -247,6 +247,16 @@ class ShardedStore:
     # For its parts
 
     @property
+    def num_kept(self) -> int:
+        """Plans of all ranks that are kept here for updates that have not come."""
+        return self._owner.num_kept
+
+    @property
+    def num_rows_here(self) -> int:
+        """Rows of this rank."""
+        return self._local.stats().rows
+
+    @property
     def _line(self) -> Line:
         return self._calls.lock_step.line
 
