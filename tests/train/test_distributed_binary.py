@@ -19,6 +19,12 @@ CLUSTERS = {
     "4 servers, 3 workers": {"num_ps": 4, "num_workers": 3},
     "2 of 4 servers, 1 worker": {"num_ps": 2, "num_workers": 1, "num_extra_ps": 2},
     "4 servers, 2 that stand by, 2 workers": {"num_ps": 4, "num_workers": 2, "num_redundant_ps": 2},
+    "2 of 3 servers, 1 that stands by, 2 workers": {
+        "num_ps": 2,
+        "num_workers": 2,
+        "num_extra_ps": 1,
+        "num_redundant_ps": 1,
+    },
 }
 _BATCHES = 5
 
