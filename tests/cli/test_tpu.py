@@ -11,13 +11,13 @@ import pytest
 
 from monolith.cli import main
 from monolith.cli._arguments.tpu import FLAGS, MODES
-from monolith.train.tpu import TpuOptions, options, torchax_shim
+from monolith.train.tpu import TpuOptions, options
 
 TASK = ["tpu", "--task", "monolith.testing:ExampleTask"]
 
 
 def test_every_option_has_its_flag_with_the_same_default() -> None:
-    defaults = {each.name: each.default for each in fields(TpuOptions)}  # type: ignore[arg-type]  # a dataclass
+    defaults = {each.name: each.default for each in fields(TpuOptions)}
     assert {flag.name: flag.default for flag in FLAGS} | {"task": None, "mode": "train"} == defaults
     assert MODES == options.MODES
 
@@ -64,7 +64,7 @@ def test_without_jax_the_command_to_install_it_is_said(
     def version(package: str) -> str:
         raise metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr(torchax_shim.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     assert main([*TASK, "--cpu_test"]) == 1
     said = "tpu: the package 'jax' is not installed; pip install 'monolith-torch[tpu]'"
     assert capsys.readouterr().err == f"monolith tpu: error: {said}\n"

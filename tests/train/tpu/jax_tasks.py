@@ -27,7 +27,7 @@ def tolerance(task: Task, kind: str, steps: int) -> float:
     terms, its relative error is at most their number times 2^-23. Adam and Adagrad move a weight by about the learning
     rate in a step, whatever the size of the gradient: a relative error of the gradient is one of that step.
     """
-    terms = task.p.batch_size + 2 * task.p.dim
+    terms: int = task.p.batch_size + 2 * task.p.dim
     return steps * LEARNING_RATES[kind] * terms * torch.finfo(torch.float32).eps
 
 

@@ -14,8 +14,9 @@ from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask, NumberedBatches
 from monolith.train import Trainer, TrainerConfig
-from monolith.train.tpu import STOPPING_SIGNAL, TpuOptions, TPURunner, with_stopping_signals
+from monolith.train.tpu import TpuOptions, TPURunner, with_stopping_signals
 from monolith.train.tpu.global_batches import GlobalBatches, global_batches
+from monolith.train.tpu.stopping_signals import STOPPING_SIGNAL
 from train.tpu.jax_tasks import assert_close, jax_task, train_by_torch
 
 BATCH = Batch({"tags": Ragged.from_lists([[1, 2], [3]]), "x": torch.ones(2, 3), "text": [b"a", b"b"]})
@@ -53,9 +54,7 @@ def test_positions_are_those_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
-def test_a_run_ends_by_the_signal_with_a_checkpoint_and_the_weights_of_the_data(
-    tmp_path: Path, pipelined: bool
-) -> None:
+def test_a_run_ends_by_the_signal_with_a_checkpoint_from_which_torch_goes_on(tmp_path: Path, pipelined: bool) -> None:
     options = TpuOptions(
         cpu_test=True, model_dir=str(tmp_path / "m"), enable_stopping_signals=True, pipeline_execution=pipelined
     )

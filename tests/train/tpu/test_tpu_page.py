@@ -44,7 +44,7 @@ def test_the_blocks_and_commands_run(
 
 
 def test_every_flag_is_on_the_page() -> None:
-    for each in fields(TpuOptions):  # type: ignore[arg-type]  # a decorated config is a dataclass
+    for each in fields(TpuOptions):
         assert f"`--{each.name}`" in TEXT, each.name
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,8 @@ def test_vocabularies_above_a_hundred_million_become_remainders_and_quotients() 
     assert tables["table_201_0_1"].vocabulary_size == 5
     assert "table_201_0" not in tables
     column = Ragged.from_lists([[100_000_000, -7], []])
-    assert features["fc_item_0_0"].ids(column).values.tolist() == [100_000_000 % 25_000_001, 0]
-    assert features["fc_item_0_1"].ids(column).values.tolist() == [100_000_000 // 25_000_001, 0]
+    assert torch.as_tensor(features["fc_item_0_0"].ids(column).values).tolist() == [100_000_000 % 25_000_001, 0]
+    assert torch.as_tensor(features["fc_item_0_1"].ids(column).values).tolist() == [100_000_000 // 25_000_001, 0]
     undivided, _ = make_configs(collected(), vocabulary, threshold=None, collision_rate=4)
     assert "fc_item_0" in undivided
 
@@ -163,12 +164,13 @@ def test_vocabularies_above_a_hundred_million_become_remainders_and_quotients() 
 def test_slots_and_columns_are_the_same_in_every_call() -> None:
     env = collected()
     assert env.slot(201, 4).column("fc_item") is env.slots[201].columns["fc_item"]
-    for call, text in [
+    calls: list[tuple[Callable[[], object], str]] = [
         (lambda: env.slot(201, 5), "slot 201: has slices"),
         (lambda: env.slot(300, 5), "slot 300: logits_fn did not use it"),
         (lambda: env.slot(201, 4).column("fc_new"), "column 'fc_new': logits_fn did not use it"),
         (lambda: env.slot(201, 4).column("fc_item").lookup(1), "column 'fc_item': slot 201 has slices 0 to 0, got 1"),
-    ]:
+    ]
+    for call, text in calls:
         with pytest.raises(InvalidArgumentError, match=text):
             call()
     fresh = Env()

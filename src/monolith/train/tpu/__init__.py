@@ -17,11 +17,10 @@ from monolith.train.tpu.embedding_task import EmbeddingTask
 from monolith.train.tpu.estimator import EmbeddingConfigSpec, TPUEstimator
 from monolith.train.tpu.options import TpuOptions
 from monolith.train.tpu.runner import TPURunner, main
-from monolith.train.tpu.stopping_signals import STOPPING_SIGNAL, EndOfStreamHook, with_stopping_signals
+from monolith.train.tpu.stopping_signals import EndOfStreamHook, with_stopping_signals
 from monolith.train.tpu.torchax_shim import load_backend, require_versions
 
 __all__ = [
-    "STOPPING_SIGNAL",
     "CloudTpu",
     "EmbeddingConfigSpec",
     "EmbeddingTask",
