@@ -25,7 +25,17 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
 
-__all__ = ["Call", "Calls", "Hook", "HookedSession", "LastStep", "NamedLists", "StepContext", "StepLock"]
+__all__ = [
+    "Call",
+    "Calls",
+    "Hook",
+    "HookedSession",
+    "LastStep",
+    "NamedLists",
+    "StepContext",
+    "StepLock",
+    "stop_together",
+]
 
 Call: TypeAlias = Callable[[], Any]
 """Something to run beside a step."""
@@ -181,8 +191,20 @@ class StepContext:
         return self._session.stop_requested
 
     def request_stop(self) -> None:
-        """Ends training after this step. Asked for in `before_run`, the step still runs."""
+        """Ends training after this step. Asked for in `before_run`, the step still runs.
+
+        One rank of a synchronous run that asks in `after_run` ends all of them after the next step.
+        """
         self._session.request_stop()
+
+    def stop_together(self) -> None:
+        """Ends training after this step: for those who ask on every rank of a synchronous run at the same step."""
+        stop_together(self._session)
+
+
+def stop_together(session: HookedSession) -> None:
+    """See `StepContext.stop_together`; sessions that know of no ranks stop as they are asked to."""
+    getattr(session, "stop_together", session.request_stop)()
 
 
 class Hook:

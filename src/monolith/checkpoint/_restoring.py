@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
@@ -26,13 +26,15 @@ from monolith.nn.row_state import EXTRA_STATE
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from monolith.checkpoint._folder import Folder
     from monolith.checkpoint.manifest import TablesEntry
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.store import Store
+
+T = TypeVar("T")
 
 _SHOWN_CHANGES = 8
 """Weights that a message lists by name."""
@@ -85,6 +87,10 @@ class LoadedCheckpoint:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives up what was not loaded."""
         self._closing.close()
 
     def _read_tensors(self) -> dict[str, Tensor]:
@@ -94,7 +100,33 @@ class LoadedCheckpoint:
         return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
 
-def restore_all(path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
+class Prepared(NamedTuple):
+    """A checkpoint that was read, and fits the state it is for."""
+
+    checkpoint: LoadedCheckpoint
+    saved: dict[str, Any]
+    """Its trees, as the state takes them."""
+    optimizers: dict[str, dict[str, Any]]
+    """What each of them will load."""
+
+    def close(self) -> None:
+        """Gives it up."""
+        self.checkpoint.close()
+
+
+def _by_itself(prepare: Callable[[], T]) -> T:
+    """A process that restores alone needs nobody's consent."""
+    return prepare()
+
+
+def restore_all(
+    path: str,
+    state: TrainState,
+    options: RestoreOptions,
+    parts: Parts = ALL_PARTS,
+    *,
+    checked: Callable[[Callable[[], Prepared]], Prepared] = _by_itself,
+) -> SavedCheckpoint:
     """Puts everything back: tables, weights, optimizers, schedules, extra, generators, step and positions.
 
     Where parts keep what they have, step, positions and generators stay too: the run goes on, it is not set back. A
@@ -105,12 +137,13 @@ def restore_all(path: str, state: TrainState, options: RestoreOptions, parts: Pa
         state: What it is put into.
         options: What may differ.
         parts: What keeps what it has, and what is restored in part.
+        checked: Calls what reads and checks everything; nothing is changed before it returns.
 
     Raises:
         FailedPreconditionError: the state is made of other parts than the one that was saved; nothing was changed.
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
-    checkpoint, saved = _restore_model(path, state, options, parts)
+    checkpoint, saved = _restore_model(path, state, options, parts, checked)
     has_kept = parts.lost or parts.lost_dense is not None or _any_kept(state, parts.keeps)
     if not has_kept or _is_new(state):
         for part in ("schedules", "extra"):
@@ -125,33 +158,53 @@ def restore_all(path: str, state: TrainState, options: RestoreOptions, parts: Pa
 
 def restore_model(path: str, state: TrainState, options: RestoreOptions) -> SavedCheckpoint:
     """Puts tables, weights and optimizers back, and leaves the rest of the run as it is. Raises as `restore_all`."""
-    checkpoint, _ = _restore_model(path, state, options, ALL_PARTS)
+    checkpoint, _ = _restore_model(path, state, options, ALL_PARTS, _by_itself)
     return checkpoint.saved
 
 
 def _restore_model(
-    path: str, state: TrainState, options: RestoreOptions, parts: Parts
+    path: str,
+    state: TrainState,
+    options: RestoreOptions,
+    parts: Parts,
+    checked: Callable[[Callable[[], Prepared]], Prepared],
 ) -> tuple[LoadedCheckpoint, dict[str, Any]]:
-    with LoadedCheckpoint(path, state.stores, parts) as checkpoint:
+    prepared = checked(lambda: _prepare(path, state, options, parts))
+    with prepared.checkpoint as checkpoint:
+        checkpoint.load_tables()
+    saved = prepared.saved
+    _begin_anew(state, parts.keeps)
+    if state.model is not None:
+        load_model_state(state.model, saved["model"])
+    for name, values in prepared.optimizers.items():
+        state.optimizers[name].load_state_dict(values if state.dense is None else {**values, "state": {}})
+    scatter_saved(saved, state, checkpoint.manifest.applied, parts.lost_dense)
+    return checkpoint, saved
+
+
+def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts) -> Prepared:
+    """Reads and checks everything, and changes nothing."""
+    with ExitStack() as undone:
+        checkpoint = undone.enter_context(LoadedCheckpoint(path, state.stores, parts))
         if not parts.is_whole and parts.lost_dense is None:
             bring_here(state)
         saved = adapt(checkpoint.state, state, options, parts.keeps)
         optimizers = require_fit(saved, state)
         if state.dense is None:
             require_level(saved)
-        checkpoint.load_tables()
-    _begin_anew(state, parts.keeps)
-    if state.model is not None:
-        load_model_state(state.model, saved["model"])
-    for name, values in optimizers.items():
-        state.optimizers[name].load_state_dict(values if state.dense is None else {**values, "state": {}})
-    scatter_saved(saved, state, checkpoint.manifest.applied, parts.lost_dense)
-    return checkpoint, saved
+        undone.pop_all()
+    return Prepared(checkpoint, saved, optimizers)
 
 
-def restore_without_dense(path: str, state: TrainState, *, keep_step: bool) -> SavedCheckpoint:
+def restore_without_dense(
+    path: str,
+    state: TrainState,
+    *,
+    keep_step: bool,
+    checked: Callable[[Callable[[], LoadedCheckpoint]], LoadedCheckpoint] = _by_itself,
+) -> SavedCheckpoint:
     """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
-    with LoadedCheckpoint(path, state.stores) as checkpoint:
+    with checked(lambda: LoadedCheckpoint(path, state.stores)) as checkpoint:
         checkpoint.load_tables()
     _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}

@@ -54,6 +54,11 @@ class PendingSave:
     @property
     def done(self) -> bool:
         """Whether it has ended, well or not."""
+        return self.is_written
+
+    @property
+    def is_written(self) -> bool:
+        """Whether this process has nothing more to do for it."""
         return self._future.done()
 
     def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
@@ -185,7 +190,7 @@ class Saver:
         if self._wanted.skip_save:
             return self._skipped(state, in_background=in_background)
         self.begin()
-        cut = take_cut(state, staging=self._staging if in_background else None, dense_only=self._wanted.dense_only)
+        cut = self._take_cut(state, staging=self._staging if in_background else None)
         try:
             order = self._order(state, in_background=in_background)
         except BaseException:
@@ -212,7 +217,7 @@ class Saver:
         try:
             pending.wait()
         finally:
-            if pending.done:  # an interrupt ends the waiting, not the save
+            if pending.is_written:  # an interrupt ends the waiting, not the save
                 self._pending = None
 
     def close(self) -> None:
@@ -260,7 +265,7 @@ class Saver:
         if path is not None:
             return self._restore(require_path(self.model_dir, path), state, options)
         failed: tuple[str, OpError] | None = None
-        for candidate in self._catalog.newest_first():
+        for candidate in self._candidates():
             try:
                 restored = self._restore(candidate, state, options)
             except (DataLossError, NotFoundError, UnavailableError) as error:
@@ -276,7 +281,14 @@ class Saver:
             raise failed[1]
         return None
 
-    # Inside
+    # Inside, some of it for those who override it
+
+    def _candidates(self) -> list[str]:
+        """The checkpoints to try, the best first."""
+        return list(self._catalog.newest_first())
+
+    def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
+        return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
 
     def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
         self.wait()
@@ -309,7 +321,7 @@ class Saver:
     def _begin_writing(self, cut: StateCut, order: WriteOrder) -> PendingSave:
         """Known before it begins, so that whoever comes after an interrupt waits for it."""
         future: Future[SavedCheckpoint] = Future()
-        self._pending = pending = PendingSave(future)
+        self._pending = pending = self._new_pending(future)
 
         def write() -> None:
             if not future.set_running_or_notify_cancel():
@@ -327,6 +339,9 @@ class Saver:
                 cut.release()
             raise
         return pending
+
+    def _new_pending(self, future: Future[SavedCheckpoint]) -> PendingSave:
+        return PendingSave(future)
 
     def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
         claim = self._claim

@@ -137,6 +137,11 @@ class ShardedStore:
         """Made by all ranks together, and answered later; exact."""
         return Traits(collective=True, remote=True)
 
+    @property
+    def own_rows(self) -> LocalStore:
+        """The part of this rank; who only looks at it, such as at its size, asks no other rank."""
+        return self._local
+
     # Ranks without a batch
 
     def followers(self) -> dict[str, Callable[[Agreed, bytes], object]]:

@@ -42,7 +42,7 @@ class EofHook(Hook):
         """Asks all ranks; a collective call."""
         flags = collective.allgather(torch.tensor([int(self._is_last())], dtype=torch.int64))
         if bool(flags.any()):
-            context.request_stop()
+            context.stop_together()
 
 
 def flag_last(source: Dataset[Any] | Iterable[Any]) -> Dataset[Any] | Iterator[Mapping[str, Any]]:

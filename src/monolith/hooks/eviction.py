@@ -34,16 +34,22 @@ class EvictionHook(Hook):
         every_steps: After each step that this divides.
         every_secs: Or seconds from one time to the next, counted from the start of the session.
         clock: Measures the seconds.
+        timer: Says when it is due, instead of one with these seconds.
 
     Raises:
         ValueError: both or none of the intervals, or one that is not positive.
     """
 
     def __init__(
-        self, *, every_steps: int | None = None, every_secs: float | None = None, clock: Clock | None = None
+        self,
+        *,
+        every_steps: int | None = None,
+        every_secs: float | None = None,
+        clock: Clock | None = None,
+        timer: SecondOrStepTimer | None = None,
     ) -> None:
         self._every_steps = every_steps
-        self._timer = SecondOrStepTimer(every_secs, every_steps, clock=clock)
+        self._timer = SecondOrStepTimer(every_secs, every_steps, clock=clock) if timer is None else timer
 
     def after_create_session(self, session: HookedSession) -> None:
         """Begins to count the seconds."""

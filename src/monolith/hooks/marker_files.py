@@ -78,7 +78,7 @@ class SyncTrainingForceDumpHook(AgreeingHook):
         else:
             self._timer.disable()
         if should_stop:
-            context.request_stop()
+            context.stop_together()
 
     def _look(self, step: int) -> tuple[int, int, int]:
         found = [exists(join(self._model_dir, f"{action}_{step}")) for action in ("dump", "stop")]

@@ -74,7 +74,7 @@ class ReqTimeControlDumpHook(AgreeingHook):
         _log.info("step %d: request time %d has reached the limit %d; stopping", context.global_step, req_time, limit)
         self._timer.enable()
         self._timer.trigger_next()
-        context.request_stop()
+        context.stop_together()
 
     def _read_limit(self) -> int:
         text = text_files.read_text(self._path)

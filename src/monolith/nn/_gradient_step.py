@@ -10,6 +10,7 @@ from torch.linalg import vector_norm
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.nn._refused_step import refusal_of
+from monolith.tables.batch import NOTHING_APPLIED
 from monolith.tables.slot_keys import buckets_of_plan
 
 if TYPE_CHECKING:
@@ -32,7 +33,18 @@ class GradientStep:
     that order.
     """
 
-    __slots__ = ("_applied", "_error", "_layout", "_ledger", "_passes", "_push", "_rule", "_scale", "_worker")
+    __slots__ = (
+        "_applied",
+        "_error",
+        "_layout",
+        "_ledger",
+        "_passes",
+        "_push",
+        "_rule",
+        "_scale",
+        "_takes_finite_only",
+        "_worker",
+    )
 
     def __init__(
         self,
@@ -41,9 +53,12 @@ class GradientStep:
         passes: Sequence[BatchPass],
         rule: Callable[[int], Update],
         layout: PooledLayout,
+        *,
+        takes_finite_only: bool = True,
     ) -> None:
         """Takes how the update is made once the push before it is known."""
         self._layout = layout
+        self._takes_finite_only = takes_finite_only
         self._worker = worker
         self._ledger = ledger
         self._passes = passes
@@ -58,6 +73,21 @@ class GradientStep:
     def is_remote(self) -> bool:
         """Whether `begin` returns while the update is still on its way to other processes."""
         return self._worker.store.traits.remote
+
+    def refusal(self) -> str | None:
+        """Why the store would refuse it: the id whose gradient is not finite; None: it would not.
+
+        For ranks that make a step together, or none of them does.
+        """
+        if not self._takes_finite_only:
+            return None
+        scale = self._rule(NOTHING_APPLIED).scale
+        if abs(scale) <= 1 and all(each.is_finite for each in self._passes):
+            return None
+        found = [each.gradient for each in self._passes if each.gradient is not None]
+        if len(found) == 1 and bool(torch.isfinite(found[0].sum() * scale)):
+            return None
+        return refusal_of(self._passes, self._layout, scale)
 
     def apply(self) -> Applied:
         """One optimizer step for every id; any thread may call it.

@@ -6,6 +6,7 @@ import copy
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
@@ -14,6 +15,7 @@ from monolith.nn._passes import Ledger
 from monolith.nn._worker import StoreWorker
 from monolith.nn.row_anchor import RowAnchor
 from monolith.nn.row_state import EXTRA_STATE, ROWS, SMALL_ROWS_BYTES, pack_rows, rows_are_elsewhere, unpack_rows
+from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
@@ -100,6 +102,18 @@ class RowsModule(nn.Module):
             Says what the store has of this worker: the last batch that was applied, and with it where its input stood.
         """
         return self._worker.join(worker)
+
+    def read_nothing(self) -> None:
+        """Takes part in a read of the other ranks with no ids, where rows are shared among ranks."""
+        splits = torch.zeros(len(self.store.schema.tables) + 1, dtype=torch.int64)
+        stamp = BatchStamp(worker=self._worker.joined.worker, seq=self._worker.next_seq())
+        plan = self.store.plan(torch.empty(0, dtype=torch.int64), splits, stamp=stamp)
+        self._worker.begin_read(plan, train=True)
+        self._worker.discard(plan)
+
+    def follow_step(self, step: int) -> None:
+        """Counts a step that other ranks have made, and this one had no batch for."""
+        self._worker.global_step = max(self._worker.global_step, step + 1)
 
     def leave(self) -> None:
         """Has the module join again with its next batch that learns: after its rows were put back to another moment."""

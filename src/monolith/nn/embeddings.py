@@ -121,6 +121,7 @@ class Embeddings(RowsBySlot):
         self._reader = IdBatchReader(flat, names)
         self._layout = PooledLayout(flat, names, [config.dim for config in configs.values()])
         self._rates = LearningRates(merged)
+        self._takes_finite_only = any(config.nonfinite == "raise" for config in configs.values())
         self._uses_latest = [config.uses_latest for config in configs.values()]
         # It holds nothing and is not saved: it goes where the model goes, and the outputs go where it is.
         self._place: Tensor
@@ -265,7 +266,14 @@ class Embeddings(RowsBySlot):
             known_finite=all(each.is_finite for each in passes),
             latest=latest if len(latest) == len(passes) else None,
         )
-        return GradientStep(self._worker, self._ledger, passes, lambda previous: rule(previous=previous), self._layout)
+        return GradientStep(
+            self._worker,
+            self._ledger,
+            passes,
+            lambda previous: rule(previous=previous),
+            self._layout,
+            takes_finite_only=self._takes_finite_only,
+        )
 
     def optimizer(self, beside: torch.optim.Optimizer | None = None) -> RowsOptimizer:
         """`step` and `zero_grad` as an optimizer of torch, for loops and trainers that take optimizers.

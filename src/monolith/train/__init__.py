@@ -37,6 +37,7 @@ from monolith.train.registry import SingleTaskModelParams, find_task, register_s
 from monolith.train.session import Session, SessionState
 from monolith.train.step_result import StepResult
 from monolith.train.stop_at_step import StopAtStep
+from monolith.train.sync_runner import distributed_sync_train
 from monolith.train.task import ExportMode, Mode, Spec, Task
 from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
@@ -94,6 +95,7 @@ __all__ = [
     "check_list",
     "copy_params_to",
     "current_context",
+    "distributed_sync_train",
     "distributed_train",
     "enable_monkey_patch",
     "extend_as_list",

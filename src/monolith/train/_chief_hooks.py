@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
@@ -23,6 +23,9 @@ from monolith.hooks.throughput import ThroughputMetricHook
 from monolith.hooks.timer import SecondOrStepTimerWithTideSetting
 from monolith.train._job_hooks import save_guards
 from monolith.train._marker_hooks import marker_hooks, on_demand_timer
+from monolith.train._rank_run import rank_listeners
+from monolith.train._rank_saver import RankSaver
+from monolith.train._rank_timer import RankTimer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from monolith.hooks.saver_listener import SaveGuard
     from monolith.hooks.timer import SecondOrStepTimer
     from monolith.train.job_part import JobPart
+    from monolith.train.rank_part import RankPart
     from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
 __all__ = ["chief_hooks", "eviction_hooks", "report_hooks", "save_if_due"]
@@ -50,13 +54,14 @@ def chief_hooks(
     model_name: str,
     clock: Clock | None = None,
     job: JobPart | None = None,
+    ranks: RankPart | None = None,
 ) -> list[Hook]:
     """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
     if saver is not None and config.model_dir is not None:
         # Before the saver, so that a model whose loss is no number any more is not saved.
         hooks.append(NanTensorHook())
-        timers = _timer(config.saving), _dense_timer(config.saving)
+        timers = _of_ranks(_timer(config.saving), ranks), _of_ranks(_dense_timer(config.saving), ranks)
         hooks += marker_hooks(config, *timers, clock=clock or SystemClock())
         guards = [] if job is None else save_guards(job)
         saving = _saving_hooks(
@@ -65,6 +70,7 @@ def chief_hooks(
             *timers,
             guards=guards,
             dense_guards=guards if config.job.barrier_at_dense_saves else [],
+            ranks=ranks,
         )
         hooks += saving
         if config.control is not None:
@@ -82,11 +88,13 @@ def chief_hooks(
     return hooks
 
 
-def eviction_hooks(tables: TablesConfig) -> list[Hook]:
+def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
     """Removal of expired rows, where it is asked for; they come before the saver."""
-    if tables.evict_every_steps is None and tables.evict_every_seconds is None:
+    steps, seconds = tables.evict_every_steps, tables.evict_every_seconds
+    if steps is None and seconds is None:
         return []
-    return [EvictionHook(every_steps=tables.evict_every_steps, every_secs=tables.evict_every_seconds)]
+    timer = None if seconds is None else _of_ranks(SecondOrStepTimerWithTideSetting(seconds), ranks)
+    return [EvictionHook(every_steps=steps, every_secs=seconds, timer=timer)]
 
 
 def report_hooks(config: TrainerConfig) -> list[Hook]:
@@ -129,16 +137,25 @@ def _saving_hooks(
     *,
     guards: Sequence[SaveGuard] = (),
     dense_guards: Sequence[SaveGuard] = (),
+    ranks: RankPart | None = None,
 ) -> list[NoFirstSaveCheckpointSaverHook]:
-    listeners = [EvictAfterSave()] if saving.evict_after else []
+    listeners = [*rank_listeners(saver), *([EvictAfterSave()] if saving.evict_after else [])]
     full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners, guard_saver_listeners=guards)
     if dense_timer is None:
         return [full]
-    dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), max_to_keep=saving.max_to_keep, dense_only=True)
+    options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
+    folder = join(saver.model_dir, DENSE_ONLY)
+    dense_saver = Saver(folder, **options) if ranks is None or ranks.is_alone else RankSaver(folder, ranks, **options)
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver, timer=dense_timer, full_saver_hook=full, guard_saver_listeners=dense_guards
     )
     return [full, dense]
+
+
+def _of_ranks(
+    timer: SecondOrStepTimerWithTideSetting | None, ranks: RankPart | None
+) -> SecondOrStepTimerWithTideSetting | None:
+    return timer if timer is None or ranks is None or ranks.is_alone else RankTimer(timer, ranks)
 
 
 def _dense_timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:

@@ -14,21 +14,23 @@ lacks no update of its own worker; one with prefetched weights, one with postpon
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from torch.nn import Parameter
     from torch.optim import Optimizer
 
     from monolith.ps.dense_client import DenseClient
     from monolith.ps.dense_push import PreparedPush
     from monolith.tables.batch import BatchStamp, Pending
 
-__all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "require_servers"]
+__all__ = ["DenseConfig", "DenseHere", "DenseStep", "DenseThere", "StepGradients", "require_servers"]
 
 
 @config
@@ -57,6 +59,20 @@ def require_servers(settings: DenseConfig, servers: object | None) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGradients:
+    """What a step is about to apply, as those who train in step with it need to know it."""
+
+    weights: Sequence[Parameter]
+    """The dense weights that the optimizers move; those that this batch did not reach have no gradient."""
+    num_pushes: int
+    """Updates of rows that come with it."""
+    reached: int
+    """The global step behind it."""
+    why_refused: Callable[[], str | None]
+    """Looks for what must not be applied, such as NaN, and says what it has found."""
+
+
 class DenseStep(Protocol):
     """Where dense weights learn. The thread that trains owns it."""
 
@@ -69,8 +85,21 @@ class DenseStep(Protocol):
         """Steps of which some server has not confirmed its update."""
         ...
 
+    @property
+    def in_step(self) -> bool:
+        """Whether others make the same steps, so that `combine` has something to do."""
+        ...
+
     def begin(self) -> None:
         """Before the model computes: sees that it has the weights for this step."""
+        ...
+
+    def combine(self, gradients: StepGradients) -> None:
+        """The gradients of this process are there, clipped: makes them those of all that train in step with it.
+
+        Raises:
+            InvalidArgumentError: they must not be applied; nothing has changed.
+        """
         ...
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
@@ -97,8 +126,16 @@ class DenseHere:
         """A step is made when it returns."""
         return 0
 
+    @property
+    def in_step(self) -> bool:
+        """Whether others make the same steps."""
+        return False
+
     def begin(self) -> None:
         """They are there."""
+
+    def combine(self, gradients: StepGradients) -> None:
+        """Nobody trains in step with it."""
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
         """One step of each."""
@@ -134,6 +171,11 @@ class DenseThere:
         """What is postponed, and what is on its way."""
         return (self._postponed is not None) + (self._pending is not None)
 
+    @property
+    def in_step(self) -> bool:
+        """Whether others make the same steps."""
+        return False
+
     def begin(self) -> None:
         """Brings the weights, and begins what was postponed."""
         if self._client.assign() is None:
@@ -146,6 +188,9 @@ class DenseThere:
         self._begin_push()
         if not self._settings.prefetch:
             self._client.assign()
+
+    def combine(self, gradients: StepGradients) -> None:
+        """Nobody trains in step with it."""
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
         """Pushes, or postpones the push."""

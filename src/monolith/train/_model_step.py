@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,6 +10,8 @@ from monolith.errors import FailedPreconditionError
 from monolith.nn.row_anchor import RowAnchor
 from monolith.optim import global_norm, linear_warmup
 from monolith.optim.clipping import clip_factor
+from monolith.train._dense_step import StepGradients
+from monolith.train._refusal import Refusal
 from monolith.train.step_result import StepResult
 from monolith.train.task import Spec
 
@@ -17,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
+    from torch.nn import Parameter
 
     from monolith.checkpoint import TrainState
     from monolith.nn import BatchTurn, Embeddings
+    from monolith.nn._gradient_step import GradientStep
     from monolith.tables.batch import BatchStamp
     from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline
@@ -71,7 +75,7 @@ class ModelStep:
             if spec.train_op is not None:
                 self._require_own_weights()
                 self._pipeline.wait_for_push()
-                spec.train_op()
+                self._run_train_op(spec.train_op)
             else:
                 self._learn(spec, turn.stamp)
             if turn.stamp is not None:
@@ -102,6 +106,13 @@ class ModelStep:
                 " keep them; give Spec(loss=...), or train without servers"
             )
 
+    def _run_train_op(self, train_op: Callable[[], Any]) -> None:
+        """Weights, rows and the step are its business; ranks only see to it that they make the same steps."""
+        train_op()
+        if self._dense.in_step:
+            reached = self._state.global_step
+            self._dense.combine(StepGradients(weights=(), num_pushes=0, reached=reached, why_refused=lambda: None))
+
     def _learn(self, spec: Spec, stamp: BatchStamp | None) -> None:
         if spec.loss is None:
             raise FailedPreconditionError(
@@ -114,35 +125,79 @@ class ModelStep:
             spec.loss.backward()  # type: ignore[no-untyped-call]
         # What the last step postponed is applied by now, or waited for: updates are numbered in their order.
         self._pipeline.wait_for_push()
-        row_scale = self._prepare_dense()
+        row_scale = self._clip_gradients()
         step = self._state.global_step
+        taken = self._combine(spec.loss, row_scale, step)
+        self._decay_weights()
         self._dense.step(stamp, step)
-        taken = [each.take_step(scale=row_scale, global_step=step) for each in self._embeddings]
-        self._pipeline.push([each for each in taken if each is not None])
-        reached = step + 1 if self._count is None or stamp is None else max(step, self._count(stamp))
+        self._pipeline.push(taken)
+        self._advance(step + 1 if self._count is None or stamp is None else max(step, self._count(stamp)))
+
+    def follow(self, reached: int) -> None:
+        """A step that this process had no batch for: moves its weights as those who had one move theirs.
+
+        Their gradients are in place already; those of rows came with their batches.
+        """
+        self.is_whole = False
+        self._decay_weights()
+        self._dense.step(None, reached - 1)
+        self._advance(reached)
+        self.is_whole = True
+
+    def _combine(self, loss: Tensor, scale: float, step: int) -> list[GradientStep]:
+        """Takes the gradients of rows, once all that train in step with this process have theirs, too."""
+        if not self._dense.in_step:
+            return self._take_rows(scale, step)
+        found = Refusal(loss, self._state, scale)
+        taken = self._take_rows(scale if found.has_scale else 1.0, step)
+        gradients = StepGradients(
+            weights=self.weights,
+            num_pushes=len(taken),
+            reached=step + 1,
+            why_refused=lambda: found.reason(self.weights, taken),
+        )
+        try:
+            self._dense.combine(gradients)
+        except BaseException:
+            for each in taken:
+                each.drop()
+            self.is_whole = True  # nothing has changed
+            raise
+        return taken
+
+    def _take_rows(self, scale: float, step: int) -> list[GradientStep]:
+        taken = [each.take_step(scale=scale, global_step=step) for each in self._embeddings]
+        return [each for each in taken if each is not None]
+
+    def _advance(self, reached: int) -> None:
         for schedule in self._state.schedules.values():
-            for _ in range(reached - step):  # those of other workers, too
+            for _ in range(reached - self._state.global_step):  # those of other workers, too
                 schedule.step()  # type: ignore[attr-defined]  # a schedule has one
         self._state.global_step = reached
 
-    def _prepare_dense(self) -> float:
-        """Clips and decays the dense gradients; returns the factor of the rows' gradients."""
-        if self._clip is None and not self._decay:
+    def _clip_gradients(self) -> float:
+        """Clips the dense gradients; returns the factor of the rows' gradients."""
+        if self._clip is None:
             return 1.0
-        parameters = [p for each in self._optimizers for group in each.param_groups for p in group["params"]]
-        parameters = [p for p in parameters if p.grad is not None and not isinstance(p, RowAnchor)]
-        scale = 1.0
-        if self._clip is not None:
-            norm = global_norm([*(p.grad for p in parameters), *(each.grad_norm() for each in self._embeddings)])
-            dense_limit, row_limit = self._clip(self._state.global_step)
-            factor = clip_factor(norm, dense_limit)
-            for parameter in parameters:
-                parameter.grad.mul_(factor)
-            scale = float(_row_factor(norm, row_limit))
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        norm = global_norm([*gradients, *(each.grad_norm() for each in self._embeddings)])
+        dense_limit, row_limit = self._clip(self._state.global_step)
+        factor = clip_factor(norm, dense_limit)
+        for gradient in gradients:
+            gradient.mul_(factor)
+        return float(_row_factor(norm, row_limit))
+
+    def _decay_weights(self) -> None:
         if self._decay:
-            for parameter in parameters:
-                parameter.grad.add_(parameter.detach(), alpha=self._decay)
-        return scale
+            for weight in self.weights:
+                if weight.grad is not None:
+                    weight.grad.add_(weight.detach(), alpha=self._decay)
+
+    @property
+    def weights(self) -> list[Parameter]:
+        """What the optimizers move, by the groups that they have now; rows are not among it."""
+        weights = [weight for each in self._optimizers for group in each.param_groups for weight in group["params"]]
+        return [weight for weight in weights if not isinstance(weight, RowAnchor)]
 
 
 def _row_factor(norm: Tensor, limit: float) -> Tensor:

@@ -18,6 +18,7 @@ from monolith.train.session import SessionState
 if TYPE_CHECKING:
     from monolith.checkpoint import RestoreOptions, TrainState
     from monolith.clock import Clock
+    from monolith.train._rank_words import RankWords
     from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["go_on", "restore_to_look"]
@@ -25,14 +26,29 @@ __all__ = ["go_on", "restore_to_look"]
 _log = logging.getLogger(__name__)
 
 
-def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
-    """Puts back what a run has saved, to train on; False where there is nothing."""
+def go_on(
+    config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock, words: RankWords | None = None
+) -> bool:
+    """Puts back what a run has saved, to train on; False where there is nothing.
+
+    Args:
+        config: What it begins with.
+        saver: Has the model directory.
+        state: What is restored.
+        clock: Measures waits.
+        words: Of a synchronous run, in which rank 0 looks for all; None: there is none.
+    """
     restoring = config.restoring
-    if restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
-        copy_checkpoint_state(restoring.from_dir, saver.model_dir, restore_ckpt=restoring.checkpoint)
+    if restoring.from_dir is not None and words is not None:
+        words.decide("copying a checkpoint", lambda: _copy(config, saver))
+    elif restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
+        _copy(config, saver)
     elif restoring.from_dir is not None:
         wait_for_monolith_checkpoint(saver.model_dir, clock=clock)
-    path = _named_checkpoint(config, saver.model_dir, training=True)
+    if words is None:
+        path = _named_checkpoint(config, saver.model_dir, training=True)
+    else:
+        path = words.decide("the checkpoint", lambda: _named_checkpoint(config, saver.model_dir, training=True))
     restored = saver.restore(state, path, options=_left_by_the_task(state))
     if restored is None:
         return False
@@ -44,6 +60,10 @@ def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Cloc
             restored.path,
         )
     return True
+
+
+def _copy(config: TrainerConfig, saver: Saver) -> None:
+    copy_checkpoint_state(str(config.restoring.from_dir), saver.model_dir, restore_ckpt=config.restoring.checkpoint)
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:

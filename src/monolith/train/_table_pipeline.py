@@ -5,12 +5,12 @@ With ``c`` batches read ahead, step k begins, in this order::
     read the rows of batch k + c       seen: every update up to k - 1; with postponed pushes up to k - 2
     apply the gradients of step k - 1  postponed pushes only; otherwise step k itself waits for its own
 
-so a batch is trained on rows that lack at most ``c`` updates, ``c + 1`` with postponed pushes, and results do not
-depend on timing. Where rows are in this process, one thread does what was begun, one after the other. Stores of other
-processes return at once and answer later: the thread that trains calls them itself, several reads and pushes are on
-their way together, rows are waited for by the forward pass that needs them, and pushes only when more are on their way
-than a batch may lack. `settle` is the fence that a checkpoint needs: everything is applied, and rows that were read
-ahead are read again.
+so a batch is trained on rows that lack at most ``c`` updates, ``c + 1`` with postponed pushes, ``c + 2`` where these
+come a step later still (then those of step k - 2 are applied there), and results do not depend on timing. Where rows
+are in this process, one thread does what was begun, one after the other. Stores of other processes return at once and
+answer later: the thread that trains calls them itself, several reads and pushes are on their way together, rows are
+waited for by the forward pass that needs them, and pushes only when more are on their way than a batch may lack.
+`settle` is the fence that a checkpoint needs: everything is applied, and rows that were read ahead are read again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,24 @@ class PipelineConfig(Config):
     """Batches whose rows are read ahead; each lacks one update more."""
     postpush: bool = False
     """Apply the gradients of a step while the next one computes."""
+    late_update: bool = False
+    """Apply them while the step after that one computes; needs `postpush`."""
     wait_for_batches: bool = False
     """Wait until all batches to be read ahead are there, so that results do not depend on how fast they come. Not for
     live streams: their last batch would wait for the next one."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "prefetch")
+        if self.late_update and not self.postpush:
+            raise ValueError(
+                "PipelineConfig: late_update (enable_pipelined_bwda2a) puts off further what postpush"
+                " (enable_async_optimize) puts off, got postpush=False; set both"
+            )
+
+    @property
+    def push_delay(self) -> int:
+        """Steps between that of some gradients and the one beside which they are applied."""
+        return self.postpush + self.late_update
 
 
 class _Here(Executor):
@@ -63,13 +75,14 @@ class _Here(Executor):
         return future
 
 
-class _Waiting:
+class Waiting:
     """A batch before its turn, and its reads if they were begun."""
 
     __slots__ = ("reads", "turn")
 
-    def __init__(self, turn: BatchTurn) -> None:
+    def __init__(self, turn: BatchTurn | None) -> None:
         self.turn = turn
+        """None: a place without a batch, see `_rank_pipeline`."""
         self.reads: list[Future[None]] | None = None
         """Those that are done, or at stores of other processes begun, when the future is done."""
 
@@ -77,6 +90,18 @@ class _Waiting:
         """Returns when all were begun, and those of this process are done."""
         for read in self.reads or ():
             read.result()
+
+    def forget(self) -> None:
+        """Rows that were read are read again when they are needed."""
+        self.wait()
+        if self.turn is not None:
+            self.turn.wait_for_rows()
+        self.reads = None
+
+    def drop(self) -> None:
+        """Gives the batch up."""
+        if self.turn is not None:
+            self.turn.drop()
 
 
 class _Push(NamedTuple):
@@ -126,11 +151,12 @@ class TablePipeline:
         self._here = _Here()
         # It has no thread before the first call.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session/tables") if self._is_ahead else self._here
-        self._window: deque[_Waiting] = deque()
-        self._postponed: Sequence[GradientStep] = ()
+        self._window: deque[Waiting] = deque()
+        self._postponed: deque[Sequence[GradientStep]] = deque()
+        """Those of the last steps that nobody has begun yet, oldest first; nothing for a step without gradients."""
         self._pushes: deque[_Push] = deque()
         """Those whose outcome nobody has asked for yet, oldest first."""
-        self._most_pushes = settings.prefetch + 1
+        self._most_pushes = settings.prefetch + max(1, settings.push_delay)
         """So many updates a batch may lack; so many may be on their way."""
         self.is_whole = True
         """False when an update of a step before the present one has failed, so that rows lack what dense weights have
@@ -144,10 +170,13 @@ class TablePipeline:
     @property
     def under_way(self) -> int:
         """Steps whose updates are postponed, or on their way with nobody having asked for the outcome yet."""
-        return len(self._pushes) + bool(self._postponed)
+        return len(self._pushes) + sum(map(bool, self._postponed))
 
-    def next_batch(self, feed: BatchFeed) -> BatchTurn:
+    def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
         """The batch whose turn it is, its rows read, or on their way, where that was to be done ahead.
+
+        Returns:
+            The batch; None in a run of several ranks where this one has none, and follows the others in this step.
 
         Raises:
             OutOfRangeError: there are no more.
@@ -156,24 +185,19 @@ class TablePipeline:
             return feed.take()
         self._fill(feed)
         first = self._window.popleft()
-        self._start_push()
-        try:
-            with self.explained():
-                first.wait()
-        except BaseException:
-            first.turn.drop()
-            raise
+        self._start_due_pushes()
+        self._wait_for(first)
         return first.turn
 
     def begin_step(self) -> None:
-        """For a batch that did not come through `next_batch`: starts what the step before has postponed."""
-        self._start_push()
+        """For a batch that did not come through `next_batch`: starts what steps before have postponed."""
+        self._start_due_pushes()
 
     def push(self, steps: Sequence[GradientStep]) -> None:
         """Applies the gradients of a step: now, or beside the next one."""
         self.is_whole = True
         if self._settings.postpush:
-            self._postponed = steps
+            self._postponed.append(steps)
         else:
             self._begin(steps)
             self._finish(most=0)
@@ -197,12 +221,10 @@ class TablePipeline:
 
     def settle(self) -> None:
         """Applies everything, and forgets rows that were read ahead: they will be read again when needed."""
-        self._start_push()
+        self._start_pushes(left=0)
         self._finish(most=0)
         for waiting in self._window:
-            waiting.wait()
-            waiting.turn.wait_for_rows()
-            waiting.reads = None
+            waiting.forget()
 
     def close(self) -> None:
         """Drops what was read ahead and not trained, and what was postponed. Further calls do nothing.
@@ -211,10 +233,10 @@ class TablePipeline:
         """
         self._thread.shutdown(wait=True)
         while self._window:
-            self._window.popleft().turn.drop()
-        for step in self._postponed:
-            step.drop()
-        self._postponed = ()
+            self._window.popleft().drop()
+        while self._postponed:
+            for step in self._postponed.popleft():
+                step.drop()
         while self._pushes:
             _leave(self._pushes.popleft())
 
@@ -231,21 +253,34 @@ class TablePipeline:
                 return  # it is raised again when the batches before it are trained
             if turn is None:
                 return
-            waiting = _Waiting(turn)
+            waiting = Waiting(turn)
             self._window.append(waiting)
             self._read(waiting)
 
-    def _read(self, waiting: _Waiting) -> None:
-        if waiting.reads is None:
-            turn = waiting.turn
+    def _wait_for(self, waiting: Waiting) -> None:
+        try:
+            with self.explained():
+                waiting.wait()
+        except BaseException:
+            waiting.drop()
+            raise
+
+    def _read(self, waiting: Waiting) -> None:
+        turn = waiting.turn
+        if waiting.reads is None and turn is not None:
             waiting.reads = [
                 self._runner(is_remote=each.store.traits.remote).submit(turn.read_ahead, each) for each in turn.planned
             ]
 
-    def _start_push(self) -> None:
-        if self._postponed:
-            steps, self._postponed = self._postponed, ()
-            self._begin(steps)
+    def _start_due_pushes(self) -> None:
+        self._start_pushes(left=max(0, self._settings.push_delay - 1))
+
+    def _start_pushes(self, *, left: int) -> None:
+        """Begins what was postponed, but the newest so many."""
+        while len(self._postponed) > left:
+            steps = self._postponed.popleft()
+            if steps:
+                self._begin(steps)
 
     def _begin(self, steps: Sequence[GradientStep]) -> None:
         begun = [self._runner(is_remote=each.is_remote).submit(each.begin) for each in steps]

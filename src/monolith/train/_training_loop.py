@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.train.history import History
     from monolith.train.job_part import JobPart
+    from monolith.train.rank_inputs import RankInputs
+    from monolith.train.rank_part import RankPart
     from monolith.train.session import Session
     from monolith.train.task import Task
 
@@ -40,10 +42,11 @@ class TrainingLoop:
         history: Hears how it ended.
         clock: Measures waits.
         job: The part of this process in a job; None: it is alone.
+        ranks: Its part in a synchronous run.
         while_waiting: Called about once a second while a chief waits for its workers.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what meets in a run; all by name
         self,
         task: Task,
         session: Session,
@@ -52,6 +55,7 @@ class TrainingLoop:
         history: History,
         clock: Clock,
         job: JobPart | None = None,
+        ranks: RankPart | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self._task = task
@@ -59,6 +63,8 @@ class TrainingLoop:
         self._saver = saver
         self._history = history
         self._job = job
+        self._ranks = ranks
+        self._has_no_input = False
         self._recovery = Recovery(session, clock=clock, job=job)
         self._job_end = None if job is None else JobEnd(job, session, while_waiting=while_waiting)
 
@@ -94,7 +100,7 @@ class TrainingLoop:
             shares = dataclasses.replace(self._task.ctx.training, worker=session.worker_index)
             with (
                 self._task.ctx.reading_as(shares),
-                nullcontext() if is_over else session.feed(self._task.input_fn("train")) as feed,
+                nullcontext() if is_over else session.feed(self._input()) as feed,
             ):
                 while feed is not None and not session.stop_requested:
                     session.run_next(feed)
@@ -102,8 +108,14 @@ class TrainingLoop:
             return "data"
         return "stop"
 
+    def _input(self) -> Any:
+        """What this process reads; nothing, where other ranks go on for workers of before and this one has none."""
+        return () if self._has_no_input else self._task.input_fn("train")
+
     def _goes_on_alone(self) -> bool:
         """Whether a run that several processes began has inputs left, which this one goes on with."""
+        if self._ranks is not None and self._ranks.inputs is not None:
+            return self._goes_on_together(self._ranks, self._ranks.inputs)
         queues = self._task.ctx.training.queues
         if not isinstance(queues, LocalJob):
             return False
@@ -115,7 +127,27 @@ class TrainingLoop:
             self._session.take_worker(number)
         return number is not None
 
+    def _goes_on_together(self, ranks: RankPart, inputs: RankInputs) -> bool:
+        """The inputs of all ranks have ended: whether there are some of workers of before, and who takes which."""
+        session = self._session
+        session.settle()
+        if not self._has_no_input:
+            inputs.finish(session.worker_index)
+        number = inputs.adopt_worker()
+        if all(each is None for each in ranks.words.gather("inputs that are left", number)):
+            return False
+        self._has_no_input = number is None
+        if number is not None:
+            session.take_worker(number)
+        return True
+
+    @property
+    def _is_one_of_many(self) -> bool:
+        return self._ranks is not None and not self._ranks.is_alone
+
     def _is_recoverable(self, error: OpError) -> bool:
+        if self._is_one_of_many:
+            return False  # the launcher starts all ranks anew: none of them can start over alone
         if self._job is not None and self._job.is_replaced():
             return False  # another process has its number
         # Servers that were put back to a checkpoint refuse what a worker does that has not heard of it.
@@ -140,10 +172,13 @@ class TrainingLoop:
         if self._saver is None or (self._job is not None and not self._job.is_chief):
             return
         step = session.global_step
+        if self._ranks is not None and not self._ranks.is_common(error):
+            _log.warning("session: step %d is not saved after %r: the other ranks cannot take part", step, error)
+            return
         if not session.is_whole or not _is_finite(session.state):
             _log.warning("session: step %d is not saved after %r: its state is not that of a good step", step, error)
             return
-        if session.last is None:  # what the run began with is on disk, or is nothing
+        if session.last is None and not self._is_one_of_many:  # what the run began with is on disk, or is nothing
             _log.info("session: nothing is saved after %r: it came before the first step", error)
             return
         try:

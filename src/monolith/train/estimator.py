@@ -13,6 +13,7 @@ from monolith.train.compat.run_config import RunConfig
 from monolith.train.distributed_runner import distributed_train
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import make_trainer
+from monolith.train.sync_runner import distributed_sync_train
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Estimator:
     """Trains, evaluates, predicts and exports a task, by the options of a `RunConfig`.
 
     It trains in this process, or as one process of a job where its options say so: they are not local, and name a role,
-    a number of workers or a discovery service. `Trainer` and `distributed_train` are the same without it.
+    a number of workers or a discovery service; with ``enable_sync_training`` as one rank of a launcher's run.
+    `Trainer`, `distributed_train` and `distributed_sync_train` are the same without it.
 
     Args:
         model: The task, its class, or its parameters.
@@ -85,6 +87,8 @@ class Estimator:
             What was trained; of a job, whose servers have it, the step alone: `evaluate` and `predict` read its last
             checkpoint.
         """
+        if self._options.enable_sync_training:
+            return self._train_in_step(steps, max_steps, hooks)
         if not self.is_job:
             return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)
         if steps is not None:
@@ -99,6 +103,14 @@ class Estimator:
                 settings=JobSettings(max_steps=max_steps),
             )
         return TrainState(global_step=0 if self._trainer is None else self._trainer.global_step)
+
+    def _train_in_step(self, steps: int | None, max_steps: int | None, hooks: Sequence[Hook]) -> TrainState:
+        if steps is not None:
+            raise ValueError(f"Estimator.train: ranks end at a global step, got steps={steps}; give max_steps")
+        self._trainer = distributed_sync_train(
+            self._options, self._params, user_hooks=hooks, settings=JobSettings(max_steps=max_steps)
+        )
+        return TrainState(global_step=self._trainer.global_step)
 
     def evaluate(self, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
         """See `Trainer.evaluate`."""

@@ -7,22 +7,21 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Self, cast
 
-import torch
-
 from monolith.checkpoint import TrainState
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from monolith.hooks.current_session import close_session, open_session
 from monolith.nn import BatchTurn
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.optim.global_step import global_step_from
-from monolith.ps.dense_client import DenseClient
 from monolith.tables.store import BatchStamp
-from monolith.train._dense_step import DenseConfig, DenseHere, DenseStep, DenseThere, require_servers
+from monolith.train._dense_averaging import DenseAveraged
+from monolith.train._dense_step import DenseConfig, require_servers
 from monolith.train._feed import BatchFeed
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
+from monolith.train._rank_pipeline import RankPipeline
 from monolith.train._resuming import Known
 from monolith.train._session_checks import embeddings_of, require_training
+from monolith.train._session_parts import build_parts, open_dense
 from monolith.train._table_pipeline import PipelineConfig, TablePipeline
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
@@ -32,7 +31,7 @@ from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from monolith.hook import Call, Hook
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
     from monolith.train.job_part import JobPart
+    from monolith.train.rank_part import RankPart
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
 
@@ -84,6 +84,7 @@ class Session:
         job: The part of this process in a job; its servers keep rows and dense weights.
         placement: The device of the dense part; None: the modules stay where the task puts them, and batches as they
             come.
+        ranks: The part of this process in a synchronous run; its ranks share the rows. Only for training.
 
     >>> from monolith.testing import ExampleTask
     >>> task = ExampleTask()
@@ -110,6 +111,7 @@ class Session:
         dense: DenseConfig | None = None,
         job: JobPart | None = None,
         placement: DevicePlacement | None = None,
+        ranks: RankPart | None = None,
     ) -> None:
         if mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
@@ -133,6 +135,7 @@ class Session:
         self._servers = servers
         self._job = job
         self._placement = placement
+        self._ranks = ranks if mode == "train" else None
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -157,10 +160,17 @@ class Session:
     @property
     def stop_requested(self) -> bool:
         """Whether the step that runs now is the last one."""
-        return self._stop_requested
+        return self._stop_requested or (self._ranks is not None and self._ranks.stops)
 
     def request_stop(self) -> None:
-        """Ends the run after the step that runs now."""
+        """Ends the run after the step that runs now; one of several ranks, when all of them have heard of it."""
+        if self._ranks is None:
+            self._stop_requested = True
+        else:
+            self._ranks.ask_to_stop()
+
+    def stop_together(self) -> None:
+        """Ends the run after the step that runs now: every rank calls it at the same step."""
         self._stop_requested = True
 
     def on_close(self, close: Call) -> None:
@@ -187,26 +197,28 @@ class Session:
                 self._pipeline.begin_step()
             return self._around(turn)
 
-    def run_next(self, feed: BatchFeed) -> StepResult:
-        """One step on the next batch of a feed that `feed` made.
+    def run_next(self, feed: BatchFeed) -> StepResult | None:
+        """One step on the next batch of a feed that `feed` made; without one, the step of the other ranks.
 
         Raises:
-            OutOfRangeError: there are no more.
+            OutOfRangeError: there are no more; of several ranks, none has one.
         """
-        if self._pipeline.is_empty:
+        if self._pipeline.is_empty and (self._ranks is None or self._ranks.is_alone):
             feed.wait()  # a silent input keeps nobody from saving
         with self.step_lock:
             turn = self._pipeline.next_batch(feed)
-            return self._around(turn)
+            return self._around(turn) if turn is not None else self._calls.around(self._follow, self)
 
     @contextlib.contextmanager
     def feed(self, source: Any) -> Iterator[BatchFeed]:
         """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
         if self.mode == "train" and self._job is not None and self._next_batch == _UNKNOWN:
             self._begin_batches()  # servers say where this worker goes on
+        if isinstance(self._pipeline, RankPipeline):
+            self._pipeline.begin_input()
         made = BatchFeed(
             source,
-            position=self.state.position(self._worker_index) if self.mode == "train" else None,
+            position=self._position() if self.mode == "train" else None,
             make_turn=self._make_planned_turn if self._is_ahead else self._make_turn,
             ahead=self._settings.prefetch,
         )
@@ -280,11 +292,15 @@ class Session:
     def _create(self) -> None:
         self._closing = contextlib.ExitStack()
         self.collections = Collections()
-        self._pipeline = TablePipeline(self._settings)
+        self._pipeline = self._open_pipeline()
         self._closing.callback(self._pipeline.close)
         self._state = self._build() if self._given_state is None else self._given_state
         self._state.session = self
-        self._dense = self._open_dense(self._state)
+        if self._ranks is not None:
+            self._ranks.attach(self._state)
+        self._dense = open_dense(
+            self._state, self._servers, self._ranks, self._dense_settings, on_close=self._closing.callback
+        )
         if self._restore is not None:
             self._restore(self._state)
         if self._state.model is not None:
@@ -293,25 +309,18 @@ class Session:
             self.task, self._state, self._pipeline, self._dense, count=None if self._job is None else self._count
         )
         self._embeddings = embeddings_of(self._state)
+        if isinstance(self._pipeline, RankPipeline):
+            self._pipeline.attach(self._embeddings)
         self._next_batch = _UNKNOWN  # asked for with the first batch: hooks may restore, too
         self._clock = BatchClock()
         if self._job is not None:
             self._job.count_by(steps_of_others(self._state))
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
 
-    def _open_dense(self, state: SessionState) -> DenseStep:
-        optimizers = list(state.optimizers.values())
-        if self._servers is None or state.model is None or not optimizers:
-            return DenseHere(optimizers)
-        client = DenseClient(state.model, state.optimizers, self._servers, partition=self._dense_settings.partition)
-        state.dense = client
-
-        def close() -> None:
-            state.dense = None
-            client.close()
-
-        self._closing.callback(close)
-        return DenseThere(client, optimizers, self._dense_settings)
+    def _open_pipeline(self) -> TablePipeline:
+        if self._ranks is None or self._ranks.is_alone:
+            return TablePipeline(self._settings)
+        return RankPipeline(self._settings, self._ranks)
 
     def _discard(self) -> None:
         """Gives back what belongs to this incarnation."""
@@ -321,21 +330,30 @@ class Session:
             self._state.session = None
 
     def _build(self) -> SessionState:
-        if self._deterministic:
-            torch.manual_seed(0)
         # Functions that build() makes asynchronous belong to this one.
         self.task.ctx = TaskContext(self.task.ctx.input, training=self.task.ctx.training)
-        with use_table_defaults(TableDefaults(store=None if self._job is None else self._job.new_store_factory())):
-            model = self.task.make_model()
-        if self._placement is not None:
-            self._placement.place(model)
-        made = self.task.optimizers(model)
-        optimizers: Mapping[str, torch.optim.Optimizer] = {}
-        if isinstance(made, torch.optim.Optimizer):
-            optimizers = {"dense": made}
-        elif made is not None:
-            optimizers = dict(made)
-        return SessionState(model=model, optimizers=optimizers, schedules=self.task.schedules(optimizers))
+        together = self._job if self._job is not None else self._ranks
+        stores = None if together is None else together.new_store_factory()
+        return SessionState(
+            **build_parts(self.task, stores, placement=self._placement, deterministic=self._deterministic)
+        )
+
+    def _follow(self) -> None:
+        """The step of the other ranks, where this one has no batch.
+
+        Raises:
+            OutOfRangeError: no rank has one.
+        """
+        self.collections.begin_step()
+        self.last = None
+        assert isinstance(self._dense, DenseAveraged)  # noqa: S101 - ranks have no other
+        assert isinstance(self._pipeline, RankPipeline)  # noqa: S101 - the same
+        update = self._dense.follow(self._step.weights)
+        if update is None:
+            raise OutOfRangeError("no rank has more batches")
+        self._step.follow(update.reached)
+        self._pipeline.push_nothing(update.num_pushes, update.reached - 1)
+        self.collections.end_step()
 
     def _around(self, turn: BatchTurn) -> StepResult:
         """A step on a batch, with the hooks around it, which find what it leaves in the collections."""
@@ -353,6 +371,12 @@ class Session:
                 self._placement.bring_back(self.last)
         self.collections.end_step()
         return self.last
+
+    def _position(self) -> bytes | None:
+        """Where the input goes on."""
+        own = self.state.position(self._worker_index)
+        inputs = None if self._ranks is None else self._ranks.inputs
+        return own if inputs is None else inputs.position(self._worker_index, own)
 
     def _make_turn(self, batch: Any, position: bytes | None) -> BatchTurn:
         if self._next_batch == _UNKNOWN:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.hook import Hook
+from monolith.hook import Hook, stop_together
 
 if TYPE_CHECKING:
     from monolith.hook import HookedSession, StepContext
@@ -42,4 +42,4 @@ class StopAtStep(Hook):
 
     def _stop_if_reached(self, session: HookedSession) -> None:
         if self._last_step is not None and session.global_step >= self._last_step:
-            session.request_stop()
+            stop_together(session)  # every rank of a synchronous run has the same step

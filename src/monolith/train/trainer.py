@@ -20,6 +20,15 @@ from monolith.train._job_hooks import chief_job_hooks, worker_job_hooks
 from monolith.train._job_restoring import JOB, JobSaver, restore_in_job
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._prediction import run_batches, write_predictions
+from monolith.train._rank_run import (
+    config_of_rank,
+    inputs_of_rank,
+    join_ranks,
+    rank_hooks,
+    restore_together,
+    with_accelerator,
+)
+from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
     from monolith.ps.dense_wire import DenseServers
     from monolith.train.job_part import JobPart
     from monolith.train.params import Params
+    from monolith.train.rank_part import RankPart
     from monolith.train.task import Mode
     from monolith.train.trainer_config import PipelineConfig
 
@@ -85,13 +95,16 @@ class Trainer:
         job: JobPart | None = None,
     ) -> None:
         self.task = _task_of(task)
-        self.config = TrainerConfig() if config is None else config
+        self.config = with_accelerator(TrainerConfig() if config is None else config, self.task.p)
         self._job = job
         self._servers = servers if job is None else job.cluster
         require_servers(self.config.dense, self._servers)
         self._placement = placement_of(self.config.device)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
+        self._running: Session | None = None
+        self._ranks: RankPart | None = None
+        """Of the call of `train` that runs."""
         self._state: SessionState | None = None
         self._trained: TrainState | None = None
         self._alone = LocalJob(num_workers=self.config.num_workers, applied=self._applied)
@@ -113,6 +126,11 @@ class Trainer:
         """Evaluates and predicts from the last checkpoint from now on: what was trained is with servers that end."""
         self.global_step = self.global_step if self._state is None else self._state.global_step
         self._state = self._job = self._servers = None
+
+    def request_stop(self) -> None:
+        """Ends training after the step that runs now, on all ranks of a synchronous run; any thread may ask."""
+        if self._running is not None:
+            self._running.request_stop()
 
     # What it does
 
@@ -140,6 +158,11 @@ class Trainer:
         self.history = History()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._surroundings())
+            self._ranks = ranks = join_ranks(self.config)
+            if ranks is not None:
+                self.config = config_of_rank(self.config, ranks)
+                self._alone = inputs_of_rank(ranks, self.config, self._applied)
+                self.task.ctx = TaskContext(self.config.input, training=self._shares())
             bar = stack.enter_context(progress_hooks(self.config, stop, (*self._hooks, *hooks)))
             saver = self._saver()
             if saver is not None:
@@ -159,7 +182,10 @@ class Trainer:
                 dense=self.config.dense,
                 job=self._job,
                 placement=self._placement,
+                ranks=ranks,
             )
+            self._running = session
+            stack.callback(setattr, self, "_running", None)
             with session:
                 loop = TrainingLoop(
                     self.task,
@@ -168,6 +194,7 @@ class Trainer:
                     history=self.history,
                     clock=self._clock,
                     job=self._job,
+                    ranks=ranks,
                     while_waiting=lambda: save_if_due(session, attached),
                 )
                 loop.run()
@@ -271,17 +298,21 @@ class Trainer:
     # Training
 
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
-        is_chief, job = self.config.worker_index == 0, self._job
+        job, ranks = self._job, self._ranks
+        is_chief = self.config.worker_index == 0 or ranks is not None  # every rank saves, and removes rows
         chief: list[Hook] = []
         if is_chief:
             chief += [] if job is None else chief_job_hooks(job)
-            chief += chief_hooks(self.config, saver, model_name=self._model_name, clock=self._clock, job=job)
+            chief += chief_hooks(
+                self.config, saver, model_name=self._model_name, clock=self._clock, job=job, ranks=ranks
+            )
             chief += self.task.training_chief_hooks()
         else:
             chief += marker_hooks(self.config, clock=self._clock)
         # A checkpoint of the same step holds what they leave; rows of a job are those of all workers.
-        first = eviction_hooks(self.config.tables) if is_chief else []
+        first = eviction_hooks(self.config.tables, ranks) if is_chief else []
         together = [] if job is None else worker_job_hooks(job)
+        together += [] if ranks is None else rank_hooks(ranks)
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
@@ -312,17 +343,24 @@ class Trainer:
             )
             return
         state.extra[JOB] = self._alone
-        if saver is None or not go_on(self.config, saver, state, clock=self._clock):
+        if not self._restore(saver, state):
             self._alone.reset()
-        if not self.config.input.dynamic_sharding:
+        is_one_of_many = self._ranks is not None and not self._ranks.is_alone  # then it says how many there were
+        if not self.config.input.dynamic_sharding and not is_one_of_many:
             del state.extra[JOB]  # it has refused what it must not go on from, and has nothing to keep
+
+    def _restore(self, saver: Saver | None, state: TrainState) -> bool:
+        if self._ranks is not None:
+            return restore_together(self._ranks, self.config, saver, state, clock=self._clock)
+        return saver is not None and go_on(self.config, saver, state, clock=self._clock)
 
     # State
 
     @property
     def _pipeline(self) -> PipelineConfig:
         pipeline = self.config.pipeline
-        return dataclasses.replace(pipeline, wait_for_batches=True) if self.config.deterministic else pipeline
+        waits = self.config.deterministic or (self._ranks is not None and not self._ranks.is_alone)
+        return dataclasses.replace(pipeline, wait_for_batches=True) if waits else pipeline
 
     @property
     def _model_name(self) -> str:
@@ -362,14 +400,17 @@ class Trainer:
         if self.config.model_dir is None or not is_saved:
             return None
         saving = self.config.saving
-        return (Saver if self._job is None else JobSaver)(
-            self.config.model_dir,
-            max_to_keep=saving.max_to_keep,
-            keep_every_hours=saving.keep_every_hours,
-            # Workers of other processes wait until a save has its cut, not until it is written.
-            background=saving.background or (self._job is not None and not self.config.deterministic),
-            restoring=self.config.restoring,
-        )
+        is_one_of_many = self._job is not None or (self._ranks is not None and not self._ranks.is_alone)
+        options: dict[str, Any] = {
+            "max_to_keep": saving.max_to_keep,
+            "keep_every_hours": saving.keep_every_hours,
+            # Processes that wait for others wait until a save has its cut, not until it is written.
+            "background": saving.background or (is_one_of_many and not self.config.deterministic),
+            "restoring": self.config.restoring,
+        }
+        if self._ranks is not None and is_one_of_many:
+            return RankSaver(self.config.model_dir, self._ranks, **options)
+        return (Saver if self._job is None else JobSaver)(self.config.model_dir, **options)
 
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:

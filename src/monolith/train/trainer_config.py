@@ -13,6 +13,7 @@ from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.device_placement import DeviceConfig
 from monolith.train.input_options import InputOptions
 from monolith.train.job_config import JobConfig
+from monolith.train.sync_config import SyncConfig
 
 __all__ = [
     "ControlConfig",
@@ -23,6 +24,7 @@ __all__ = [
     "ReportingConfig",
     "RestoringConfig",
     "SavingConfig",
+    "SyncConfig",
     "TablesConfig",
     "TrainerConfig",
 ]
@@ -227,6 +229,8 @@ class TrainerConfig(Config):
     """Serve the controller from the chief, where there is a model directory; None: do not."""
     job: JobConfig = JobConfig()
     """The processes of a job; a run of one needs none of it."""
+    sync: SyncConfig | None = None
+    """Train in step with the other ranks of a launcher's run; without a launcher it is a run of one. None: do not."""
     input: InputOptions = InputOptions()
     """What the run was told about its input: `Task.ctx.input`."""
     deterministic: bool = False

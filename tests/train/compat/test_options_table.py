@@ -44,6 +44,11 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "continue_training": {"clear_nn": True},
     "index": {"num_workers": 5},
     "only_feature_engineering": {"model_dir": "m"},
+    **{
+        name: {"enable_sync_training": True}
+        for name in ("sync_combine", "enable_async_optimize", "enable_pipelined_fwda2a")
+    },
+    "enable_pipelined_bwda2a": {"enable_sync_training": True, "enable_async_optimize": True},
     "processes_per_gpu": {"enable_gpu_training": True},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
 }
@@ -59,6 +64,7 @@ OTHERS: dict[str, Any] = {
     "reload_alias_map": {"a": "b"},
     "use_native_multi_hash_table": False,
     "serve_controller": False,
+    "sync_combine": "mean",
     "enable_alias_map_auto_gen": False,
     "device_fn": lambda _: "cpu",
     "operation_timeout_in_ms": 3000,
@@ -209,3 +215,44 @@ class TestThePage:
         assert result.returncode == 1
         assert "-| `num_ps` | `5` |" in result.stdout
         assert "scripts/update-options-page" in result.stdout
+
+
+class TestRanks:
+    """Options of synchronous training, which mean something beside others only."""
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("sync_combine", "mean"),
+            ("enable_async_optimize", True),
+            ("enable_pipelined_fwda2a", True),
+        ],
+    )
+    def test_one_that_needs_ranks_is_refused_without_them(self, name: str, value: Any) -> None:
+        said = f"option {name}={value!r} (from code) is refused: it is about the ranks of synchronous training"
+        with pytest.raises(ValueError, match=re.escape(said)):
+            trainer_config_of(RunnerConfig(**{name: value}))
+
+    def test_a_late_update_needs_one_that_is_put_off(self) -> None:
+        options = RunnerConfig(enable_sync_training=True, enable_pipelined_bwda2a=True, enable_embedding_postpush=True)
+        with pytest.raises(ValueError, match="enable_pipelined_bwda2a=True needs enable_async_optimize"):
+            trainer_config_of(options)
+
+    def test_pipelines_add_up(self) -> None:
+        options = RunnerConfig(
+            enable_sync_training=True,
+            embedding_prefetch_capacity=2,
+            enable_pipelined_fwda2a=True,
+            enable_async_optimize=True,
+            enable_pipelined_bwda2a=True,
+        )
+        pipeline = trainer_config_of(options).pipeline
+        assert (pipeline.prefetch, pipeline.postpush, pipeline.push_delay) == (3, True, 2)
+
+    def test_a_sum_or_a_mean(self) -> None:
+        with pytest.raises(ValueError, match="combine must be 'sum' or 'mean', got 'max'"):
+            trainer_config_of(RunnerConfig(enable_sync_training=True, sync_combine="max"))
+
+    def test_no_controller_is_served(self) -> None:
+        with pytest.raises(ValueError, match="serve_controller=True is refused with enable_sync_training"):
+            trainer_config_of(RunnerConfig(enable_sync_training=True, serve_controller=True))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
+from monolith.train.sync_config import SyncConfig
 from monolith.train.trainer_config import ControlConfig
 
 if TYPE_CHECKING:
@@ -94,6 +95,61 @@ def _say_that_there_is_no_controller() -> None:
         "no controller is served, so that 'monolith control' cannot reach this run: grpcio is not installed; run: pip"
         " install 'monolith-torch[control]', or set serve_controller to false"
     )
+
+
+def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None:
+    """How ranks train together; None where they do not.
+
+    Raises:
+        ValueError: an option of ranks where there are none.
+    """
+    if not options.enable_sync_training and ("accelerator" not in params or params.accelerator != "horovod"):
+        for name in _OF_RANKS:
+            if getattr(options, name) != options.default_of(name):
+                raise ValueError(
+                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
+                    f" the ranks of synchronous training; set enable_sync_training, too, or leave it at"
+                    f" {options.default_of(name)!r}"
+                )
+        return None
+    if options.serve_controller:
+        raise ValueError(
+            "option serve_controller=True is refused with enable_sync_training: a call to one rank cannot save all of"
+            " them; use files in the model directory (docs/how-to/hooks.md), or leave it at None"
+        )
+    return SyncConfig(combine=options.sync_combine)
+
+
+_OF_RANKS = (
+    "sync_combine",
+    "enable_async_optimize",
+    "enable_pipelined_fwda2a",
+    "enable_pipelined_bwda2a",
+)
+
+
+def prefetch(options: CpuTrainingConfig, _: Params) -> int:
+    """Batches whose rows are read ahead."""
+    return options.embedding_prefetch_capacity + options.enable_pipelined_fwda2a
+
+
+def postpush(options: CpuTrainingConfig, _: Params) -> bool:
+    """Whether gradients of rows are applied beside the next step."""
+    return options.enable_embedding_postpush or options.enable_async_optimize
+
+
+def late_update(options: CpuTrainingConfig, _: Params) -> bool:
+    """Whether they are applied a step later still.
+
+    Raises:
+        ValueError: they are not put off at all.
+    """
+    if options.enable_pipelined_bwda2a and not options.enable_async_optimize:
+        raise ValueError(
+            "option enable_pipelined_bwda2a=True needs enable_async_optimize: it puts off the update of rows one step"
+            " more than that does; set both, or neither"
+        )
+    return options.enable_pipelined_bwda2a
 
 
 def tide_window(options: CpuTrainingConfig, _: Params) -> TideWindow | None:

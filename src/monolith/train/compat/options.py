@@ -17,11 +17,15 @@ from monolith.train.compat.conversions import (
     controller,
     interval,
     is_not_false,
+    late_update,
     negated,
     none_if_empty,
+    postpush,
+    prefetch,
     profile_from,
     seconds_of_hours,
     seconds_of_ms,
+    synchronous,
     tide_window,
 )
 from monolith.train.compat.effects import InRunnerSettings, Makes, OfAJob, ReadBy, Refused, Sets, effects_of
@@ -65,24 +69,28 @@ class CpuTrainingConfig(FlatConfig):
         bool | None, Refused("there is one kind of table; only True and None are taken", taken=(True,))
     ] = None
     """One container for all tables, as it always is here."""
-    embedding_prefetch_capacity: Annotated[int, Sets("pipeline.prefetch")] = 0
-    """Batches whose rows are read ahead."""
-    enable_embedding_postpush: Annotated[bool, Sets("pipeline.postpush")] = False
-    """Apply the gradients of rows beside the next step."""
+    embedding_prefetch_capacity: Annotated[int, Makes("pipeline.prefetch", prefetch)] = 0
+    """Batches whose rows are read ahead; each lacks one update more."""
+    enable_embedding_postpush: Annotated[bool, Makes("pipeline.postpush", postpush)] = False
+    """Apply the gradients of rows beside the next step; batches lack one update more."""
     enable_variable_prefetch: Annotated[bool, Sets("dense.prefetch")] = False
     """Fetch dense weights from their servers beside the step; refused where there are none."""
     enable_variable_postpush: Annotated[bool, Sets("dense.postpush")] = False
     """Push dense gradients to their servers beside the next step; refused where there are none."""
-    enable_sync_training: Annotated[bool, Refused(reasons.SYNC)] = False
-    """Synchronous training by collective calls."""
+    enable_sync_training: Annotated[bool, Makes("sync", synchronous)] = False
+    """Train in step with the other ranks of torchrun or mpirun, which share the rows; alone, a run of one."""
     enable_partial_sync_training: Annotated[bool, Refused(reasons.SYNC), InRunnerSettings()] = False
     """Tables on servers, dense weights by collective calls."""
     enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False
     """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
     """Ranks that share a GPU; refused without enable_gpu_training."""
-    merge_sync_training_ckpt: Annotated[bool, Refused(reasons.SYNC)] = True
+    merge_sync_training_ckpt: Annotated[
+        bool, Refused("ranks always save into one directory, from which any number of them, or of servers, goes on")
+    ] = True
     """All ranks save to one directory."""
+    sync_combine: Annotated[str, Makes("sync", synchronous)] = "sum"
+    """What becomes of the gradients of a row that several ranks have: sum, or mean. Not in the original."""
     mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
     """What to do: train, eval, or infer (also predict)."""
     partial_recovery: Annotated[bool | None, OfAJob(), Sets("job.partial_recovery", bool)] = None
@@ -99,12 +107,13 @@ class CpuTrainingConfig(FlatConfig):
     """Seconds between checkpoints outside of that window."""
     enable_realtime_training: Annotated[bool, Refused(reasons.SERVING)] = False
     """Train on a stream and send changes to serving."""
-    enable_async_optimize: Annotated[bool, Refused(reasons.SYNC)] = False
-    """A queue between gradients and their exchange."""
-    enable_pipelined_fwda2a: Annotated[bool, Refused(reasons.SYNC)] = False
-    """A queue between lookup and exchange."""
-    enable_pipelined_bwda2a: Annotated[bool, Refused(reasons.SYNC)] = False
-    """A queue between exchange and update."""
+    enable_async_optimize: Annotated[bool, Makes("pipeline.postpush", postpush)] = False
+    """Of ranks: exchange and apply gradients of rows beside the next step, as enable_embedding_postpush does; batches
+    lack one update more."""
+    enable_pipelined_fwda2a: Annotated[bool, Makes("pipeline.prefetch", prefetch)] = False
+    """Of ranks: exchange the rows of one batch more ahead; batches lack one update more."""
+    enable_pipelined_bwda2a: Annotated[bool, Makes("pipeline.late_update", late_update)] = False
+    """Of ranks: apply what enable_async_optimize puts off one step later still; batches lack one update more."""
     profile_some_steps_from: Annotated[int | None, Makes("reporting.profile_from", profile_from)] = None
     """First step that is profiled, ten at a time, into `profile/` of the model directory."""
     profile_save_steps_interval: Annotated[int, Sets("reporting.profile_every_steps")] = 5000

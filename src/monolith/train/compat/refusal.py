@@ -9,6 +9,8 @@ from monolith.train.compat.effects import OfAJob, Refused, effects_of
 from monolith.train.compat.variables import REFUSED_VARIABLES
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from monolith.train.compat.flat_config import FlatConfig
 
 __all__ = ["option_of_a_job", "require_effective", "require_one_process"]
@@ -33,13 +35,13 @@ def require_effective(config: FlatConfig) -> None:
             raise ValueError(f"environment variable {name} is refused: {reason}; unset it")
 
 
-def require_one_process(config: FlatConfig) -> None:
-    """Refuses options of a job of several processes, in a run that is one process.
+def require_one_process(config: FlatConfig, *, but: Collection[str] = ()) -> None:
+    """Refuses options of a job of several processes, in a run that is one process; some may be taken all the same.
 
     Raises:
         ValueError: names it, its value and what to do.
     """
-    name = option_of_a_job(config)
+    name = option_of_a_job(config, but=but)
     if name is not None:
         raise ValueError(
             f"option {name}={getattr(config, name)!r} (from {config.origin(name)}) is refused: it is about a job of"
@@ -48,9 +50,14 @@ def require_one_process(config: FlatConfig) -> None:
         )
 
 
-def option_of_a_job(config: FlatConfig) -> str | None:
+def option_of_a_job(config: FlatConfig, *, but: Collection[str] = ()) -> str | None:
     """The first option that somebody set and that only a job of several processes has; None: there is none."""
     for name, effects in effects_of(type(config)).items():
-        if OfAJob() in effects and config.is_set(name) and getattr(config, name) != config.default_of(name):
+        if (
+            name not in but
+            and OfAJob() in effects
+            and config.is_set(name)
+            and getattr(config, name) != config.default_of(name)
+        ):
             return name
     return None

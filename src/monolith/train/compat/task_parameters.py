@@ -67,8 +67,8 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "accelerator",
         None,
-        "None: this process alone; 'horovod' and 'tpu' belong to other runners.",
-        Refused(reasons.DEVICES),
+        "None: as the options say; 'horovod': train in step with the other ranks, as enable_sync_training does.",
+        ReadBy("`Trainer`, which trains in step with other ranks; 'tpu' is refused there"),
     ),
     Parameter("clip_norm", None, "Limit of the norm of all gradients, dense and rows together; None: no limit.", _STEP),
     Parameter("sparse_norm_warmup_steps", None, "Steps in which that limit grows from 0 for the rows.", _STEP),

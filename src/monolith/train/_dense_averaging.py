@@ -1,0 +1,48 @@
+"""Dense weights of a synchronous run: each rank has all of them, and moves them by the mean gradient of the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.train._dense_step import DenseHere
+from monolith.train.rank_part import RankPart, RankUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from monolith.train._dense_step import StepGradients
+
+__all__ = ["DenseAveraged"]
+
+
+class DenseAveraged(DenseHere):
+    """The optimizers of this rank move its copy of the weights, as those of all other ranks do.
+
+    A weight that the batches of some ranks did not reach has the gradients of the others; one that none has reached has
+    none, so that optimizers pass it over as they do in one process.
+
+    Args:
+        optimizers: Of the weights.
+        part: The run.
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer], part: RankPart) -> None:
+        super().__init__(optimizers)
+        self._part = part
+
+    @property
+    def in_step(self) -> bool:
+        """All ranks make the same steps."""
+        return True
+
+    def combine(self, gradients: StepGradients) -> None:
+        """One exchange: what any rank refuses all refuse, and gradients become their mean."""
+        update = RankUpdate(gradients.reached, gradients.num_pushes, has_dense=bool(gradients.weights))
+        self._part.update(update, gradients.weights, gradients.why_refused())
+
+    def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:
+        """A step without a batch: takes the mean gradient of the others; None if none of them has a batch either."""
+        return self._part.follow_step(weights)

@@ -1,0 +1,138 @@
+"""The pipeline of tables for a rank: its calls keep their places also when its input has ended before the others'.
+
+A rank is *engaged* in a step while it has a batch in its window, or an update of its own that was postponed. Then it
+makes every call at its place: a read without ids where it has no batch to read for. A rank that is not engaged makes no
+calls, and follows those of the others, whatever they are, until they say that the step was made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.errors import OutOfRangeError
+from monolith.train._table_pipeline import PipelineConfig, TablePipeline, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.nn import Embeddings
+    from monolith.nn._gradient_step import GradientStep
+    from monolith.nn.batch_turn import BatchTurn
+    from monolith.train._feed import BatchFeed
+    from monolith.train.rank_part import RankPart
+
+__all__ = ["RankPipeline"]
+
+
+class _Followed(list["GradientStep"]):
+    """Updates of other ranks in the place of this one's own, which had no batch in that step."""
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__()
+        self.number = number
+        self.step = step
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+
+class RankPipeline(TablePipeline):
+    """Orders reads and updates of the tables of one rank. The thread that trains owns it.
+
+    Args:
+        settings: How far ahead and behind; batches are always waited for.
+        part: The run.
+    """
+
+    def __init__(self, settings: PipelineConfig, part: RankPart) -> None:
+        super().__init__(settings)
+        self._part = part
+        self._embeddings: Sequence[Embeddings] = ()
+        self._has_ended = False
+        self._modules: Sequence[Embeddings] = ()
+        """Those for which batches are read ahead."""
+
+    def attach(self, embeddings: Sequence[Embeddings]) -> None:
+        """All modules with tables of the model."""
+        self._embeddings = embeddings
+
+    def begin_input(self) -> None:
+        """Another input begins where the one before has ended."""
+        self._has_ended = False
+
+    def next_batch(self, feed: BatchFeed) -> BatchTurn | None:
+        """The batch whose turn it is; None: this rank has none, and follows the others in this step."""
+        if not self._is_ahead:
+            return self._take(feed)
+        while len(self._window) <= self._settings.prefetch:
+            self._window.append(Waiting(self._take(feed)))
+        if not self._is_engaged():
+            return self._leave_to_others()
+        for waiting in self._window:
+            self._read(waiting)
+        first = self._window.popleft()
+        self._start_due_pushes()
+        if first.turn is None:
+            return None
+        self._wait_for(first)
+        return first.turn
+
+    def push_nothing(self, number: int, step: int) -> None:
+        """The step was that of other ranks, and so are its updates: follows them now, or where they were postponed to.
+
+        Args:
+            number: Of updates.
+            step: Which step it was.
+        """
+        followed = _Followed(number, step)
+        if self._settings.postpush:
+            self._postponed.append(followed)
+        else:
+            self._begin(followed)
+
+    def _take(self, feed: BatchFeed) -> BatchTurn | None:
+        if self._has_ended:
+            return None
+        try:
+            return feed.take()
+        except OutOfRangeError:
+            self._has_ended = True
+            return None
+
+    def _is_engaged(self) -> bool:
+        has_batch = any(each.turn is not None for each in self._window)
+        return has_batch or any(each and not isinstance(each, _Followed) for each in self._postponed)
+
+    def _leave_to_others(self) -> None:
+        """What this rank would do at its places, it follows with everything else; from here on its places are done."""
+        self._window.popleft()
+        for waiting in self._window:
+            waiting.reads = []
+        left = max(0, self._settings.push_delay - 1)
+        while len(self._postponed) > left:
+            self._note(self._postponed.popleft())
+
+    def _read(self, waiting: Waiting) -> None:
+        if waiting.reads is not None:
+            return
+        if waiting.turn is not None:
+            self._modules = waiting.turn.planned
+            super()._read(waiting)
+        else:
+            for each in self._modules:
+                each.read_nothing()
+            waiting.reads = []
+
+    def _begin(self, steps: Sequence[GradientStep]) -> None:
+        if isinstance(steps, _Followed):
+            for pending in [self._part.follow() for _ in range(steps.number)]:
+                pending.result()
+            self._note(steps)
+        else:
+            super()._begin(steps)
+
+    def _note(self, steps: Sequence[GradientStep]) -> None:
+        """The modules of all ranks count the same steps: reads of one step are told by its number."""
+        if isinstance(steps, _Followed):
+            for each in self._embeddings:
+                each.follow_step(steps.step)

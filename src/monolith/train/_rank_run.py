@@ -1,0 +1,169 @@
+"""What a trainer does differently as one rank of a synchronous run: who it is, what it reports, what it begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from monolith import collective, environment
+from monolith.hook import Hook
+from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
+from monolith.hooks.table_info import SyncTrainingInfoHook
+from monolith.train._rank_saver import RankSaver
+from monolith.train._restoring import go_on
+from monolith.train.local_job import LocalJob
+from monolith.train.rank_inputs import RankInputs
+from monolith.train.rank_part import RankPart
+from monolith.train.sync_config import SyncConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from monolith.checkpoint import Saver, TrainState
+    from monolith.clock import Clock
+    from monolith.hook import HookedSession
+    from monolith.hooks.saver_listener import SaverListener
+    from monolith.train.params import Params
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = [
+    "config_of_rank",
+    "inputs_of_rank",
+    "join_ranks",
+    "rank_hooks",
+    "rank_listeners",
+    "restore_together",
+    "with_accelerator",
+]
+
+_log = logging.getLogger(__name__)
+
+SUMMARY_INTERVAL = "MONOLITH_SAVE_SUMMARY_INTERVAL"
+LOG_INTERVAL = "MONOLITH_ROOT_LOG_INTERVAL"
+
+
+def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
+    """The config with what a task's parameter ``accelerator`` adds to it.
+
+    Raises:
+        ValueError: it names one that a trainer does not have.
+    """
+    name = params.accelerator if "accelerator" in params else None
+    if name is None or (name == "horovod" and config.sync is not None):
+        return config
+    if name != "horovod":
+        raise ValueError(
+            f"task {params.name}: parameter accelerator must be None or 'horovod' for a trainer, got {name!r}; tasks"
+            " for TPUs are run by their own runner"
+        )
+    return dataclasses.replace(config, sync=SyncConfig())
+
+
+def join_ranks(config: TrainerConfig) -> RankPart | None:
+    """The part of this process in the run that its config is about; None where that is not synchronous.
+
+    Raises:
+        ValueError: it has another number than its launcher gave it; says both.
+        InvalidArgumentError: ranks have other configs; on all of them.
+    """
+    if config.sync is None:
+        return None
+    part = RankPart.join(config.sync, deterministic=config.deterministic)
+    found = (part.rank, part.size)
+    if found != (config.worker_index, config.num_workers):
+        raise ValueError(
+            f"synchronous training: worker_index and num_workers must be rank and size of the run, {part.rank} and"
+            f" {part.size}, got {config.worker_index} and {config.num_workers}; start as many processes as workers with"
+            " torchrun, each with its RANK as index"
+        )
+    if not part.is_alone:
+        alike = dataclasses.replace(config, worker_index=0, reporting=type(config.reporting)())
+        lines = "\n".join([*_lines_of(alike.to_dict()), f"averaging of dense gradients: {part.averaging}"])
+        part.words.require_same("config", lines, advice="start all ranks with the same options")
+    return part
+
+
+def _lines_of(plain: object, name: str = "config") -> list[str]:
+    """A nested config, one value a line."""
+    if isinstance(plain, dict):
+        return [line for key, value in plain.items() for line in _lines_of(value, f"{name}.{key}")]
+    return [f"{name} = {plain!r}"]
+
+
+def config_of_rank(config: TrainerConfig, part: RankPart) -> TrainerConfig:
+    """The same, with what only rank 0 reports; intervals are those that its environment gives."""
+    reporting = config.reporting
+    summary, log = part.words.decide("intervals", lambda: [_interval(SUMMARY_INTERVAL), _interval(LOG_INTERVAL)])
+    summary = reporting.summary_every_steps if summary is None else summary or None
+    reporting = dataclasses.replace(
+        reporting,
+        summary_every_steps=summary,
+        log_every_steps=reporting.log_every_steps if log is None else log or None,
+    )
+    if not part.is_first:
+        reporting = dataclasses.replace(
+            reporting, log_every_steps=None, tensorboard=False, progress=False, profile_from=None, throughput=False
+        )
+    return dataclasses.replace(config, reporting=reporting, control=None)
+
+
+def inputs_of_rank(part: RankPart, config: TrainerConfig, applied: Callable[[], Mapping[int, int]]) -> LocalJob:
+    """What a rank knows of the input of all."""
+    if part.is_alone:
+        return LocalJob(num_workers=config.num_workers, applied=applied)
+    part.inputs = RankInputs(
+        collective.key_store(),
+        rank=part.rank,
+        num_ranks=part.size,
+        applied=applied,
+        shares_queue=config.input.dynamic_sharding,
+    )
+    return part.inputs
+
+
+def _interval(variable: str) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return None
+    try:
+        steps = int(text)
+    except ValueError:
+        steps = -1
+    if steps < 0:
+        raise ValueError(f"environment variable {variable} must be a number of steps >= 0, got {text!r}")
+    return steps
+
+
+def rank_hooks(part: RankPart) -> list[Hook]:
+    """Of every rank: the sizes of its tables in the log, and of ranks that log no steps the last loss."""
+    if part.is_alone:
+        return [SyncTrainingInfoHook()]
+    own = SyncTrainingInfoHook(stores=lambda _: {store.name: store.own_rows for store in part.stores})
+    return [own] if part.is_first else [own, LastLossHook()]
+
+
+def rank_listeners(saver: Saver) -> Sequence[SaverListener]:
+    """No rank goes on after a save before all have heard of it."""
+    return [SyncTrainingBarrierSaverListener()] if isinstance(saver, RankSaver) else []
+
+
+class LastLossHook(Hook):
+    """Logs the loss of the last step, once."""
+
+    def end(self, session: HookedSession) -> None:
+        """At the end of training."""
+        loss = None if session.last is None else session.last.loss
+        if loss is not None:
+            _log.info("step %d: loss %.6g", session.global_step, float(loss))
+
+
+def restore_together(
+    part: RankPart, config: TrainerConfig, saver: Saver | None, state: TrainState, *, clock: Clock
+) -> bool:
+    """All ranks go on from one checkpoint, or begin with the weights of rank 0; whether there was a checkpoint."""
+    is_restored = saver is not None and go_on(config, saver, state, clock=clock, words=part.words)
+    part.begin_alike(state)
+    if is_restored and part.inputs is not None:
+        part.inputs.begin(state.applied)
+    return is_restored

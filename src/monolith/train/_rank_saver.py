@@ -1,0 +1,203 @@
+"""Saves and restores a synchronous run: rank 0 has the model directory, every rank writes and reads its own buckets.
+
+A checkpoint has the form of every other one: any number of ranks, parameter servers and one process read it. Rank 0
+locks the directory and writes dense weights and manifest, while the others follow what it asks of their rows over the
+line of saving, beside training; in the end it tells them how it went, and what has failed anywhere fails on all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from monolith import collective
+from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
+from monolith.checkpoint._restoring import LoadedCheckpoint, Prepared, restore_all, restore_without_dense
+from monolith.checkpoint.saver import CLEAR_NN
+from monolith.collective.lock_step import Call, LockStep
+from monolith.errors import OpError
+from monolith.tables.batch import BatchStamp
+from monolith.train._rank_words import error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from concurrent.futures import Future
+
+    from monolith.checkpoint import RestoreOptions, TrainState
+    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint._writing import WriteOrder
+    from monolith.checkpoint.staging import Staging
+    from monolith.collective.lock_step import Agreed
+    from monolith.train.rank_part import RankPart, Wish
+
+__all__ = ["RankSaver"]
+
+P = TypeVar("P", Prepared, LoadedCheckpoint)
+
+_OUTCOME = "end of a save"
+
+
+class RankSaver(Saver):
+    """The checkpoints of a synchronous run. The threads that train call it, on all ranks at the same step.
+
+    Args:
+        model_dir: The same on all ranks, on a file system that all of them see.
+        part: The run.
+        options: The fields of `SaverOptions`, by name.
+    """
+
+    def __init__(self, model_dir: str, part: RankPart, **options: Any) -> None:
+        super().__init__(model_dir, **options)
+        self._part = part
+        self._words = part.words
+        self._saving = LockStep(collective.saving_line())
+        self._is_begun = False
+        # A save in the background counts as done at the same step everywhere.
+        self._writing = part.add_wish(lambda _: self._pending is not None and not self._pending.is_written)
+
+    # Saving
+
+    def begin(self, *, preparing: TrainState | None = None) -> None:
+        """Rank 0 takes the directory; what goes wrong is raised on all ranks."""
+        if self._is_begun and not self._save_failed and preparing is None:
+            return
+        began = super().begin
+        self._words.decide("taking the model directory", lambda: began(preparing=preparing))
+        self._is_begun, self._save_failed = True, False
+
+    def create_state_file(self) -> None:
+        """Rank 0 does."""
+        created = super().create_state_file
+        self._words.decide("the state file", created)
+
+    def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
+        cut = super()._take_cut(
+            state, staging=staging if self._part.is_first else None
+        )  # others write no dense weights
+        try:
+            stamps = self._words.gather("the last batches", [_plain(each) for each in cut.applied.values()])
+        except BaseException:
+            cut.release()
+            raise
+        return replace(cut, applied=_newest(stamps))
+
+    def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
+        if not self._part.is_first and self._claim is None:
+            self._claim = _NO_CLAIM  # type: ignore[assignment]  # rank 0 has it
+        return super()._order(state, in_background=in_background)
+
+    def _write(self, cut: StateCut, order: WriteOrder) -> SavedCheckpoint:
+        if not self._part.is_first:
+            return self._follow_write()
+        try:
+            saved = super()._write(cut, order)
+        except BaseException as error:
+            self._tell({"error": [type(error).__name__, error.message if isinstance(error, OpError) else str(error)]})
+            raise
+        self._tell({"path": saved.path, "step": saved.step, "generation": saved.generation})
+        return saved
+
+    def _tell(self, outcome: Mapping[str, Any]) -> None:
+        try:
+            self._saving.run(Call(_OUTCOME, arguments=json.dumps(outcome).encode()), work=lambda _: None)
+        except OpError:
+            if "error" not in outcome:
+                raise
+
+    def _follow_write(self) -> SavedCheckpoint:
+        """What rank 0 asks of the rows of this one, until it says how the save went."""
+        heard: list[dict[str, Any]] = []
+
+        def end(_: Agreed, arguments: bytes) -> None:
+            heard.append(json.loads(arguments))
+
+        handlers: dict[str, Callable[[Agreed, bytes], object]] = {_OUTCOME: end}
+        for store in self._part.stores:
+            handlers |= store.saving_followers()
+        try:
+            while not heard:
+                self._saving.follow(handlers).result()
+        except BaseException:
+            self._save_failed = True
+            raise
+        outcome = heard[0]
+        if "error" in outcome:
+            self._save_failed = True
+            raise error_of(*outcome["error"], rank=0)
+        self._last_saved = SavedCheckpoint(**outcome)
+        return self._last_saved
+
+    def _let_go(self) -> None:
+        self._is_begun = False
+        super()._let_go()
+
+    def _new_pending(self, future: Future[SavedCheckpoint]) -> PendingSave:
+        return _RankPending(future, self._writing)
+
+    # Restoring
+
+    def _candidates(self) -> list[str]:
+        look = super()._candidates
+        found: list[str] = self._words.decide("the checkpoints to go on from", look)
+        return found
+
+    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+        self.wait()
+        options = self._wanted.restoring if options is None else options
+        clears = options.clear_nn and not self._words.decide("clear_nn", lambda: self._folder.exists(CLEAR_NN))
+        if clears:
+            restored = restore_without_dense(
+                path, state, keep_step=options.continue_training, checked=self._all_or_none
+            )
+            self._words.decide("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
+            return restored
+        return restore_all(path, state, options, self._parts(state), checked=self._all_or_none)
+
+    def _all_or_none(self, prepare: Callable[[], P]) -> P:
+        """What every rank has read and checked; or what one of them raised, on all."""
+        made: list[P] = []
+        try:
+            self._words.together("restoring", lambda: made.append(prepare()))
+        except BaseException:
+            for each in made:
+                each.close()
+            raise
+        return made[0]
+
+
+class _RankPending(PendingSave):
+    """A save that is done when it is on all ranks, as all of them knew at the last step."""
+
+    def __init__(self, future: Future[SavedCheckpoint], writing: Wish) -> None:
+        super().__init__(future)
+        self._writing = writing
+        writing.is_granted = True  # until the next step says otherwise
+
+    @property
+    def done(self) -> bool:
+        """Whether all have; as of the last step, so that ranks agree."""
+        return self.is_written and not self._writing.is_granted
+
+
+class _NoClaim:
+    generation = 0
+
+
+_NO_CLAIM = _NoClaim()
+
+
+def _plain(stamp: BatchStamp) -> list[Any]:
+    return [stamp.worker, stamp.seq, base64.b64encode(stamp.position).decode(), stamp.event_time_ms]
+
+
+def _newest(of_ranks: list[list[list[Any]]]) -> dict[int, BatchStamp]:
+    """Worker -> its last batch, as the rank says that has trained it."""
+    found: dict[int, BatchStamp] = {}
+    for worker, seq, position, event_time_ms in (each for stamps in of_ranks for each in stamps):
+        if worker not in found or found[worker].seq < seq:
+            found[worker] = BatchStamp(
+                worker=worker, seq=seq, position=base64.b64decode(position), event_time_ms=event_time_ms
+            )
+    return found

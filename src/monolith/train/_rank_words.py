@@ -1,0 +1,141 @@
+"""What the ranks of a synchronous run say to each other in words: texts of all, the word of rank 0, and errors.
+
+Everybody makes the same of these calls in the same order, as all calls of a line.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from monolith import errors
+from monolith.collective.lock_step import Call
+from monolith.errors import OpError, UnknownError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.collective.lock_step import Agreed, LockStep
+    from monolith.collective.wire import Wire
+
+__all__ = ["RankWords", "gather_texts"]
+
+T = TypeVar("T")
+
+_SHOWN = 400
+"""Characters of a text that a message shows."""
+
+
+class RankWords:
+    """Words over one line. Any thread may use it, in turn with everybody else who uses the line.
+
+    Args:
+        lock_step: The calls of the line.
+        subject: What it is about, for messages.
+    """
+
+    def __init__(self, lock_step: LockStep, subject: str) -> None:
+        self._lock_step = lock_step
+        self._subject = subject
+        self.rank = lock_step.line.wire.rank
+        self.size = lock_step.line.wire.size
+
+    def gather(self, what: str, mine: Any) -> list[Any]:
+        """The plain values of all ranks, in their order.
+
+        Args:
+            what: What they are, for messages.
+            mine: What JSON can say.
+        """
+        text = json.dumps(mine).encode()
+        sizes = torch.full((self.size, 1), len(text), dtype=torch.int64)
+
+        def work(agreed: Agreed) -> list[bytes]:
+            return gather_texts(self._lock_step.line.wire, text, agreed.sizes[:, 0].tolist())
+
+        call = Call("words", f"about {what} of {self._subject}")
+        return [json.loads(each) for each in self._lock_step.run(call, sizes=sizes, work=work)]
+
+    def decide(self, what: str, look: Callable[[], Any]) -> Any:
+        """What `look` returns on rank 0, on every rank; or what it raises there, on every rank.
+
+        Args:
+            what: What it is, for messages.
+            look: Called on rank 0 alone; returns what JSON can say.
+        """
+        return self.together(what, look if self.rank == 0 else lambda: None)[0]
+
+    def together(self, what: str, work: Callable[[], Any]) -> list[Any]:
+        """What `work` returns on each rank; if it raises on any, every rank raises that.
+
+        Args:
+            what: What is done, for messages.
+            work: Returns what JSON can say; what it did where another rank failed, the caller undoes.
+        """
+        own: Exception | None = None
+        value: Any = None
+        try:
+            value = work()
+        except Exception as error:  # noqa: BLE001 - all ranks raise it
+            own = error
+        said = None if own is None else [type(own).__name__, _text_of(own)]
+        answers = self.gather(what, {"value": value, "error": said})
+        failed = next((rank for rank, each in enumerate(answers) if each["error"] is not None), None)
+        if failed is None:
+            return [each["value"] for each in answers]
+        if failed == self.rank and own is not None:
+            raise own
+        raise error_of(*answers[failed]["error"], rank=failed)
+
+    def require_same(self, what: str, mine: str, *, advice: str) -> None:
+        """Refuses ranks that are not alike, on all of them.
+
+        Args:
+            what: What must be the same, such as ``model``.
+            mine: This rank's, one fact a line.
+            advice: What to do.
+
+        Raises:
+            InvalidArgumentError: names two ranks and the first line in which they differ.
+        """
+        texts = [str(each) for each in self.gather(what, mine)]
+        other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
+        if other is not None:
+            raise errors.InvalidArgumentError(
+                f"{self._subject}: all ranks must have the same {what}, but"
+                f" {_difference(texts[0], texts[other], other)}; {advice}"
+            )
+
+
+def gather_texts(wire: Wire, mine: bytes, lengths: list[int]) -> list[bytes]:
+    """The texts of all ranks, whose lengths are known; a call of the wire's line makes it."""
+    longest = max(lengths)
+    padded = torch.frombuffer(bytearray(mine.ljust(longest, b"\0") or b"\0"), dtype=torch.uint8)[:longest]
+    parts = wire.gather(padded) if longest else [padded] * wire.size
+    return [bytes(part.numpy())[:length] for part, length in zip(parts, lengths, strict=True)]
+
+
+def error_of(kind: str, text: str, *, rank: int) -> Exception:
+    """An error that another rank has raised."""
+    found = getattr(errors, kind, None)
+    told = f"rank {rank}: {text}"
+    if isinstance(found, type) and issubclass(found, OpError):
+        return found(told)
+    plain = getattr(builtins, kind, None)
+    if isinstance(plain, type) and issubclass(plain, ValueError | TypeError):
+        return plain(told)
+    return UnknownError(f"rank {rank}: {kind}: {text}")
+
+
+def _text_of(error: Exception) -> str:
+    return error.message if isinstance(error, OpError) else str(error)
+
+
+def _difference(first: str, second: str, rank: int) -> str:
+    one, two = first.splitlines(), second.splitlines()
+    place = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    shown = [(lines[place] if place < len(lines) else "nothing more")[:_SHOWN] for lines in (one, two)]
+    return f"rank 0 has {shown[0]!r} where rank {rank} has {shown[1]!r}"

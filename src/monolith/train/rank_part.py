@@ -1,0 +1,290 @@
+"""The part of one rank in a synchronous run: what it tells the others in each step, and what all of them heed.
+
+A step of a rank makes these lock-step calls, and a rank without a batch follows them::
+
+    reads of rows            one for each module with tables; of a batch to come where rows are read ahead
+    updates of rows          those that steps before have postponed
+    forward and backward     reads of rows that nobody read ahead
+    update                   this file: what any rank refuses, all refuse; gradients of dense weights are averaged
+    updates of rows          those of this step, unless they are postponed
+
+What ranks want besides, such as a stop by a signal on one of them or a save by the clock of rank 0, is a bit of
+`update`, so that all know it at the same step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith import collective
+from monolith.collective.averaging_options import AveragingOptions
+from monolith.collective.gradient_averaging import average_gradients, told
+from monolith.collective.line import RaisedByAllError
+from monolith.collective.lock_step import Call, LockStep
+from monolith.collective.sharded_store import ShardedStore
+from monolith.errors import InvalidArgumentError
+from monolith.nn import without_rows
+from monolith.train._rank_words import RankWords, gather_texts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.nn import Parameter
+
+    from monolith.checkpoint import TrainState
+    from monolith.collective.line import LineCall
+    from monolith.collective.lock_step import Agreed
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+    from monolith.train.rank_inputs import RankInputs
+    from monolith.train.sync_config import SyncConfig
+
+__all__ = ["RankPart", "RankUpdate", "Wish"]
+
+UPDATE = "update"
+"""Kind of the call that ends what a step computes."""
+_REFUSED, _STOP, _FIRST_WISH = 1, 2, 4
+_TEXT_BYTES = 1024
+"""Of a reason to refuse a step."""
+
+
+class RankUpdate(NamedTuple):
+    """What all ranks say alike when they make a step."""
+
+    reached: int
+    """The global step behind it."""
+    num_pushes: int
+    """Updates of rows that come with it."""
+    has_dense: bool
+    """Whether gradients of dense weights are averaged."""
+
+    def to_bytes(self) -> bytes:
+        """For those who follow."""
+        return json.dumps(list(self)).encode()
+
+    @classmethod
+    def of(cls, text: bytes) -> RankUpdate:
+        """What was said."""
+        return cls(*json.loads(text))
+
+
+class Wish:
+    """Something that one rank may want to happen on all of them at the same step."""
+
+    def __init__(self, asks: Callable[[int], bool]) -> None:
+        self.asks = asks
+        """Whether this rank wants it at a step."""
+        self.is_granted = False
+        """Whether any rank wanted it at the last step."""
+
+
+class RankPart:
+    """What a session and its trainer need of a synchronous run. The thread that trains owns it.
+
+    Args:
+        lock_step: The calls of the training line.
+        settings: How ranks train together.
+        deterministic: Add dense gradients in the order of the ranks.
+    """
+
+    def __init__(self, lock_step: LockStep, settings: SyncConfig, *, deterministic: bool = False) -> None:
+        self.lock_step = lock_step
+        self.settings = settings
+        self.words = RankWords(lock_step, "synchronous training")
+        self.rank, self.size = self.words.rank, self.words.size
+        self.averaging = AveragingOptions.from_environment(deterministic=deterministic)
+        """How dense gradients travel."""
+        self._wishes: list[Wish] = []
+        self._wants_to_stop = False
+        self.stops = False
+        """Whether all ranks end after the present step."""
+        self._step = 0
+        self.stores: list[ShardedStore] = []
+        """Those of the model, once it is built."""
+        self.inputs: RankInputs | None = None
+        """What all ranks know of their inputs; None for a run of one."""
+        self._common_error: BaseException | None = None
+
+    @classmethod
+    def join(cls, settings: SyncConfig, *, deterministic: bool = False) -> RankPart:
+        """Joins the run of the launcher; without one, a run of one rank."""
+        collective.init(timeout_seconds=settings.timeout_seconds)
+        return cls(LockStep(collective.training_line()), settings, deterministic=deterministic)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the rank that writes summaries, dense weights and manifests, and looks at clocks and files."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is a run of one."""
+        return self.size == 1
+
+    # What a model is built with
+
+    def new_store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store] | None:
+        """Makes the stores of one model, which the ranks share; None for a run of one, whose rows are all here."""
+        if self.is_alone:
+            return None
+        numbers = itertools.count()
+
+        def make(configs: Mapping[str, TableConfig]) -> Store:
+            number = next(numbers)
+            name = f"rows_{number}" if number else "rows"
+            return ShardedStore(configs, name=name, combine="mean" if self.settings.combine == "mean" else "sum")
+
+        return make
+
+    def attach(self, state: TrainState) -> None:
+        """Takes the stores of a model, whose calls a rank without a batch follows."""
+        self.stores = [each for each in state.stores.values() if isinstance(each, ShardedStore)]
+
+    def begin_alike(self, state: TrainState) -> None:
+        """Refuses ranks with other models or steps, and gives all of them the dense weights of rank 0."""
+        self._step = state.global_step
+        if self.is_alone:
+            return
+        advice = "start all ranks with the same program and options"
+        self.words.require_same("model", _described(state), advice=advice)
+        self.words.require_same("global step", str(state.global_step), advice="let them restore the same checkpoint")
+        if state.model is not None:
+            with without_rows():  # rows are where they belong
+                collective.broadcast_parameters(state.model.state_dict())
+
+    # Steps
+
+    def add_wish(self, asks: Callable[[int], bool]) -> Wish:
+        """From now on all ranks know at each step whether any of them wants this; all ranks add the same wishes."""
+        wish = Wish(asks)
+        self._wishes.append(wish)
+        return wish
+
+    def ask_to_stop(self) -> None:
+        """Ends all ranks after the next step in which they hear of it; a run of one after the present step."""
+        self._wants_to_stop = True
+        self.stops = self.stops or self.is_alone
+
+    def update(self, update: RankUpdate, weights: Sequence[Parameter], reason: str | None) -> None:
+        """Makes the step of a rank with a batch: gradients become the mean of those of all such ranks.
+
+        Args:
+            update: What it says.
+            weights: All dense ones; those that the batch did not reach have no gradient.
+            reason: Why the step must not be made; None: it may.
+
+        Raises:
+            InvalidArgumentError: a rank refuses the step, on all of them; or they make different steps.
+        """
+        if self.is_alone and reason is None:
+            self._heed(update, self._flags(None))
+            return
+        call = Call(UPDATE, f"of step {update.reached}", update.to_bytes())
+        sizes = told([each.grad for each in weights]).expand(self.size, -1).contiguous()
+        work = partial(self._take_part, update, weights, reason)
+        try:
+            self._heed(update, self.lock_step.run(call, sizes=sizes, flags=self._flags(reason), work=work))
+        except InvalidArgumentError as error:
+            self._common_error = error
+            raise
+
+    def follow_step(self, weights: Sequence[Parameter]) -> RankUpdate | None:
+        """A step without a batch: follows the calls of the others up to their `update`.
+
+        Args:
+            weights: All dense ones; they get the gradients of the others.
+
+        Returns:
+            What they said; None if no rank has a batch.
+        """
+        if self.is_alone:
+            return None
+        heard: list[tuple[RankUpdate, int]] = []
+
+        def take_part(agreed: Agreed, arguments: bytes) -> None:
+            update = RankUpdate.of(arguments)
+            heard.append((update, agreed.flags))
+            self._take_part(update, weights, None, agreed)
+
+        for each in weights:
+            each.grad = None
+        try:
+            while not heard:
+                if self.follow({UPDATE: take_part}).result() is None:
+                    return None
+        except InvalidArgumentError as error:
+            self._common_error = error
+            raise
+        self._heed(*heard[0])
+        return heard[0][0]
+
+    def follow(self, handlers: Mapping[str, Callable[[Agreed, bytes], object]] | None = None) -> LineCall[str | None]:
+        """Takes part in the next call of the others with nothing."""
+        known = {kind: handler for store in self.stores for kind, handler in store.followers().items()}
+        return self.lock_step.follow({**known, **(handlers or {})}, flags=self._flags(None))
+
+    def is_common(self, error: BaseException) -> bool:
+        """Whether all ranks raise this at the same step, so that they can still save together."""
+        return self.is_alone or error is self._common_error
+
+    def _flags(self, reason: str | None) -> int:
+        flags = (_REFUSED if reason is not None else 0) | (_STOP if self._wants_to_stop else 0)
+        for number, wish in enumerate(self._wishes):
+            flags |= (_FIRST_WISH << number) if wish.asks(self._step + 1) else 0
+        return flags
+
+    def _take_part(self, update: RankUpdate, weights: Sequence[Parameter], reason: str | None, agreed: Agreed) -> int:
+        """In the line: refuses on all ranks, or averages; returns the flags of all."""
+        if agreed.flags & _REFUSED:
+            text = (reason or "").encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
+            texts = gather_texts(self.lock_step.line.wire, text, [_TEXT_BYTES] * self.size)
+            rank = next(rank for rank, flags in enumerate(agreed.flags_of_ranks) if flags & _REFUSED)
+            told = texts[rank].rstrip(b"\0").decode(errors="replace")
+            raise RaisedByAllError(
+                InvalidArgumentError(
+                    f"step {update.reached}: rank {rank} refuses it: {told}. No rank has changed anything"
+                )
+            )
+        if update.has_dense:
+            averaged = average_gradients(
+                self.lock_step.line.wire,
+                [each.grad for each in weights],
+                weights=weights,
+                present=agreed.sizes,
+                num_active=agreed.num_active,
+                options=self.averaging,
+            )
+            for weight, gradient in zip(weights, averaged, strict=True):
+                weight.grad = gradient
+        return agreed.flags
+
+    def _heed(self, update: RankUpdate, flags: int) -> None:
+        self._step = update.reached
+        self.stops = self.stops or bool(flags & _STOP)
+        for number, wish in enumerate(self._wishes):
+            wish.is_granted = bool(flags & (_FIRST_WISH << number))
+
+
+def _described(state: TrainState) -> str:
+    """A model, one fact a line."""
+    lines: list[str] = []
+    if state.model is not None:
+        with without_rows():
+            for name, value in state.model.state_dict().items():
+                shape = f"{value.dtype} {list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
+                lines.append(f"weight {name}: {shape}")
+    for name, optimizer in state.optimizers.items():
+        for number, group in enumerate(optimizer.param_groups):
+            told = {key: _plain(value) for key, value in group.items() if key != "params"}
+            lines.append(f"optimizer {name}: {type(optimizer).__name__}, group {number}: {told}")
+    for name, store in state.stores.items():
+        tables = {table.name: [segment.dim for segment in table.segments] for table in store.schema.tables}
+        lines.append(f"tables of {name}: {tables}, digest {store.schema.digest}")
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -1,0 +1,116 @@
+"""`distributed_sync_train`: one rank of a synchronous run, as torchrun or mpirun has started it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+from typing import TYPE_CHECKING, Any
+
+from monolith import collective
+from monolith.train._job_signals import on_signals
+from monolith.train.compat.derive_config import trainer_config_of
+from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat.refusal import require_one_process
+from monolith.train.compat.task_parameters import override_params
+from monolith.train.job_settings import JobSettings
+from monolith.train.local_runner import use_threads
+from monolith.train.prepare_run import prepare_run
+from monolith.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.hook import Hook
+    from monolith.train.compat.options import DistributedCpuTrainingConfig
+    from monolith.train.params import Params
+
+__all__ = ["distributed_sync_train"]
+
+_log = logging.getLogger(__name__)
+
+_PLACE = ("index", "num_workers")
+"""Options of a job that ranks have, too."""
+
+
+def distributed_sync_train(
+    config: DistributedCpuTrainingConfig,
+    params: Params,
+    sync_backend: Any = None,
+    user_hooks: Sequence[Hook] = (),
+    *,
+    settings: JobSettings | None = None,
+) -> Trainer:
+    """Trains a task in step with the other ranks of a launcher's run; without a launcher it is a run of one.
+
+    Every rank calls it with the same options and reads its own share of the input. Each step applies the batches of
+    all ranks: rows by the sum of their gradients, dense weights by the mean. A rank whose input ends before those of
+    others goes on with them, without batches of its own, until all have ended. A failure of any rank ends all; started
+    again, at any number, they go on from the last checkpoint.
+
+    Args:
+        config: ``index`` is the rank and ``num_workers`` the number of ranks; neither needs to be said.
+        params: Of the task.
+        sync_backend: Refused: changes are not sent to serving from here.
+        user_hooks: Attached on every rank.
+        settings: For programs of one's own.
+
+    Returns:
+        The trainer, which evaluates and predicts from the last checkpoint.
+
+    Raises:
+        ValueError: an option that contradicts the launcher or another one, or does nothing.
+        OpError: another rank has ended, or is made of other parts.
+    """
+    settings = JobSettings() if settings is None else settings
+    if sync_backend is not None:
+        raise ValueError(
+            "distributed_sync_train: sync_backend is refused: nothing sends changes to serving yet; leave it None"
+        )
+    if isinstance(config, RunnerConfig):
+        prepare_run(config, {})
+        override_params(params, config.params_override)
+    if not config.is_set("enable_sync_training"):
+        config.enable_sync_training = True
+    take_place(config)
+    trainer_config = trainer_config_of(config, params)
+    use_threads(config)
+    if settings.deterministic:
+        trainer_config = dataclasses.replace(trainer_config, deterministic=True)
+    trainer = Trainer(params.instantiate(), trainer_config, hooks=user_hooks)
+    with on_signals(lambda _: _on_signal(trainer), signals=(signal.SIGINT, signal.SIGTERM)):
+        trainer.train(max_steps=settings.max_steps)
+    trainer.forget_state()
+    return trainer
+
+
+def take_place(config: DistributedCpuTrainingConfig) -> None:
+    """Makes rank and number of ranks those of the options, where they say nothing else.
+
+    Raises:
+        ValueError: they say something else, or are about servers.
+    """
+    if not config.enable_sync_training:
+        raise ValueError("distributed_sync_train: enable_sync_training must be True, got False; leave it out")
+    require_one_process(config, but=_PLACE)
+    if config.num_ps:
+        raise ValueError(
+            f"distributed_sync_train: num_ps must be 0, as ranks keep the rows, got {config.num_ps}; for servers use"
+            " distributed_train"
+        )
+    collective.init()
+    for name, own in (("index", collective.rank()), ("num_workers", collective.size())):
+        said = getattr(config, name)
+        if config.is_set(name) and said != own:
+            word = "rank" if name == "index" else "number of ranks"
+            raise ValueError(
+                f"distributed_sync_train: {name} must be the {word} that the launcher gave, {own}, got {said}; leave"
+                " it out"
+            )
+        if said != own:
+            setattr(config, name, own)
+
+
+def _on_signal(trainer: Trainer) -> None:
+    _log.warning("rank %d: asks all ranks to stop; the next signal ends this process", collective.rank())
+    trainer.request_stop()
