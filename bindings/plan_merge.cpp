@@ -122,7 +122,13 @@ void BindGroupMerging(nb::class_<Group>& group) {
             return WithoutGil(
                 [&] { return self.Merge(Span(words), Span(num_words), BucketRange{buckets.first, buckets.second}); });
           },
-          "words"_a.noconvert(), "num_words"_a.noconvert(), "buckets"_a);
+          "words"_a.noconvert(), "num_words"_a.noconvert(), "buckets"_a)
+      .def(
+          "read_merged",
+          [](const Group& self, MergedPlans& merged, const Out<float>& values, int64_t step) {
+            return WithoutGil([&] { return self.ReadMerged(merged, Span(values), step); });
+          },
+          "merged"_a, "values"_a.noconvert(), "step"_a);
 }
 
 }  // namespace monolith

@@ -38,6 +38,27 @@ int64_t SumOverTasks(int64_t count, int64_t per_task, Body&& body) {
   return hits.load(std::memory_order_relaxed);
 }
 
+struct Buckets {
+  int64_t begin, end;
+};
+
+// The rows of the distinct ids of some buckets, end to end in plan order; leaves their hints. Returns how many there
+// are.
+int64_t ReadBuckets(RowReader& reader, std::span<const std::unique_ptr<Table>> tables, Plan& plan, Buckets buckets,
+                    float* out) {
+  size_t cell = buckets.begin * tables.size();
+  const int64_t first = plan.splits[cell], last = plan.splits[buckets.end * tables.size()];
+  const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
+  uint32_t* hints = plan.hints.data() + first;
+  if (tables.size() == 1) return reader.ReadTable(*tables[0], ids, plan.BucketsFrom(first), out, hints);
+  return reader.ReadTables(ids, plan.BucketsFrom(first), hints, [&](int64_t i) {
+    for (; first + i >= plan.splits[cell + 1]; ++cell)
+      out += (plan.splits[cell + 1] - plan.splits[cell]) * tables[cell % tables.size()]->spec.dim();
+    const Table& table = *tables[cell % tables.size()];
+    return RowWish{&table, out + (first + i - plan.splits[cell]) * table.spec.dim()};
+  });
+}
+
 // Pools bags of one table. The rows of neighbouring bags are read in blocks, however short the bags are.
 class BagPooler {
  public:
@@ -185,23 +206,41 @@ int64_t Group::Read(Plan& plan, std::span<float> values, int64_t step) const {
           .ReadTable(table, ids, plan.BucketsFrom(begin), values.data() + begin * dim, plan.hints.data() + begin);
     });
   }
-  Buffer<int64_t> first_value(plan.splits.size());
+  Buffer<int64_t> first_value(kNumBuckets + 1);  // of each bucket
   first_value[0] = 0;
   for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
-    const int64_t count = plan.splits[cell + 1] - plan.splits[cell];
-    first_value[cell + 1] = first_value[cell] + count * tables[cell % tables.size()]->spec.dim();
+    const size_t bucket = cell / tables.size(), table = cell % tables.size();
+    if (table == 0) first_value[bucket + 1] = first_value[bucket];
+    first_value[bucket + 1] += (plan.splits[cell + 1] - plan.splits[cell]) * tables[table]->spec.dim();
   }
   return SumOverTasks(kNumBuckets, kBucketsPerTask, [&](int64_t begin, int64_t end) {
-    size_t cell = begin * tables.size();
-    const int64_t first = plan.splits[cell], last = plan.splits[end * tables.size()];
-    const std::span<const int64_t> ids(plan.unique.data() + first, static_cast<size_t>(last - first));
     RowReader reader(locks_.get(), gate_, step);
-    return reader.ReadTables(ids, plan.BucketsFrom(first), plan.hints.data() + first, [&](int64_t i) {
-      while (first + i >= plan.splits[cell + 1]) ++cell;
-      const Table& table = *tables[cell % tables.size()];
-      float* out = values.data() + first_value[cell] + (first + i - plan.splits[cell]) * table.spec.dim();
-      return RowWish{&table, out};
-    });
+    return ReadBuckets(reader, tables, plan, {begin, end}, values.data() + first_value[begin]);
+  });
+}
+
+// A few buckets are read, and while their rows are near, each source gets its own.
+int64_t Group::ReadMerged(MergedPlans& merged, std::span<float> values, int64_t step) const {
+  const auto tables = TablesOf(merged.plan);
+  std::vector<int64_t> first_values = {0};  // of each source
+  for (const MergedSource& source : merged.sources) first_values.push_back(first_values.back() + source.num_values());
+  CheckSize("values", values.size(), first_values.back());
+  Gate::Shared call(gate_);
+  if (merged.plan.hints.size() == 0) merged.plan.hints = Buffer<uint32_t>(merged.plan.num_unique());
+  merged.plan.hints_identity = rows_identity_;
+  const int64_t per_task = merged.plan.num_unique() < kIdsPerTask ? kNumBuckets : kBucketsPerTask;
+  return SumOverTasks(kNumBuckets, per_task, [&](int64_t begin, int64_t end) {
+    thread_local std::vector<float> rows;
+    const auto size = static_cast<size_t>(merged.first_values[end] - merged.first_values[begin]);
+    if (rows.size() < size) rows.resize(size);
+    RowReader reader(locks_.get(), gate_, step);
+    const int64_t hits = ReadBuckets(reader, tables, merged.plan, {begin, end}, rows.data());
+    const BucketRange buckets{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+    for (size_t r = 0; r < merged.sources.size(); ++r) {
+      float* out = values.data() + first_values[r] + merged.sources[r].first_values[begin];
+      GatherBuckets(merged, static_cast<int64_t>(r), buckets, rows.data(), out);
+    }
+    return hits;
   });
 }
 

@@ -64,6 +64,8 @@ void FirstRows(const MergedPlans& merged, std::span<const Values> values, std::s
 
 // From the rows of all to those of one source.
 void GatherRows(const MergedPlans& merged, int64_t source, Values values, std::span<float> out);
+// The same of some buckets, whose rows begin at `rows`.
+void GatherBuckets(const MergedPlans& merged, int64_t source, BucketRange buckets, const float* rows, float* out);
 
 // Times as updates of the plan of all take them: [1], or one for each of its input positions.
 // times[r]: one, or one for each input position of source r. For sources that were plans.

@@ -163,27 +163,31 @@ void FirstRows(const MergedPlans& merged, std::span<const Values> values, std::s
   JoinRows<KeepFirst>(merged, values, {}, out);
 }
 
+void GatherBuckets(const MergedPlans& merged, int64_t number, BucketRange buckets, const float* rows, float* out) {
+  const MergedSource& source = merged.source(number);
+  const size_t num_tables = merged.dims.size();
+  for (size_t cell = buckets.begin * num_tables; cell < buckets.end * num_tables; ++cell) {
+    const int dim = merged.dims[cell % num_tables];
+    const int64_t first = merged.plan.splits[cell], key = source.splits[cell];
+    const std::span places(source.places.data() + key, static_cast<size_t>(source.splits[cell + 1] - key));
+    for (size_t j = 0; j < places.size();) {
+      const int64_t run = RunFrom(places, static_cast<int64_t>(j));
+      CopyRun(out, rows + (places[j] - first) * dim, run * dim);
+      j += static_cast<size_t>(run);
+      out += run * dim;
+    }
+    rows += (merged.plan.splits[cell + 1] - first) * dim;
+  }
+}
+
 void GatherRows(const MergedPlans& merged, int64_t number, Values values, std::span<float> out) {
   const MergedSource& source = merged.source(number);
   CheckSize("values", values.size(), merged.num_values());
   CheckSize("out", out.size(), source.num_values());
-  const size_t num_tables = merged.dims.size();
   ForBuckets(source.num_keys(), [&](int begin, int end) {
-    const float* cell_rows = values.data() + merged.first_values[begin];
-    float* to = out.data() + source.first_values[begin];
-    for (size_t cell = begin * num_tables; cell < end * num_tables; ++cell) {
-      const int dim = merged.dims[cell % num_tables];
-      const int64_t first = merged.plan.splits[cell];
-      const int64_t key = source.splits[cell];
-      const std::span places(source.places.data() + key, static_cast<size_t>(source.splits[cell + 1] - key));
-      for (size_t j = 0; j < places.size();) {
-        const int64_t run = RunFrom(places, static_cast<int64_t>(j));
-        CopyRun(to, cell_rows + (places[j] - first) * dim, run * dim);
-        j += static_cast<size_t>(run);
-        to += run * dim;
-      }
-      cell_rows += (merged.plan.splits[cell + 1] - first) * dim;
-    }
+    const BucketRange buckets{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
+    GatherBuckets(merged, number, buckets, values.data() + merged.first_values[begin],
+                  out.data() + source.first_values[begin]);
   });
 }
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -73,6 +75,50 @@ TEST(PlanPartsTest, OwnersPutTogetherWhatTheRanksAskFor) {
     }
   }
   EXPECT_EQ(keys, all.plan.num_unique());
+}
+
+class ReadMergedTest : public ::testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  void SetUp() override { SetNumThreads(std::get<0>(GetParam())); }
+  void TearDown() override { SetNumThreads(threads_before_); }
+
+ private:
+  const int threads_before_ = NumThreads();
+};
+INSTANTIATE_TEST_SUITE_P(ThreadsAndIds, ReadMergedTest,
+                         ::testing::Combine(::testing::Values(1, 4), ::testing::Values(60, 9000)));
+
+TEST_P(ReadMergedTest, EverySourceGetsTheRowsThatItAskedFor) {
+  const std::unique_ptr<Group> group = MakeTestGroup();
+  std::mt19937_64 random(2);
+  const std::vector<int64_t> pool = SpreadIds(6000);
+  for (int step = 1; step < 4; ++step) ApplyStep(group.get(), Draw(&random, 4000, pool), 0.25f * step, 5, false);
+  std::vector<Plan> plans;
+  for (int r = 0; r < 3; ++r)
+    plans.push_back(TwoTables(Draw(&random, r == 1 ? 0 : static_cast<size_t>(std::get<1>(GetParam())), pool)));
+  std::vector<float> expected;
+  std::vector<const Plan*> pointers;
+  int64_t found = 0;
+  for (Plan& plan : plans) {
+    std::vector<float> rows(static_cast<size_t>(group->NumValues(plan)));
+    group->Read(plan, rows, 0);
+    expected.insert(expected.end(), rows.begin(), rows.end());
+    pointers.push_back(&plan);
+  }
+  MergedPlans merged = group->Merge(pointers);
+  std::vector<float> all(static_cast<size_t>(merged.num_values()));
+  found = group->Read(merged.plan, all, 0);
+  const std::vector<uint32_t> hints(merged.plan.hints.data(), merged.plan.hints.data() + merged.plan.hints.size());
+  merged = group->Merge(pointers);
+  std::vector<float> values(expected.size(), 99.0f);
+  EXPECT_EQ(group->ReadMerged(merged, values, 0), found);
+  EXPECT_EQ(values, expected);
+  EXPECT_EQ(std::vector<uint32_t>(merged.plan.hints.data(), merged.plan.hints.data() + merged.plan.hints.size()),
+            hints);
+  EXPECT_GT(std::count(values.begin(), values.end(), 0.0f), 0);
+  EXPECT_LT(std::count(values.begin(), values.end(), 0.0f), static_cast<int64_t>(values.size()));
+  values.pop_back();
+  EXPECT_THROW(group->ReadMerged(merged, values, 0), Error);
 }
 
 TEST(PlanPartsTest, SizesAreThoseOfTheExchanges) {
