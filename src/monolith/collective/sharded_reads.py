@@ -16,10 +16,13 @@ from monolith.tables.batch import NOTHING_APPLIED
 from monolith.tables.local_plan import LocalRows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from monolith.collective.lock_step import Agreed
     from monolith.collective.sharded_exchange import RowExchange
+    from monolith.collective.sharded_owner import SentIds
     from monolith.collective.sharded_plan import ShardedPlan
 
 __all__ = ["RankReads"]
@@ -35,6 +38,8 @@ class RankReads:
     def __init__(self, exchange: RowExchange, *, name: str) -> None:
         self._exchange = exchange
         self.kind = f"read {name}"
+        self.on_training: Callable[[ShardedPlan, SentIds], None] | None = None
+        """Told of every read for training of this rank."""
 
     def look(self, plan: ShardedPlan, step: int) -> LocalRows:
         """Rows for whoever only looks."""
@@ -86,6 +91,8 @@ class RankReads:
         for rank in ranks:
             owner.forget(rank, numbers[rank][_OLDEST])
         if is_training:
+            if plan is not None and self.on_training is not None:
+                self.on_training(plan, sent)
             tickets = {rank: numbers[rank][_TICKET] for rank in ranks}
             owner.keep(sent, {rank: ticket for rank, ticket in tickets.items() if ticket != NO_TICKET})
         return values

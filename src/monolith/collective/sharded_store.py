@@ -14,6 +14,7 @@ from monolith.collective.sharded_calls import RankCalls
 from monolith.collective.sharded_cut import CutCalls, ShardedCut
 from monolith.collective.sharded_exchange import RowExchange
 from monolith.collective.sharded_joined import ShardedJoined
+from monolith.collective.sharded_metrics import AlltoallMetrics, alltoall_metrics
 from monolith.collective.sharded_owner import RowOwner
 from monolith.collective.sharded_plan import IdMessage, ShardedPlan
 from monolith.collective.sharded_reader import ReaderCalls, ShardedReader
@@ -188,6 +189,22 @@ class ShardedStore:
                 f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
             )
         return plan
+
+    def watch_alltoall(self, told: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
+        """Tells the numbers of every read for training of this rank, as ``enable_alltoall_metrics`` asks for.
+
+        Args:
+            told: Is called in the line, so it must be quick and must not wait for a call of this run.
+            slot: A table whose ids are counted, too (``enable_alltoall_metrics_for_slot``).
+
+        Raises:
+            InvalidArgumentError: there is no such table.
+        """
+        if slot is not None:
+            self.native.number_of(slot)
+        self._reads.on_training = lambda plan, sent: told(
+            alltoall_metrics(self.native, self.owned, plan, sent, slot=slot)
+        )
 
     # History
 
