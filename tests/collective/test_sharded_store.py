@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collective.rank_threads import ThreadRank, run_ranks
-from monolith.collective import LockStep
-from monolith.collective.sharded_store import ShardedStore
+from collective.rank_threads import run_ranks
+from collective.ranks import results
+from monolith.collective import Line, LockStep, ShardedStore
 from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.history import ALL_BUCKETS
@@ -36,6 +37,17 @@ TABLES = {
     ),
 }
 DIMS = (3, 2, 1, 3)
+
+
+class Rank(Protocol):
+    """This process or thread, and its lines."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def training(self) -> Line: ...
+    @property
+    def saving(self) -> Line: ...
 
 
 class RankBatch(NamedTuple):
@@ -96,7 +108,7 @@ def rates() -> torch.Tensor:
     return torch.linspace(0.05, 0.2, 5)
 
 
-def train_rank(rank: ThreadRank, program: Sequence[Step], *, spare: bool = False) -> dict[tuple[int, ...], object]:
+def train_rank(rank: Rank, program: Sequence[Step], *, spare: bool = False) -> dict[tuple[int, ...], object]:
     store = ShardedStore(TABLES, training=rank.training, saving=rank.saving, spare_first_rank=spare)
     joined = store.join(rank.rank)
     follow = LockStep(rank.training).follow
@@ -193,3 +205,13 @@ def test_any_batches_of_ranks_give_the_rows_of_one_store_bit_for_bit(size: int, 
     expected = train_one(program)
     for each in found:
         assert each == expected
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_processes_over_gloo_give_the_rows_of_one_store_bit_for_bit(size: int, tmp_path: Path) -> None:
+    from collective.sharded_suite import digest_of, program_of  # noqa: PLC0415 - it imports this module
+
+    expected = train_one(program_of(7, size))
+    assert len(expected) > 1000
+    found = results(Path(__file__).with_name("sharded_suite.py"), size, tmp_path, "7")
+    assert found == [[len(expected), digest_of(expected)]] * size
