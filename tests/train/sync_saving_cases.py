@@ -24,7 +24,7 @@ from monolith.train import (
 from monolith.train.job_settings import JobSettings
 from monolith.train.sync_config import SyncConfig
 from monolith.train.sync_runner import distributed_sync_train
-from train.sync_cases import RowsTask, Thirteen, Watch
+from train.sync_cases import RowsTask, Thirteen
 
 
 def trained(folder: Path, saving: SavingConfig, *, hooks: tuple[Hook, ...] = (), steps: int | None = None) -> Trainer:
@@ -33,6 +33,7 @@ def trained(folder: Path, saving: SavingConfig, *, hooks: tuple[Hook, ...] = (),
     config = TrainerConfig(model_dir=str(folder / "model"), saving=saving, deterministic=True, **part)
     trainer = Trainer(Thirteen(), config, hooks=hooks)
     trainer.train(max_steps=steps)
+    trainer.forget_state()
     return trainer
 
 
@@ -57,8 +58,7 @@ def case_files(folder: Path) -> Any:
     files = MarkerFilesConfig(dump_look_steps=2, limit_look_steps=None)
     put = (Put(model / "dump_2", 2), Put(model / "stop_4", 4))
     trainer = trained(folder, SavingConfig(marker_files=files), hooks=put)
-    assert trainer.state is not None
-    return trainer.state.global_step
+    return trainer.global_step
 
 
 def case_limit(folder: Path) -> Any:
@@ -67,8 +67,7 @@ def case_limit(folder: Path) -> Any:
     limit = 1_700_000_000 + collective.size()  # the time of rank 0's second batch
     put = (Put(folder / "model" / "limit_req_time", 1, str(limit)),)
     trainer = trained(folder, SavingConfig(marker_files=files), hooks=put)
-    assert trainer.state is not None
-    return trainer.state.global_step
+    return trainer.global_step
 
 
 def case_online(folder: Path) -> Any:
@@ -136,7 +135,7 @@ def case_reports(folder: Path) -> Any:
     config = DistributedCpuTrainingConfig(model_dir=str(folder / "model"))
     trainer = distributed_sync_train(config, RowsTask.params(), settings=JobSettings(max_steps=4))
     reporting = trainer.config.reporting
-    return [reporting.summary_every_steps, reporting.log_every_steps, reporting.tensorboard, len(trainer.history.steps)]
+    return [reporting.summary_every_steps, reporting.log_every_steps, reporting.tensorboard, len(trainer.history)]
 
 
 class Kill(Hook):
@@ -158,10 +157,3 @@ def case_killed(folder: Path) -> Any:
     hooks = (Kill(),) if not (folder / "again").exists() else ()
     trainer = trained(folder, SavingConfig(every_steps=2, max_to_keep=None), hooks=hooks)
     return trainer.global_step
-
-
-def case_read(folder: Path) -> Any:
-    """Goes on, for one step, from what another number of ranks has saved."""
-    trainer = trained(folder, SavingConfig(), hooks=(watch := Watch(),), steps=1)
-    assert trainer.state is not None
-    return [trainer.state.global_step, watch.steps]

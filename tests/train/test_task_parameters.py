@@ -37,6 +37,7 @@ _INTERVALS = (
 )
 SHOWN_BY = {
     "name": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
+    "accelerator": "tests/train/test_sync_alone.py::test_the_accelerator_of_a_task_means_the_same",
     "clip_norm": f"{_CLIPPING}test_one_norm_over_weights_and_rows",
     "sparse_norm_warmup_steps": f"{_CLIPPING}test_the_warm_up_of_the_rows_begins_with_nothing",
     "dense_weight_decay": f"{_CLIPPING}test_decay_comes_after_clipping",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -116,16 +117,15 @@ class RankSaver(Saver):
         handlers: dict[str, Callable[[Agreed, bytes], object]] = {_OUTCOME: end}
         for store in self._part.stores:
             handlers |= store.saving_followers()
-        try:
-            while not heard:
-                self._saving.follow(handlers).result()
-        except BaseException:
-            self._save_failed = True
-            raise
+        self._save_failed = True
+        while not heard:
+            following = self._saving.follow(handlers)  # raises once the line has ended
+            with suppress(OpError):  # what all ranks raise, rank 0 takes up: it still tells how the save went
+                following.result()
         outcome = heard[0]
         if "error" in outcome:
-            self._save_failed = True
             raise error_of(*outcome["error"], rank=0)
+        self._save_failed = False
         self._last_saved = SavedCheckpoint(**outcome)
         return self._last_saved
 
