@@ -7,12 +7,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith import collective, environment
+from monolith.collective.key_store import MemoryKeyStore
 from monolith.hook import Hook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.table_info import SyncTrainingInfoHook
 from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on
-from monolith.train.local_job import LocalJob
 from monolith.train.rank_inputs import RankInputs
 from monolith.train.rank_part import RankPart
 from monolith.train.sync_config import SyncConfig
@@ -108,16 +108,15 @@ def config_of_rank(config: TrainerConfig, part: RankPart) -> TrainerConfig:
     return dataclasses.replace(config, reporting=reporting, control=None)
 
 
-def inputs_of_rank(part: RankPart, config: TrainerConfig, applied: Callable[[], Mapping[int, int]]) -> LocalJob:
+def inputs_of_rank(part: RankPart, config: TrainerConfig, applied: Callable[[], Mapping[int, int]]) -> RankInputs:
     """What a rank knows of the input of all."""
-    if part.is_alone:
-        return LocalJob(num_workers=config.num_workers, applied=applied)
+    has_queue = config.input.dynamic_sharding
     part.inputs = RankInputs(
-        collective.key_store(),
+        collective.key_store() if has_queue else MemoryKeyStore(),  # not every library has one
         rank=part.rank,
         num_ranks=part.size,
         applied=applied,
-        shares_queue=config.input.dynamic_sharding,
+        shares_queue=has_queue,
     )
     return part.inputs
 

@@ -105,7 +105,7 @@ class RankPart:
         self.stores: list[ShardedStore] = []
         """Those of the model, once it is built."""
         self.inputs: RankInputs | None = None
-        """What all ranks know of their inputs; None for a run of one."""
+        """What all ranks know of their inputs; the trainer says it."""
         self._common_error: BaseException | None = None
 
     @classmethod

@@ -6,6 +6,7 @@ comparison of two states bit for bit.
 
 `worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count. `cluster_trial.py`
 does it to whole jobs, `cluster_task.py` has what those count, and `network.py` the network that is cut between them.
+`rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is what torchrun starts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from monolith.testing.crash.cluster_trial import (
 )
 from monolith.testing.crash.counting import CONFIGS, CountingJob
 from monolith.testing.crash.fingerprint import fingerprint
+from monolith.testing.crash.rank_trial import RankFault, RankScenario, RankTrial, run_rank_trial
 from monolith.testing.crash.scenarios import SCENARIOS, Scenario
 from monolith.testing.crash.trial import Kill, Trial, run_trials
 from monolith.testing.crash.worker_trial import Fault, WorkerTrial, run_worker_trial
@@ -32,12 +34,16 @@ __all__ = [
     "CountingJob",
     "Fault",
     "Kill",
+    "RankFault",
+    "RankScenario",
+    "RankTrial",
     "SCENARIOS",
     "Scenario",
     "Trial",
     "WorkerTrial",
     "fingerprint",
     "run_cluster_trial",
+    "run_rank_trial",
     "run_trials",
     "run_worker_trial",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -23,7 +23,6 @@ from monolith.train import Spec, Task, current_context
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.testing.crash.batch_limit import BatchLimit
     from monolith.train import InstantiableParams, Mode
 
 __all__ = ["ClusterCountingTask", "ClusterInput", "Disturbed"]
@@ -79,10 +78,18 @@ class ClusterInput:
                 (folder / f"{first:06d}-{worker}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+class HasLimit(Protocol):
+    """Says how far a process may go."""
+
+    def wait_below(self, number: int) -> None:
+        """Returns when it may make the step of this place."""
+        ...
+
+
 class Disturbed:
     """What a process that is disturbed shares with its parent: how far it may go, and how far it has come."""
 
-    limit: BatchLimit | None = None
+    limit: HasLimit | None = None
     tell: Callable[[dict[str, Any]], None] | None = None
     steps: int = 0
     """That were begun."""
@@ -167,6 +174,17 @@ class ClusterCountingTask(Task):
         if every - self.total.weight.item() not in told:
             found.append(f"the dense weight misses {every - self.total.weight.item():g}, the job says one of {told}")
         return found if any(lost.values()) else [*found, *self._miscounts(given)]
+
+    def miscounts(self) -> list[str]:
+        """How rows differ from a plain count of files, one line for each difference; for a trained task."""
+        given = ClusterInput(**self.p.counted)
+        every = float(given.num_examples)
+        marks = [
+            f"examples of worker {worker}: {every:g} in the data, {sorted(counts)} counted"
+            for worker in range(given.num_workers)
+            if (counts := set(self._rows("mark", given.marks(worker)))) != {every}
+        ]
+        return [*marks, *self._miscounts(given)]
 
     def _miscounts(self, given: ClusterInput) -> Iterator[str]:
         expected = given.counts().tolist()

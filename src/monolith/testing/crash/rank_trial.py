@@ -1,0 +1,348 @@
+"""A synchronous run under torchrun whose ranks are killed, stopped and started in other numbers while they count.
+
+Whatever befalls it, the run goes on from its last checkpoint, and in the end every example has counted once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from monolith import environment
+from monolith.checkpoint import load
+from monolith.testing.crash.cluster_task import ClusterCountingTask, ClusterInput
+from monolith.testing.crash.rank_folder import RankFolder
+from monolith.testing.crash.trial import is_inside_save, newest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["RankFault", "RankScenario", "RankTrial", "run_rank_trial"]
+
+RankFaultKind = Literal["kill", "kill in save", "pause", "hang", "resize"]
+
+_PROGRAM = "monolith.testing.crash.rank_program"
+_POLL_SECONDS = 0.001
+_MOST_DELAY_SECONDS = 0.3
+_MOST_PAUSE_SECONDS = 0.5
+_PLACES_PER_FAULT = 12
+"""Batches of the input, in its order, between two faults."""
+_BATCHES_PER_FILE = 5
+_SAVE_STEPS = 4
+_SPARE_RESTARTS = 5
+"""Of torchrun, besides those that the faults cost: a slow machine may take a slow rank for a lost one."""
+_KINDS: tuple[RankFaultKind, ...] = ("kill", "kill in save", "resize", "kill", "pause", "kill in save", "hang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankScenario:
+    """How a run is set up, and what befalls it."""
+
+    num_ranks: int = 2
+    """That it begins with."""
+    sizes: tuple[int, ...] = (3, 1, 2)
+    """Numbers of ranks that it goes on with, in turn."""
+    kinds: tuple[RankFaultKind, ...] = _KINDS
+    """In turn; their moments, and whom they meet, are drawn."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """More options of the run."""
+    timeout_seconds: float = 20.0
+    """After which ranks take one that does not answer for lost."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankFault:
+    """What befell a run, and how soon it went on."""
+
+    kind: RankFaultKind
+    rank: int
+    num_ranks: int
+    """When it happened."""
+    inside_save: bool
+    recovery_seconds: float = 0.0
+    """From its beginning until the next step."""
+
+
+@dataclass(slots=True)
+class RankTrial:
+    """One run, and what was found."""
+
+    scenario: RankScenario
+    seed: int
+    faults: list[RankFault] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    """Numbers of ranks of all its launches."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every example has counted once."""
+        return not self.problems
+
+
+def run_rank_trial(
+    scenario: RankScenario, *, num_faults: int, seed: int, folder: Path, longest_seconds: float = 300.0
+) -> RankTrial:
+    """Runs it to its end through so many faults, and judges what it has counted.
+
+    Args:
+        scenario: How.
+        num_faults: Of all kinds.
+        seed: Of the data and the moments.
+        folder: Where it runs; an empty one of its own.
+        longest_seconds: Without any step it hangs, which is a problem.
+    """
+    trial = RankTrial(scenario, seed)
+    run = _Run(trial, folder, num_faults, longest_seconds)
+    try:
+        run.disturb()
+    finally:
+        run.close()
+    return trial
+
+
+class _StuckError(Exception):
+    pass
+
+
+class _Run:
+    def __init__(self, trial: RankTrial, folder: Path, num_faults: int, longest_seconds: float) -> None:
+        self._trial = trial
+        self._scenario = trial.scenario
+        self._longest_seconds = longest_seconds
+        self._num_faults = num_faults
+        self._draw = random.Random(f"{trial.seed} ranks")  # noqa: S311 - moments to repeat, not secrets
+        self._input = ClusterInput(
+            seed=trial.seed, num_workers=3, num_batches=_PLACES_PER_FAULT * (num_faults + 2), batch_size=4
+        )
+        self._folder = RankFolder(folder)
+        files = folder / "files"
+        files.mkdir()
+        self._input.write(files, batches_per_file=_BATCHES_PER_FILE)
+        options = {"enable_dynamic_sharding": True, "save_checkpoints_steps": _SAVE_STEPS, **trial.scenario.options}
+        self._folder.begin(
+            options,
+            {"counted": asdict(self._input), "folder": str(files)},
+            timeout_seconds=trial.scenario.timeout_seconds,
+        )
+        self._folder.allow(_PLACES_PER_FAULT)
+        self._launch = -1
+        self._torchrun: subprocess.Popen[bytes] | None = None
+        self._start(trial.scenario.num_ranks)
+
+    # The course of it
+
+    def disturb(self) -> None:
+        """All faults, then the rest of the input, then the judgement."""
+        try:
+            for number in range(self._num_faults):
+                kind = self._scenario.kinds[number % len(self._scenario.kinds)]
+                self._wait(lambda: self._reached() is not None, "a step")
+                self._folder.allow(_PLACES_PER_FAULT * (number + 2))
+                self._befall(kind)
+            self._folder.allow(self._input.num_batches + 1)
+            self._wait(self._has_ended, "its end", while_reached=True)
+        except _StuckError as stuck:
+            self._trial.problems.append(str(stuck))
+            return
+        assert self._torchrun is not None  # noqa: S101 - started with the object
+        if self._torchrun.returncode:
+            self._trial.problems.append(f"torchrun ended with {self._torchrun.returncode}")
+        self._judge()
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        self._kill_launch()
+
+    def _befall(self, kind: RankFaultKind) -> None:
+        ranks = self._ranks()
+        rank = self._draw.choice(sorted(ranks))
+        if kind == "kill in save":
+            self._await_save()
+        else:
+            time.sleep(self._draw.uniform(0.0, _MOST_DELAY_SECONDS))
+        fault = RankFault(
+            kind=kind, rank=rank, num_ranks=len(ranks), inside_save=is_inside_save(self._folder.model_dir)
+        )
+        begun = time.monotonic()
+        before = self._newest_start()
+        if kind == "resize":
+            self._resize()
+        elif kind == "pause":
+            _send(ranks[rank], signal.SIGSTOP)
+            time.sleep(self._draw.uniform(0.0, _MOST_PAUSE_SECONDS))
+            _send(ranks[rank], signal.SIGCONT)
+        elif kind == "hang":
+            self._hang(ranks, rank)
+        else:
+            _send(ranks[rank], signal.SIGKILL)
+        if kind == "pause":
+            self._wait_for_more_steps()
+        else:
+            self._wait(lambda: self._newest_start() > before and self._reached() is not None, f"a step after a {kind}")
+        fault.recovery_seconds = round(time.monotonic() - begun, 3)
+        self._trial.faults.append(fault)
+
+    def _hang(self, ranks: dict[int, int], rank: int) -> None:
+        """Stops a rank until the others have given it up; torchrun kills what does not end."""
+        _send(ranks[rank], signal.SIGSTOP)
+        others = [pid for each, pid in ranks.items() if each != rank]
+        if others:
+            self._wait(lambda: not any(_is_there(pid) for pid in others), "the end of the others")
+        if self._draw.random() < 0.5 or not others:  # else torchrun kills it, after its half minute
+            _send(ranks[rank], signal.SIGCONT)
+        if not others:
+            _send(ranks[rank], signal.SIGKILL)
+
+    def _resize(self) -> None:
+        """Another number of ranks: by asking torchrun to end, or by ending all of it at once."""
+        assert self._torchrun is not None  # noqa: S101 - started with the object
+        if self._draw.random() < 0.5:
+            self._torchrun.send_signal(signal.SIGTERM)
+            self._wait(lambda: self._torchrun is not None and self._torchrun.poll() is not None, "the end of torchrun")
+        self._kill_launch()
+        sizes = self._scenario.sizes
+        self._start(sizes[(len(self._trial.sizes) - 1) % len(sizes)])
+
+    def _await_save(self) -> None:
+        """Returns inside a save if there is one on the way to the place up to which ranks may go."""
+        last = self._folder.allowed() - 1
+        self._wait(lambda: is_inside_save(self._folder.model_dir) or (self._reached() or 0) >= last, "a save")
+
+    # Processes
+
+    def _start(self, num_ranks: int) -> None:
+        self._launch += 1
+        self._trial.sizes.append(num_ranks)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+        command += ["--max-restarts", str(self._num_faults + _SPARE_RESTARTS), "--monitor-interval", "0.1"]
+        command += ["-m", _PROGRAM, str(self._folder.path), str(self._launch)]
+        scratch = self._folder.path / "scratch"
+        scratch.mkdir(exist_ok=True)
+        surroundings = environment.starting_with("") | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
+        with (self._folder.path / f"launch-{self._launch}.log").open("ab") as log:
+            self._torchrun = subprocess.Popen(  # noqa: S603 - this very interpreter
+                command, stdout=log, stderr=log, env=surroundings
+            )
+
+    def _kill_launch(self) -> None:
+        """Ends torchrun and its ranks, at once."""
+        if self._torchrun is None:
+            return
+        if self._torchrun.poll() is None:
+            self._torchrun.send_signal(signal.SIGSTOP)  # it starts nobody meanwhile
+            children = _children_of(self._torchrun.pid)
+            self._torchrun.kill()
+        else:
+            children = []
+        for pid in {*children, *self._ranks().values()}:
+            _send(pid, signal.SIGKILL)
+        self._torchrun.wait()
+        while any(_is_there(pid) for pid in children):
+            time.sleep(_POLL_SECONDS)
+
+    def _has_ended(self) -> bool:
+        return self._torchrun is not None and self._torchrun.poll() is not None
+
+    # What ranks have told
+
+    def _newest_start(self) -> tuple[int, int]:
+        names = sorted(path.name for path in (self._folder.path / "told").iterdir())
+        return (int(names[-1][:4]), int(names[-1][5:9])) if names else (-1, -1)
+
+    def _told(self) -> dict[int, dict[str, Any]]:
+        """Rank -> the last values that it told, in the newest start of the newest launch."""
+        launch, restart = self._newest_start()
+        told: dict[int, dict[str, Any]] = {}
+        if launch != self._launch:
+            return told
+        for path in (self._folder.path / "told").glob(f"{launch:04d}-{restart:04d}-*.jsonl"):
+            lines = path.read_bytes().split(b"\n")[:-1]  # one that was killed may stop in the middle of a line
+            told[int(path.stem[-2:])] = {key: value for line in lines for key, value in json.loads(line).items()}
+        return told
+
+    def _ranks(self) -> dict[int, int]:
+        """Rank -> process."""
+        return {rank: told["pid"] for rank, told in self._told().items() if "pid" in told}
+
+    def _reached(self) -> int | None:
+        """The furthest place of the input at which a step was begun in this start; None: there was none."""
+        return max((told["place"] for told in self._told().values() if "place" in told), default=None)
+
+    def _steps(self) -> int:
+        return sum(told.get("steps", 0) for told in self._told().values())
+
+    def _wait_for_more_steps(self) -> None:
+        start, steps = self._newest_start(), self._steps()
+        last = self._folder.allowed() - 1
+        self._wait(
+            lambda: self._steps() > steps or self._newest_start() != start or (self._reached() or 0) >= last,
+            "a step after a pause",
+        )
+
+    def _wait(self, is_there: Callable[[], bool], what: str, *, while_reached: bool = False) -> None:
+        """Until something is there.
+
+        Raises:
+            _StuckError: nothing came for too long; or the run has ended.
+        """
+        begun, steps = time.monotonic(), (self._newest_start(), 0)
+        while not is_there():
+            if self._has_ended() and "torchrun" not in what:
+                if is_there():
+                    return
+                raise _StuckError(f"the run ended while {what} was waited for; {self._tail()}")
+            if while_reached and (now := (self._newest_start(), self._steps())) != steps:
+                begun, steps = time.monotonic(), now
+            if time.monotonic() - begun > self._longest_seconds:
+                raise _StuckError(f"{what} did not come within {self._longest_seconds:g} s; {self._tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def _tail(self) -> str:
+        log = self._folder.path / f"launch-{self._launch}.log"
+        return f"the log in {log} ends with: " + log.read_text(encoding="utf-8", errors="replace")[-1500:]
+
+    # Judgement
+
+    def _judge(self) -> None:
+        if newest(self._folder.model_dir) is None:
+            self._trial.problems.append("nothing was saved")
+            return
+        params = ClusterCountingTask.params()
+        params.counted = asdict(self._input)
+        task = ClusterCountingTask(params)
+        load(task.make_model(), self._folder.model_dir)
+        self._trial.problems += task.miscounts()[:5]
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    """A signal to a rank; one that is gone gets none, nor does another process that has its number by now."""
+    with suppress(OSError):
+        if _PROGRAM in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8"):
+            os.kill(pid, number)
+
+
+def _is_there(pid: int) -> bool:
+    """Whether a process runs, or is stopped; one that has ended and waits for its parent does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}
+
+
+def _children_of(pid: int) -> list[int]:
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text(encoding="utf-8").split()
+    ]
