@@ -113,6 +113,7 @@ class ClusterCountingTask(Task):
         p = super().params()
         p.define("counted", {}, "Fields of a `ClusterInput`.")
         p.define("folder", "", "Where files are that workers share; nothing: each makes its own batches.")
+        p.train.max_pending_seconds_for_barrier = 1.0  # workers that the trial holds back do not come to one
         return p
 
     def build(self) -> None:
