@@ -31,7 +31,7 @@ def asked_kinds(source: str) -> list[str]:
 
 def test_nobody_asks_for_the_engine(project_root: Path) -> None:
     package = project_root / "src" / "monolith"
-    engines = {package / name for name in ("collective", "ps", "tables", "testing")}  # the reference of tests is one, too
+    engines = {package / name for name in ("collective", "ps", "tables", "testing")}  # that of tests, too
     files = [path for path in package.rglob("*.py") if engines.isdisjoint(path.parents)]
     assert len(files) > 200
     asked = {str(path.relative_to(package)): asked_kinds(path.read_text(encoding="utf-8")) for path in files}

@@ -15,13 +15,13 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from monolith.ps import dense_wire as wire
 from monolith.ps.dense_layout import DenseLayout
 from monolith.ps.dense_wire import Kind
-from monolith.tables.differences import differences
 from monolith.ps.held_gates import DENSE_OWNER
 from monolith.ps.hosted_weights import HostedWeights
 from monolith.ps.optimizer_spec import import_modules
 from monolith.ps.packed_state import PackedState, pack, room_for, unpack
 from monolith.ps.push_clock import PushClock
 from monolith.ps.recovery.recording import NoRecording
+from monolith.tables.differences import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
