@@ -13,6 +13,7 @@ import pytest
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.checkpoint import saver as saver_module
+from monolith.checkpoint._writing import write_checkpoint
 from monolith.errors import OpError, ResourceExhaustedError
 from monolith.hook import Hook
 from monolith.testing import ExampleTask
@@ -55,14 +56,14 @@ def own_ports() -> set[int]:
 
 
 def test_a_job_whose_disk_is_full_ends_with_what_it_had_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, saves = saver_module.write_checkpoint, list[int]()
+    saves = list[int]()
 
     def limited(folder: Any, cut: StateCut, *arguments: Any, **more: Any) -> Any:
         saves.append(1)
         if len(saves) > 1:
             cut.release()
             raise ResourceExhaustedError("no space left on the disk")
-        return write(folder, cut, *arguments, **more)
+        return write_checkpoint(folder, cut, *arguments, **more)
 
     monkeypatch.setattr(saver_module, "write_checkpoint", limited)
     options = {"save_checkpoints_steps": 10}
