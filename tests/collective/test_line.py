@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from monolith.collective import Line, RaisedByAllError
-from monolith.collective.wire import LoneWire
+from monolith.collective.wire import ExchangeError, LoneWire
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 
 
@@ -67,9 +67,10 @@ def test_an_idle_line_makes_a_call_in_the_thread_that_asks_and_a_busy_one_in_its
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (RuntimeError("Connection closed by peer"), UnavailableError, "read a: rank 0 of 2 could not.*closed by peer"),
-        (RuntimeError("Timed out waiting 9ms"), DeadlineExceededError, "read a: rank 0 of 2 could not.*Timed out"),
-        (ZeroDivisionError("here alone"), ZeroDivisionError, "here alone"),
+        (ExchangeError("Connection closed by peer"), UnavailableError, "read a: rank 0 of 2 could not.*closed by peer"),
+        (ExchangeError("Timed out waiting 9ms"), DeadlineExceededError, "read a: rank 0 of 2 could not.*Timed out"),
+        (FileNotFoundError("here alone"), FileNotFoundError, "here alone"),
+        (RuntimeError("shapes, not ranks"), RuntimeError, "^shapes, not ranks$"),
     ],
 )
 @pytest.mark.parametrize("way", ["run", "submit"])
@@ -116,6 +117,26 @@ def test_alone_no_error_does_and_there_is_no_thread() -> None:
     with pytest.raises(RuntimeError, match="mine"):
         pending.result()
     assert line.submit(threading.get_ident, "b").result() == threading.get_ident()
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_alone_a_child_of_a_fork_goes_on_by_itself_though_its_parent_was_busy() -> None:
+    line = Line("training", LoneWire())
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    busy = threading.Thread(target=lambda: line.run(wait, "a long call"))
+    busy.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        os._exit(line.run(lambda: 7, "a"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    go_on.set()
+    busy.join(60)
 
 
 def test_a_closed_line_refuses_what_waits_and_what_comes(line: Line, wire: FakeWire) -> None:

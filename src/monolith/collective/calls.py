@@ -138,13 +138,15 @@ def alltoall(tensor: Tensor, sizes: Sequence[int] | Tensor) -> tuple[Tensor, lis
         tensor: ``[n, ...]``, the rows for rank 0 first; same type and same dims after the first on every rank.
         sizes: How many of them are for each rank; may differ, and may be 0.
     """
-    numbers = [int(each) for each in (sizes.tolist() if isinstance(sizes, torch.Tensor) else sizes)]
-    if tensor.ndim == 0 or len(numbers) != size() or min(numbers) < 0 or sum(numbers) != len(tensor):
+    numbers = sizes.tolist() if isinstance(sizes, torch.Tensor) else list(sizes)
+    chosen = library()
+    size = chosen.size()
+    if tensor.ndim == 0 or len(numbers) != size or min(numbers) < 0 or sum(numbers) != tensor.shape[0]:
         raise ValueError(
-            f"alltoall: sizes must be {size()} numbers >= 0, one for each rank, that sum up to the number of rows of "
+            f"alltoall: sizes must be {size} numbers >= 0, one for each rank, that sum up to the number of rows of "
             f"the tensor, got {numbers} for a tensor of shape {list(tensor.shape)}"
         )
-    return library().alltoall(tensor, numbers)
+    return chosen.alltoall(tensor, numbers)
 
 
 def barrier() -> None:

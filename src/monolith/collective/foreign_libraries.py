@@ -15,7 +15,7 @@ import torch
 from monolith import environment
 from monolith.collective.key_store import MemoryKeyStore
 from monolith.collective.line import Line
-from monolith.collective.wire import LibraryWire
+from monolith.collective.wire import LibraryWire, exchanging
 from monolith.errors import FailedPreconditionError, UnimplementedError
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Horovod:
     def _in_turn(self, what: str, call: Callable[[Any], Any]) -> Any:
         """Makes a call of the library when those before it are done."""
         library = self._library
-        return self.training_line().run(lambda: call(library), what)
+        return self.training_line().run(lambda: exchanging(call)(library), what)
 
     def key_store(self) -> KeyStore:
         """Neither library has one.

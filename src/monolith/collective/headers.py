@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from monolith.collective.wire import Wire
 
-DIGEST, FLAGS, NUM_SIZES, TEXT_BYTES, _SIZES = range(5)
-"""Columns of a row; the sizes follow."""
+_SIZES = 4
+"""Column where the sizes begin, behind the head."""
 _FIRST_ROOM = 12
 """Sizes that fit into a row at first; the room grows to what calls need, on all ranks with the same call."""
 
@@ -27,6 +27,7 @@ class Headers:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._nothing = torch.empty(wire.size, 0, dtype=torch.int64)
         self._room = 0
         self._grow(_FIRST_ROOM)
 
@@ -37,39 +38,43 @@ class Headers:
             head: Digest, flags, number of sizes for each rank, length of the text.
             sizes: Int64 ``[ranks, k]``, one row for each rank.
         """
-        self._sent_numbers[:, :_SIZES] = head
-        num_sizes = head[NUM_SIZES]
-        if 0 < num_sizes <= self._room and sizes is not None:
+        _, _, num_sizes, _ = head
+        self._sent_heads[:] = head
+        if sizes is not None and num_sizes <= self._room:  # what stands behind them is not looked at
             self._sent_numbers[:, _SIZES : _SIZES + num_sizes] = sizes.numpy()
-        else:
-            self._sent_numbers[:, _SIZES:] = 0
-        self._wire.exchange(self._received, self._sent, self._ones, self._ones)
-        heads: list[list[int]] = self._received_numbers[:, :_SIZES].tolist()
+        elif sizes is None:
+            self._sent_numbers[:, _SIZES:] = 0  # an idle rank has nothing of what the others have sizes for
+        self._wire.exchange_evenly(self._received, self._sent)
+        heads: list[list[int]] = self._received_heads.tolist()
         return heads
 
     def sizes(self, num_sizes: int, sizes: Tensor | None) -> Tensor:
         """Int64 ``[ranks, num_sizes]``: what each rank has told this one, once all agree about their number."""
+        if num_sizes == 0:
+            return self._nothing
         if num_sizes <= self._room:
-            return self._received[:, _SIZES : _SIZES + num_sizes].clone()
+            return torch.from_numpy(self._received_numbers[:, _SIZES : _SIZES + num_sizes].copy())
         received = torch.empty(self._wire.size, num_sizes, dtype=torch.int64)
         sent = torch.zeros_like(received) if sizes is None else sizes.contiguous()
-        self._wire.exchange(received, sent, self._ones, self._ones)
+        self._wire.exchange_evenly(received, sent)
         self._grow(num_sizes)  # the next such call needs one exchange
         return received
 
     def _grow(self, room: int) -> None:
         self._room = room
-        self._ones = [1] * self._wire.size
         self._sent = torch.zeros(self._wire.size, _SIZES + room, dtype=torch.int64)
         self._received = torch.zeros_like(self._sent)
-        self._sent_numbers, self._received_numbers = self._sent.numpy(), self._received.numpy()
+        self._sent_numbers = self._sent.numpy()
+        self._sent_heads = self._sent_numbers[:, :_SIZES]
+        self._received_numbers = self._received.numpy()
+        self._received_heads = self._received_numbers[:, :_SIZES]
 
 
 def number_of(sizes: Tensor | None, num_ranks: int) -> int:
     """How many sizes there are for each rank; sizes of another form are refused."""
     if sizes is None:
         return 0
-    if sizes.dtype != torch.int64 or sizes.ndim != 2 or len(sizes) != num_ranks or sizes.device.type != "cpu":
+    if sizes.dtype != torch.int64 or sizes.ndim != 2 or sizes.shape[0] != num_ranks or not sizes.is_cpu:
         raise InvalidArgumentError(
             f"collective: sizes must be int64 [{num_ranks} ranks, k] on the CPU, got {sizes.dtype} "
             f"{list(sizes.shape)} on {sizes.device.type}"

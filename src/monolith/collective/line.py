@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from monolith.collective.headers import Headers
+from monolith.collective.wire import ExchangeError
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
 from monolith.forks import at_rest_in_forks
 
@@ -37,15 +38,17 @@ class LineCall(Generic[T]):
     """A call of a line, waiting for its turn, under way or done: a `monolith.tables.Pending`."""
 
     def __init__(self, call: Callable[[], T], what: object) -> None:
-        self._call = call
+        self.call = call
         self.what = what
-        self._done = threading.Event()
+        self._is_done = False
+        self._open = threading.Lock()  # an `Event` costs more than the rest of a call
+        self._open.acquire()
         self._value: T | None = None
         self._error: BaseException | None = None
 
     def done(self) -> bool:
         """True iff `result` returns without waiting."""
-        return self._done.is_set()
+        return self._is_done
 
     def result(self, timeout_seconds: float | None = None) -> T:
         """What the call returned, or its error.
@@ -53,28 +56,19 @@ class LineCall(Generic[T]):
         Raises:
             DeadlineExceededError: It was not done within `timeout_seconds`; it goes on.
         """
-        if not self._done.wait(timeout_seconds):
-            raise DeadlineExceededError(f"collective: {self.what}: not done in {timeout_seconds} s")
+        if not self._is_done:
+            if not self._open.acquire(timeout=-1 if timeout_seconds is None else max(0.0, timeout_seconds)):
+                raise DeadlineExceededError(f"collective: {self.what}: not done in {timeout_seconds} s")
+            self._open.release()  # for the next who waits
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value] # the call has set it
 
-    def execute(self) -> BaseException | None:
-        """Makes the call; the error that ends the line, if there was one."""
-        try:
-            self._value = self._call()
-        except RaisedByAllError as error:
-            self._error = error.error
-            return None
-        except BaseException as error:  # noqa: BLE001 - it is handed to who waits for the call
-            self._error = error
-            return error
-        return None
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Wakes who waits for it; with this error, if there is one."""
-        self._error = error or self._error
-        self._done.set()
+    def finish(self, value: T | None, error: BaseException | None = None) -> None:
+        """Wakes who waits for it."""
+        self._value, self._error = value, error
+        self._is_done = True
+        self._open.release()
 
 
 class Line:
@@ -115,13 +109,8 @@ class Line:
             what: It in a few words, for messages.
         """
         made = LineCall(call, what)
-        if self._is_inside():
-            made.finish(made.execute())
-            return made
-        if self.wire.size == 1:
-            with self._changed:
-                self._wait_for_turn()
-            self._execute(made)
+        if self.wire.size == 1 or self._is_inside():
+            self._finish(made, self.run)
             return made
         with self._changed:
             self._require_open()
@@ -138,14 +127,13 @@ class Line:
             return call()
         with self._changed:
             self._require_open()
+            while self.wire.size == 1 and self._running is not None:
+                self._changed.wait()
+                self._require_open()
             is_next = self._running is None and not self._waiting
             if is_next:
                 self._running = threading.get_ident()
-        if not is_next:
-            return self.submit(call, what).result()
-        made = LineCall(call, what)
-        self._execute(made)
-        return made.result()
+        return self._make(call, what) if is_next else self.submit(call, what).result()
 
     def close(self) -> None:
         """Ends the line after the call that is under way; those that wait are refused. A second call does nothing."""
@@ -163,21 +151,17 @@ class Line:
     def _is_inside(self) -> bool:
         return self._running == threading.get_ident() and os.getpid() == self._process
 
-    def _wait_for_turn(self) -> None:
-        self._require_open()
-        while self._running is not None:
-            self._changed.wait()
-            self._require_open()
-        self._running = threading.get_ident()
-
     def _require_open(self) -> None:
         if self._end is not None:
             raise type(self._end)(self._end.message)
-        if os.getpid() != self._process and self.wire.size > 1:
+        if os.getpid() == self._process:
+            return
+        if self.wire.size > 1:
             raise FailedPreconditionError(
                 f"collective: the {self.name} line belongs to the process that joined the run, and this one was forked "
                 "from it; make the call there"
             )
+        self._process, self._running = os.getpid(), None  # alone, a child goes on by itself
 
     def _serve(self) -> None:
         while True:
@@ -188,26 +172,47 @@ class Line:
                     self._changed.wait()
                 made = self._waiting.popleft()
                 self._running = threading.get_ident()
-            self._execute(made)
+            self._finish(made, self._make)
 
-    def _execute(self, made: LineCall[T]) -> None:
-        """Makes the call whose turn it is."""
-        error = made.execute()
-        if error is not None and self.wire.size > 1:
-            error = self._named(error, made.what)
-            text = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
+    def _finish(self, made: LineCall[T], make: Callable[[Callable[[], T], object], T]) -> None:
+        try:
+            value = make(made.call, made.what)
+        except BaseException as error:  # noqa: BLE001 - it is handed to who waits for the call
+            made.finish(None, error)
+        else:
+            made.finish(value)
+
+    def _make(self, call: Callable[[], T], what: object) -> T:
+        """Makes the call whose turn it is, and gives the turn back."""
+        try:
+            return call()
+        except RaisedByAllError as error:
+            raise error.error from None
+        except BaseException as error:
+            if self.wire.size == 1:
+                raise
+            named = self._ended_by(error, what)
+            if named is error:
+                raise
+            raise named from error
+        finally:
             with self._changed:
-                self._refuse_all(
-                    UnavailableError(
-                        f"collective: the {self.name} line ended when {made.what} failed, and the other ranks cannot "
-                        f"go on without this one; start the run again, as torchrun does. It failed with: {text}"
-                    )
-                )
-            self.wire.close()
+                self._running = None
+                self._changed.notify_all()
+
+    def _ended_by(self, error: BaseException, what: object) -> BaseException:
+        """Ends the line; the error as one of ours."""
+        named = self._named(error, what)
+        text = named.message if isinstance(named, OpError) else f"{type(named).__name__}: {named}"
         with self._changed:
-            self._running = None
-            self._changed.notify_all()
-        made.finish(error)
+            self._refuse_all(
+                UnavailableError(
+                    f"collective: the {self.name} line ended when {what} failed, and the other ranks cannot go on "
+                    f"without this one; start the run again, as torchrun does. It failed with: {text}"
+                )
+            )
+        self.wire.close()
+        return named
 
     def _refuse_all(self, error: OpError) -> None:
         if self._end is None:
@@ -215,17 +220,15 @@ class Line:
         waiting = list(self._waiting)
         self._waiting.clear()
         for each in waiting:
-            each.finish(type(self._end)(self._end.message))
+            each.finish(None, type(self._end)(self._end.message))
         self._changed.notify_all()
 
     def _named(self, error: BaseException, what: object) -> BaseException:
-        """The error of a library as one of ours."""
-        if not isinstance(error, RuntimeError | OSError) or isinstance(error, NotImplementedError | RecursionError):
+        """The error of an exchange as one of ours."""
+        if not isinstance(error, ExchangeError):
             return error
         kind = DeadlineExceededError if "timed out" in str(error).lower() else UnavailableError
-        named = kind(
+        return kind(
             f"collective: {what}: rank {self.wire.rank} of {self.wire.size} could not exchange it with the others; one "
             f"of them has ended or hangs, see its log: {error}"
         )
-        named.__cause__ = error
-        return named

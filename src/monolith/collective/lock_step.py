@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
-from monolith.collective.headers import DIGEST, FLAGS, NUM_SIZES, TEXT_BYTES, number_of
+from monolith.collective.headers import number_of
 from monolith.collective.line import RaisedByAllError
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -56,8 +55,7 @@ class Call(NamedTuple):
         return b"\0".join((self.kind.encode(), self.subject.encode(), self.arguments))
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(NamedTuple):
     """What a rank knows once all have agreed about a call."""
 
     call: Call
@@ -159,20 +157,22 @@ class LockStep:
         if call is None:
             heads = headers.exchange((0, flags, 0, 0), None)
         else:
-            encoded = call.encoded()
-            num_sizes = number_of(sizes, self.line.wire.size)
-            heads = headers.exchange((_digest(encoded), flags, num_sizes, len(encoded)), sizes)
-        active = [head[DIGEST] != 0 for head in heads]
+            digest, num_bytes = _identity(call)
+            num_sizes = 0 if sizes is None else sizes.shape[1]
+            heads = headers.exchange((digest, flags, num_sizes, num_bytes), sizes)
+        digests, flags_of_ranks, numbers, lengths = zip(*heads, strict=True)
+        active = [digest != 0 for digest in digests]
+        all_flags = functools.reduce(operator.or_, flags_of_ranks)
         if not any(active):
-            return Agreed(Call(""), active, *_together(heads), headers.sizes(0, None))
+            return Agreed(Call(""), active, all_flags, list(flags_of_ranks), headers.sizes(0, None))
         first = active.index(True)
         for rank in range(first + 1, len(heads)):
-            if active[rank] and _identity(heads[rank]) != _identity(heads[first]):
-                raise RaisedByAllError(self._disagreement(call, heads, first, rank))
-        here = headers.sizes(heads[first][NUM_SIZES], sizes)
+            if (digests[rank] != digests[first] or numbers[rank] != numbers[first]) and active[rank]:
+                raise RaisedByAllError(self._disagreement(call, numbers, first, rank))
+        here = headers.sizes(numbers[first], sizes)
         if call is None or not all(active):
-            call = self._told(call, first, heads[first][TEXT_BYTES])
-        return Agreed(call, active, *_together(heads), here)
+            call = self._told(call, first, lengths[first])
+        return Agreed(call, active, all_flags, list(flags_of_ranks), here)
 
     def _told(self, call: Call | None, root: int, num_bytes: int) -> Call:
         """The call, told by the first rank that makes it to those that are idle."""
@@ -183,13 +183,15 @@ class LockStep:
         kind, subject, arguments = bytes(told.numpy()).split(b"\0", 2)
         return Call(kind.decode(), subject.decode(), arguments)
 
-    def _disagreement(self, call: Call | None, heads: list[list[int]], one: int, other: int) -> InvalidArgumentError:
+    def _disagreement(
+        self, call: Call | None, num_sizes: tuple[int, ...], one: int, other: int
+    ) -> InvalidArgumentError:
         """The same on all ranks; they tell each other their calls in words now."""
         text = str(call or "").encode()[:_CALL_BYTES].ljust(_CALL_BYTES, b"\0")
         parts = self.line.wire.gather(_as_tensor(text))
         calls = [bytes(parts[rank].numpy()).rstrip(b"\0").decode(errors="replace") for rank in (one, other)]
         if calls[0] == calls[1]:
-            numbers = [heads[rank][NUM_SIZES] for rank in (one, other)]
+            numbers = (num_sizes[one], num_sizes[other])
             calls = [f"{told} with {number} sizes" for told, number in zip(calls, numbers, strict=True)]
         return InvalidArgumentError(
             f"collective: all ranks must make the same call, but rank {one} makes {calls[0]!r} and rank {other} makes "
@@ -197,14 +199,11 @@ class LockStep:
         )
 
 
-def _identity(head: list[int]) -> tuple[int, int, int]:
-    return head[DIGEST], head[NUM_SIZES], head[TEXT_BYTES]
-
-
-def _together(heads: list[list[int]]) -> tuple[int, list[int]]:
-    """The flags of all ranks in one, and of each."""
-    each = [head[FLAGS] for head in heads]
-    return functools.reduce(operator.or_, each), each
+@functools.lru_cache(maxsize=256)
+def _identity(call: Call) -> tuple[int, int]:
+    """The digest of a call, and its length; most calls are made again and again."""
+    encoded = call.encoded()
+    return _digest(encoded), len(encoded)
 
 
 def _digest(data: bytes) -> int:

@@ -7,6 +7,7 @@ after it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -101,7 +102,7 @@ class TorchDistributed:
         rows = tensor.detach().contiguous()
         if self.size() == 1:
             return rows.clone()
-        call = Call("allgather", f"of rows {_described(rows, rows.shape[1:])}")
+        call = _call("allgather of rows", rows.dtype, rows.shape[1:], rows.device.type)
         sizes = torch.full((self.size(), 1), len(rows), dtype=torch.int64)
         return self._step.run(call, sizes=sizes, work=lambda agreed: self._gathered(rows, agreed))
 
@@ -110,7 +111,7 @@ class TorchDistributed:
         self._require_root("broadcast", root_rank)
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size() > 1:
-            call = Call("broadcast", f"from {root_rank} of {_described(result, result.shape)}")
+            call = _call(f"broadcast from {root_rank} of", result.dtype, result.shape, result.device.type)
             self._step.run(call, work=lambda _: self._step.line.wire.broadcast(result, root_rank))
         return result
 
@@ -139,26 +140,26 @@ class TorchDistributed:
         self._require_init()
         result = tensor.detach().clone(memory_format=torch.contiguous_format)
         if self.size() > 1:
-            call = Call("allreduce", f"of {_described(result, result.shape)}")
+            call = _call("allreduce of", result.dtype, result.shape, result.device.type)
             self._step.run(call, work=lambda _: self._step.line.wire.add(result))
         return result
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
         """The rows that each rank has for this one, in the order of the ranks, and their numbers."""
-        self._require_init()
+        wire = self.training_line().wire
         rows = tensor.detach().contiguous()
-        if self.size() == 1:
+        if wire.size == 1:
             return rows.clone(), list(sizes)
-        call = Call("alltoall", f"of rows {_described(rows, rows.shape[1:])}")
-        told = torch.tensor(sizes, dtype=torch.int64).unsqueeze(1)
+        row_shape = rows.shape[1:]
+        call = _call("alltoall of rows", rows.dtype, row_shape, rows.device.type)
 
         def exchange(agreed: Agreed) -> tuple[Tensor, list[int]]:
-            received_sizes: list[int] = agreed.sizes[:, 0].tolist()
-            received = rows.new_empty((sum(received_sizes), *rows.shape[1:]))
-            self._step.line.wire.exchange(received, rows, received_sizes, sizes)
+            received_sizes: list[int] = agreed.sizes.view(-1).tolist()
+            received = rows.new_empty((sum(received_sizes), *row_shape))
+            wire.exchange(received, rows, received_sizes, sizes)
             return received, received_sizes
 
-        return self._step.run(call, sizes=told, work=exchange)
+        return self._step.run(call, sizes=torch.tensor(sizes, dtype=torch.int64).view(-1, 1), work=exchange)
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
@@ -219,6 +220,13 @@ def _backends() -> str:
 def _require_rows(call: str, tensor: Tensor) -> None:
     if tensor.ndim == 0:
         raise ValueError(f"{call}: tensor must have rows, got one of shape []; use tensor.reshape(1)")
+
+
+@functools.lru_cache(maxsize=256)
+def _call(what: str, dtype: torch.dtype, shape: torch.Size, device: str) -> Call:
+    """What the ranks agree about; most calls are made again and again."""
+    kind, _, subject = what.partition(" ")
+    return Call(kind, f"{subject} {str(dtype).removeprefix('torch.')} {list(shape)} on {device}")
 
 
 def _described(tensor: Tensor, shape: torch.Size) -> str:

@@ -6,20 +6,42 @@ calls of its line, which are in order, and those only with what the ranks have a
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from monolith.errors import InternalError
+from monolith.errors import FailedPreconditionError, InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from monolith.collective.library import CollectiveLibrary
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class ExchangeError(Exception):
+    """An exchange failed in the library: a rank has ended, or did not come in time. The line gives it its name."""
+
+
+def exchanging(method: Callable[P, T]) -> Callable[P, T]:
+    """A method whose errors of the library are told apart from those of the caller's own code."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except RuntimeError as error:
+            raise ExchangeError(str(error)) from error
+
+    return call
 
 
 class Wire(Protocol):
@@ -48,6 +70,10 @@ class Wire(Protocol):
         """
         ...
 
+    def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
+        """One row for each rank goes out, one of each rank comes in: ``[ranks, k]``, contiguous."""
+        ...
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have one type and one shape."""
         ...
@@ -72,19 +98,26 @@ class TorchWire:
         self._group: dist.ProcessGroup | None = group
         self.rank, self.size = group.rank(), group.size()
 
+    @exchanging
     def exchange(
         self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
     ) -> None:
         """Rows for each rank go out, rows of each rank come in; a rank's own rows are copied, and not sent."""
-        # The library copies a rank's own rows as well, and takes bytes of every type.
-        dist.all_to_all_single(
+        # The library copies a rank's own rows by itself. What `dist.all_to_all_single` checks before was agreed about.
+        row_bytes = sent.element_size() * math.prod(sent.shape[1:])
+        self._open_group().alltoall_base(
             as_bytes(received),
             as_bytes(sent),
-            _in_bytes(received, received_sizes),
-            _in_bytes(sent, sent_sizes),
-            group=self._group,
-        )
+            [row_bytes * size for size in received_sizes],
+            [row_bytes * size for size in sent_sizes],
+        ).wait()
 
+    @exchanging
+    def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
+        """One row for each rank goes out, one of each rank comes in."""
+        self._open_group().alltoall_base(received, sent, [], []).wait()
+
+    @exchanging
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have one type and one shape."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -92,11 +125,13 @@ class TorchWire:
             dist.all_gather([as_bytes(part) for part in parts], as_bytes(tensor), group=self._group)
         return parts
 
+    @exchanging
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
         """Overwrites a contiguous tensor with that of the root."""
         if tensor.numel():
             dist.broadcast(as_bytes(tensor), group=self._group, group_src=root_rank)
 
+    @exchanging
     def add(self, tensor: Tensor) -> None:
         """Overwrites a contiguous tensor with the sum of all ranks'."""
         if tensor.numel():
@@ -107,6 +142,11 @@ class TorchWire:
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
+
+    def _open_group(self) -> dist.ProcessGroup:
+        if self._group is None:
+            raise FailedPreconditionError("collective: these connections are closed")
+        return self._group
 
 
 class LoneWire:
@@ -120,6 +160,10 @@ class LoneWire:
     ) -> None:
         """Copies its own rows."""
         received[: received_sizes[0]].copy_(sent[: sent_sizes[0]])
+
+    def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
+        """Copies its own row."""
+        received.copy_(sent)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """A copy."""
@@ -151,6 +195,10 @@ class LibraryWire:
             raise InternalError(f"collective: rows of {list(received_sizes)} were agreed about, got {list(sizes)}")
         received.copy_(rows.reshape(received.shape))
 
+    def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
+        """One row for each rank goes out, one of each rank comes in."""
+        self.exchange(received, sent, [1] * self.size, [1] * self.size)
+
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all ranks, which have one type and one shape."""
         return list(self._library.allgather(tensor.unsqueeze(0)).unbind())
@@ -169,9 +217,4 @@ class LibraryWire:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The memory of a contiguous tensor: no backend has to know its type."""
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-def _in_bytes(tensor: Tensor, sizes: Sequence[int]) -> list[int]:
-    row = tensor.element_size() * math.prod(tensor.shape[1:])
-    return [row * size for size in sizes]
+    return tensor.view(-1).view(torch.uint8)
