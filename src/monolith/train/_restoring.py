@@ -53,7 +53,7 @@ def go_on(
     if restored is None:
         return False
     _log.info("session: goes on from %s", restored.path)
-    if state.position(config.worker_index) is None and state.global_step:
+    if state.global_step and not any(stamp.position for stamp in state.applied.values()):
         _log.warning(
             "session: %s has no position of the input, which starts over; let input_fn return a Dataset to go on"
             " where it was",
