@@ -168,6 +168,15 @@ JOB_ROWS = (
 )
 """Rows of `benchmarks/cluster.py`: jobs of many processes."""
 
+SYNC_ROWS = (
+    Row(
+        key="sync_collective",
+        title="what collective adds to a bare exchange of the rows of a batch",
+        needed_bytes=lambda _: 800_000_000,
+    ),
+)
+"""Rows of `benchmarks/sync.py`: ranks of synchronous training as processes."""
+
 
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     """Measures one row in this process; the result is JSON-able."""

@@ -1,0 +1,154 @@
+"""Ranks of a synchronous run as processes of this machine, measured in turns.
+
+They meet at a store of this process, whose port the system chooses, as they do at that of torchrun. All make the same
+number of steps in a turn; who has no turn waits for its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+
+from torch.distributed import TCPStore
+
+from monolith import environment
+from monolith.cli._bench.skip import RowSkippedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.cli._bench.setting import Setting
+
+__all__ = ["RankTurn", "Ranks", "running_ranks"]
+
+_END_SECONDS = 60.0
+_MEETING_SECONDS = 300.0
+_HERE = "127.0.0.1"
+
+
+class RankTurn(NamedTuple):
+    """What the ranks did in a turn."""
+
+    steps: int
+    seconds: float
+    """Of the slowest."""
+    cpu_seconds: float
+    """Of the mean rank, all threads."""
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.steps / self.seconds
+
+    @property
+    def cpu_ms(self) -> float:
+        """Processor time of a step of a rank."""
+        return 1e3 * self.cpu_seconds / self.steps
+
+
+class Ranks:
+    """Some ranks that are ready to make steps."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+        self._step_seconds: dict[str, float] = {}
+
+    def turn(self, seconds: float, way: str = "step") -> RankTurn:
+        """Lets all of them make as many steps as take about so long, at once.
+
+        Args:
+            seconds: The wanted length.
+            way: Which kind of step, where the program has several.
+        """
+        if way not in self._step_seconds:
+            self._step_seconds[way] = self._make(1, way).seconds
+        turn = self._make(max(1, round(seconds / self._step_seconds[way])), way)
+        self._step_seconds[way] = turn.seconds / turn.steps
+        return turn
+
+    def _make(self, steps: int, way: str) -> RankTurn:
+        for process in self._processes:
+            ask = cast("IO[str]", process.stdin)
+            ask.write(json.dumps({"way": way, "steps": steps}) + "\n")
+            ask.flush()
+        answers = [_answer_of(process) for process in self._processes]
+        cpu = sum(each["cpu_seconds"] for each in answers) / len(answers)
+        return RankTurn(steps, max(each["seconds"] for each in answers), cpu)
+
+
+@contextmanager
+def running_ranks(
+    program: str, setting: Setting, *, count: int = 2, threads: int = 1, **options: Any
+) -> Iterator[Ranks]:
+    """Ranks 0 .. count - 1 that run a program of `ranks`, ready to make steps; they end with the block.
+
+    Args:
+        program: Name of the program.
+        setting: Sizes.
+        count: Ranks; 1: a process that no launcher started.
+        threads: Of each.
+        options: What the program wants to know besides.
+
+    Raises:
+        RowSkippedError: a rank said so when it began.
+    """
+    store = TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_MEETING_SECONDS))
+    what = {"program": program, "threads": threads, "setting": setting.to_json(), "options": options}
+    processes = [_start(rank, count, store.port, json.dumps(what)) for rank in range(count)]
+    try:
+        answers = [_answer_of(process) for process in processes]
+        skipped = next((each["skipped"] for each in answers if "skipped" in each), None)
+        if skipped is not None:
+            raise RowSkippedError(skipped)
+        yield Ranks(processes)
+    finally:
+        _end(processes)
+
+
+def _start(rank: int, count: int, port: int, what: str) -> subprocess.Popen[str]:
+    launched = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    # The interpreter that runs us, on a module of this package.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "monolith.cli._bench.ranks"],
+        env={**environment.starting_with(""), **(launched if count > 1 else {})},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    ask = cast("IO[str]", process.stdin)
+    ask.write(what + "\n")
+    ask.flush()
+    return process
+
+
+def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        cast("IO[str]", process.stdin).close()  # all of them: each waits for the others
+    for process in processes:
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        cast("IO[str]", process.stdout).close()
+
+
+def _answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    line = cast("IO[str]", process.stdout).readline()
+    if not line:
+        raise RuntimeError("a rank of the benchmark ended; what it had to say is above")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
