@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from monolith import environment
 from monolith.collective._launcher import read_launch
 from monolith.collective._meeting import meeting_store
 from monolith.collective.key_store import MemoryKeyStore
@@ -214,7 +215,12 @@ def _new_group(limit: timedelta) -> dist.ProcessGroup:
 
 
 def _backends() -> str:
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    """NCCL for tensors on GPUs, where every process of this machine has one of its own: it refuses to share them."""
+    if not (torch.cuda.is_available() and dist.is_nccl_available()):
+        return "gloo"
+    processes = environment.first_of("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or "1"
+    shares = processes.isdigit() and int(processes) > torch.cuda.device_count()
+    return "gloo" if shares else "cpu:gloo,cuda:nccl"
 
 
 def _require_rows(call: str, tensor: Tensor) -> None:
