@@ -170,6 +170,21 @@ JOB_ROWS = (
 
 SYNC_ROWS = (
     Row(
+        key="sync_exchange",
+        title="processor time that a rank's exchanges add to the table step in process",
+        needed_bytes=lambda setting: setting.small_rows * 900,
+    ),
+    Row(
+        key="sync_training",
+        title="training steps of two ranks of one thread, against one process of two threads",
+        needed_bytes=lambda setting: setting.small_rows * 2000,
+    ),
+    Row(
+        key="sync_torchrec",
+        title="training steps of two ranks, against torchrec's row-wise sharded collection",
+        needed_bytes=lambda setting: setting.small_rows * 2000,
+    ),
+    Row(
         key="sync_collective",
         title="what collective adds to a bare exchange of the rows of a batch",
         needed_bytes=lambda _: 800_000_000,
