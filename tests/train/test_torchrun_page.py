@@ -1,0 +1,67 @@
+"""docs/how-to/torchrun.md: its commands run as they stand, and its tables say what is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monolith.train import RunnerConfig
+from monolith.train.compat.derive_config import trainer_config_of
+
+PAGE = "torchrun.md"
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+ENDS_HANGS_SECONDS = 280
+
+
+def run(block: str, folder: Path) -> str:
+    """What it prints; `torchrun` and `python` are those of this interpreter."""
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    for name, module in (("torchrun", " -m torch.distributed.run --local-addr=127.0.0.1"), ("python", "")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n', encoding="utf-8")
+        (programs / name).chmod(0o755)
+    variables = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}  # noqa: TID251 - a child's
+    variables |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)}
+    variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        ["/bin/bash", "-euc", block],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=ENDS_HANGS_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5 * ENDS_HANGS_SECONDS)
+def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
+    files, two, alone, ahead, three = BLOCKS
+    run(files, tmp_path)
+    said = run(two, tmp_path)
+    assert {f"rank {rank} of 2 ended at step 20" for rank in (0, 1)} <= set(said.splitlines())
+    assert "rank 0 of 1 ended at step 60" in run(alone, tmp_path)
+    run(ahead, tmp_path)
+    said = run(three, tmp_path)
+    steps = {line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("rank")}
+    assert len(steps) == 1, "all ranks end at the same step"
+    # 60 batches, of which 40 are done, and at most one shorter one for each file that was begun.
+    assert 20 + 20 / 3 <= int(steps.pop()) <= 20 + 20
+
+
+def test_a_row_of_the_table_for_each_pipeline_and_no_other() -> None:
+    told = set(re.findall(r"`(enable_\w+|embedding_\w+)`", TEXT.partition("## Pipelines")[2].partition("## Check")[0]))
+    names = {"embedding_prefetch_capacity", "enable_embedding_postpush", "enable_async_optimize"}
+    assert told == names | {"enable_pipelined_fwda2a", "enable_pipelined_bwda2a"}
+    options = RunnerConfig(**dict.fromkeys(told, 1), enable_sync_training=True)
+    pipeline = trainer_config_of(options).pipeline
+    assert pipeline.prefetch + pipeline.push_delay == 4, "what the table adds up to"
