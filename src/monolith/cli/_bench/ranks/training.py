@@ -32,8 +32,10 @@ def opened(setting: Setting, *, pipelined: bool, num_shares: int) -> Iterator[di
         num_shares: Ranks whose batches this process trains, each step that of all of them in one; 1: it is a rank.
     """
     is_rank = num_shares == 1
-    given: dict[str, Any] = {**(_AHEAD if pipelined else {}), "enable_sync_training": is_rank}
-    config = trainer_config_of(CpuTrainingConfig(**given, **(_OF_RANKS if pipelined and is_rank else {})))
+    given: dict[str, Any] = {"enable_sync_training": is_rank}
+    if pipelined:
+        given |= {**_AHEAD, **(_OF_RANKS if is_rank else {})}
+    config = trainer_config_of(CpuTrainingConfig(**given))
     part = RankPart.join(SyncConfig()) if is_rank else None
     task = SyncTower()
     task.slots = slot_names(setting)
