@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,6 @@ def test_a_row_of_the_table_for_each_pipeline_and_no_other() -> None:
     told = set(re.findall(r"`(enable_\w+|embedding_\w+)`", TEXT.partition("## Pipelines")[2].partition("## Check")[0]))
     names = {"embedding_prefetch_capacity", "enable_embedding_postpush", "enable_async_optimize"}
     assert told == names | {"enable_pipelined_fwda2a", "enable_pipelined_bwda2a"}
-    options = RunnerConfig(**dict.fromkeys(told, 1), enable_sync_training=True)
-    pipeline = trainer_config_of(options).pipeline
+    given: dict[str, Any] = {name: 1 if name.endswith("capacity") else True for name in told}
+    pipeline = trainer_config_of(RunnerConfig(**given, enable_sync_training=True)).pipeline
     assert pipeline.prefetch + pipeline.push_delay == 4, "what the table adds up to"
