@@ -138,17 +138,9 @@ class RowOwner:
     def read(self, sent: SentIds, step: int) -> tuple[NDArray[np.float32], list[int]]:
         """The rows for each rank end to end, and how many floats each gets."""
         merged = sent.merged
-        values = new_rows((self._core.num_values(merged.plan),))
-        self._core.read(merged.plan, values, step)
         sizes = [merged.num_values(rank) for rank in range(self._num_ranks)]
-        if sum(sizes) == max(sizes):
-            return values, sizes
         answer = new_rows((sum(sizes),))
-        begin = 0
-        for rank, size in enumerate(sizes):
-            if size:
-                merged.gather_rows(rank, values, answer[begin : begin + size])
-            begin += size
+        self._core.read_merged(merged, answer, step)
         return answer, sizes
 
     def total_of(
