@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from monolith.collective import Line
+from monolith.collective.wire import exchanging
 
 T = TypeVar("T")
 LIMIT_SECONDS = 60
@@ -58,6 +59,10 @@ class ThreadWire:
             received[begin : begin + len(part)] = part
             begin += len(part)
 
+    def exchange_evenly(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        for rank, theirs in enumerate(self._share(sent.clone())):
+            received[rank] = theirs[self.rank]
+
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         return self._share(tensor.clone())
 
@@ -71,6 +76,7 @@ class ThreadWire:
     def close(self) -> None:
         self._hub.barrier.abort()
 
+    @exchanging
     def _share(self, mine: T) -> list[T]:
         self.num_calls += 1
         if self.fault is not None:

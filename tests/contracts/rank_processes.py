@@ -26,7 +26,7 @@ from monolith import environment
 from monolith.collective import Call, Line, LockStep
 from monolith.collective.lock_step import Agreed
 from monolith.collective.sharded_store import ShardedStore
-from monolith.collective.wire import as_bytes
+from monolith.collective.wire import as_bytes, exchanging
 from monolith.errors import UnavailableError
 from monolith.tables import BatchStamp, Segment, TableConfig
 
@@ -46,6 +46,7 @@ class GlooWire:
         options._timeout = LIMIT
         self._group: Any = gloo(torch._C._distributed_c10d.FileStore(str(meeting), size), rank, size, options)
 
+    @exchanging
     def exchange(
         self, received: torch.Tensor, sent: torch.Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
     ) -> None:
@@ -54,16 +55,23 @@ class GlooWire:
         options = dist.AllToAllOptions()
         self._group.alltoall_base(as_bytes(received), as_bytes(sent), of_received, of_sent, options).wait()
 
+    @exchanging
+    def exchange_evenly(self, received: torch.Tensor, sent: torch.Tensor) -> None:
+        self._group.alltoall_base(received, sent, [], [], dist.AllToAllOptions()).wait()
+
+    @exchanging
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         if tensor.numel():
             self._group.allgather([[as_bytes(part) for part in parts]], [as_bytes(tensor)]).wait()
         return parts
 
+    @exchanging
     def broadcast(self, tensor: torch.Tensor, root_rank: int) -> None:
         if tensor.numel():
             self._group.broadcast(as_bytes(tensor), root_rank).wait()
 
+    @exchanging
     def add(self, tensor: torch.Tensor) -> None:
         self._group.allreduce(tensor).wait()
 

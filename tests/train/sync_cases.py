@@ -97,7 +97,8 @@ class DenseTask(Task):
         return Batches(numbers_of(collective.rank(), collective.size(), self.total))
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
-        return self.tower(features["x"]).squeeze(1)
+        logits: torch.Tensor = self.tower(features["x"]).squeeze(1)
+        return logits
 
     def model_fn(self, features: Mapping[str, Any], mode: Any) -> Spec:
         logits = self.logits(features)
@@ -120,7 +121,8 @@ class RowsTask(DenseTask):
         return torch.optim.Adam([*self.tower.parameters(), *self.head.parameters()], lr=0.05)
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
-        return super().logits(features) + self.head(self.emb(features).concat()).squeeze(1)
+        of_rows: torch.Tensor = self.head(self.emb(features).concat()).squeeze(1)
+        return super().logits(features) + of_rows
 
 
 def run(
@@ -293,13 +295,13 @@ class StoppedClock(SystemClock):
 def case_by_seconds(folder: Path) -> Any:
     """By the clock of rank 0 every step is late enough, by those of the others none is."""
     if collective.rank():
-        timer.SystemClock = StoppedClock  # type: ignore[misc]
+        timer.SystemClock = StoppedClock  # type: ignore[attr-defined]
     saving = SavingConfig(every_seconds=1e-6, max_to_keep=None)
     part: dict[str, Any] = {"worker_index": collective.rank(), "num_workers": collective.size(), "sync": SyncConfig()}
     try:
         Trainer(RowsTask(), TrainerConfig(model_dir=str(folder / "model"), saving=saving, **part)).train(max_steps=3)
     finally:
-        timer.SystemClock = SystemClock  # type: ignore[misc]
+        timer.SystemClock = SystemClock  # type: ignore[attr-defined]
     return None
 
 
@@ -324,7 +326,8 @@ class Broken(RowsTask):
         if self.where == "loss":
             return Spec(spec.loss * float("nan"))
         if self.where == "weight":
-            next(self.tower.parameters()).register_hook(lambda gradient: gradient * float("inf"))
+            weight = next(self.tower.parameters())
+            weight.register_hook(lambda gradient: gradient * float("inf"))  # type: ignore[no-untyped-call]
             return spec
         row = self.emb(features)["user"]
         row.register_hook(lambda gradient: gradient * float("nan"))
@@ -365,12 +368,13 @@ class OtherRate(DenseTask):
 def case_different(folder: Path) -> Any:
     """Ranks that are not alike; the run can go on after each refusal."""
     told = {}
-    for name, task, options in (
+    runs: list[tuple[str, type[DenseTask], dict[str, Any]]] = [
         ("model", OtherModel, {}),
         ("tables", OtherTables, {}),
         ("optimizer", OtherRate, {}),
         ("config", DenseTask, {"embedding_prefetch_capacity": collective.rank()}),
-    ):
+    ]
+    for name, task, options in runs:
         try:
             run(task, folder / name, **options)
         except (OpError, ValueError) as error:

@@ -68,7 +68,7 @@ def accumulated(task_class: type[DenseTask], size: int, steps: int | None = None
             with BatchTurn(features, time=int(features["req_time"].max())):
                 loss = task.model_fn(features, "train").loss
                 assert loss is not None
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
         for parameter in optimizer.param_groups[0]["params"]:
             parameter.grad /= len(numbers)
         optimizer.step()
@@ -116,7 +116,7 @@ def test_the_mean_over_ranks_is_one_full_batch(ranks: Run) -> None:
         with BatchTurn(features, time=int(features["req_time"].max())):
             loss = task.model_fn({**features, "number": 0}, "train").loss
             assert loss is not None
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         task.emb.step(global_step=step)
     assert found.model is not None

@@ -169,6 +169,7 @@ def _dry_run(trainer: Trainer, *, as_json: bool, plan: LaunchPlan | None = None)
     state = None if model_dir is None else get_checkpoint_state(model_dir)
     with Session(task, mode="eval") as session, session.feed(task.input_fn("train")) as feed:
         result = session.run_next(feed)
+        assert result is not None  # noqa: S101 - only ranks may have no batch
         parameters = [] if session.state.model is None else weights_of(session.state.model)
         slots = {name: slot.dim for each in session.state.embeddings.values() for name, slot in each.slots.items()}
     found: dict[str, Any] = {

@@ -67,7 +67,8 @@ class RankPipeline(TablePipeline):
         while len(self._window) <= self._settings.prefetch:
             self._window.append(Waiting(self._take(feed)))
         if not self._is_engaged():
-            return self._leave_to_others()
+            self._leave_to_others()
+            return None
         for waiting in self._window:
             self._read(waiting)
         first = self._window.popleft()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub does not say that it is public
 
 from monolith import environment
 from monolith.cli._bench.skip import RowSkippedError
