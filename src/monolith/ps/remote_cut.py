@@ -112,20 +112,23 @@ class RemoteCut(Cut):
         looked = threading.Event()
         for call in calls:
             call.on_done(looked.set)
+        failure: OpError | None = None
+        """The first: those that come after it are of servers that were told to give up."""
         has_given_up = False
         while not all(call.done() for call in calls):
             looked.wait(_LOOK_SECONDS)
             looked.clear()
-            if not has_given_up and (_is_cancelled(transfer) or any(call.done() and _failed(call) for call in calls)):
+            failure = failure or _first_failure(calls)
+            if not has_given_up and (_is_cancelled(transfer) or failure is not None):
                 has_given_up = True
                 self._give_up_write()
-        errors = [error for error in map(_failed, calls) if error is not None]
-        if errors or _is_cancelled(transfer):
+        failure = failure or _first_failure(calls)
+        if failure is not None or _is_cancelled(transfer):
             self._give_up_write()
         if _is_cancelled(transfer):
             raise CancelledError(f"cut: writing it to '{folder}' was cancelled")
-        if errors:
-            raise next((error for error in errors if not isinstance(error, CancelledError)), errors[0])
+        if failure is not None:
+            raise failure
         return self._written([call.result() for call in calls])
 
     def release(self) -> None:
@@ -197,6 +200,11 @@ def _blocks(streams: Sequence[Any], parts: Sequence[Iterator[Any]], keeps: objec
 
 def _is_cancelled(transfer: _core.Transfer | None) -> bool:
     return transfer is not None and transfer.cancelled
+
+
+def _first_failure(calls: Sequence[Any]) -> OpError | None:
+    """Of the calls that have ended."""
+    return next((error for error in (_failed(call) for call in calls if call.done()) if error is not None), None)
 
 
 def _failed(call: Any) -> OpError | None:

@@ -84,3 +84,11 @@ def test_the_extra_asks_for_what_the_shim_takes() -> None:
     line = next(line for line in text.splitlines() if line.startswith("tpu = "))
     assert '"jax>=0.10.2,<0.11"' in line
     assert all(f'"torchax=={version}"' in line for version in torchax_shim.TORCHAX_VERSIONS)
+
+
+def test_numbers_can_be_drawn_apart_although_there_is_another_device() -> None:
+    load_backend()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        drawn = torch.rand(2)
+    assert drawn.shape == (2,)

@@ -2,7 +2,8 @@
 
 Torch 2.13 removed the overloads for named tensors, which torchax 0.0.13 mentions when it fills its tables; it is known
 there (google/torchax issue 101) and no release has the fix. So while torchax is imported those 21 names, and no
-others, stand for nothing. Whatever else torchax changes for the whole process is put back.
+others, stand for nothing. What else torchax changes for the whole process is put back where that is possible: torch
+knows a device "jax" from then on, and its compiler, which asks for the current one, does not work any more.
 """
 
 from __future__ import annotations
@@ -113,8 +114,15 @@ def load_backend() -> Backend:
     finally:
         # Turned off for the whole process by the import; a compiled model goes without it by itself.
         torch.backends.mha.set_fastpath_enabled(fast_attention)
+    device: Any = importlib.import_module("torchax.device_module")
+    device.get_rng_state = _no_random_state
     env.override_op_definition(torch.nn.functional.batch_norm, batch_norm)
     return Backend(jax, torchax, importlib.import_module("torchax.interop"), env)
+
+
+def _no_random_state(device: object = None) -> list[Any]:  # noqa: ARG001 - torch gives it, which torchax forgot
+    """What torch asks a device for before it draws numbers of its own, as ``torch.random.fork_rng`` does."""
+    return []
 
 
 @contextlib.contextmanager
