@@ -218,6 +218,29 @@ class TestEndsOfInputs:
         restored.tick(steps=0, clocks=CLOCKS, now=0.2)
         assert restored.state(0.2).finished == {1}
 
+    def test_a_worker_that_is_here_says_itself_when_its_input_has_ended(self) -> None:
+        before = two()
+        before.tick(steps=13, clocks=CLOCKS, now=0.1)
+        before.finish(WORKER, 11, clocks=CLOCKS, now=0.1)
+        saved = before.state_dict()
+
+        here = two()  # came before the checkpoint was read, whose input may have grown since
+        here.tick(steps=13, clocks=CLOCKS, now=0.1)
+        here.restore(saved, 0.1)
+        assert here.state(0.1).finished == set()
+
+        late = Coordinator(7, 0.0)
+        late.join(claim(0, 10), num_workers=2, now=0.0)
+        late.tick(steps=13, clocks=CLOCKS, now=0.1)
+        late.restore(saved, 0.1)
+        assert late.state(0.1).finished == {1}, "nobody is here who could say otherwise"
+        late.join(claim(1, 11), num_workers=2, now=0.2)
+        assert late.state(0.2).finished == set()
+
+        late.finish(WORKER, 11, clocks=CLOCKS, now=0.3)
+        late.join(claim(1, 11, incarnation=1), num_workers=2, now=0.4)  # only announces itself again
+        assert late.state(0.4).finished == {1}
+
     def test_what_survives_the_process(self) -> None:
         job = two()
         job.set_flag(CHIEF, 10, index=0, value=True, now=0.1)

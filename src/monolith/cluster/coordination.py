@@ -80,6 +80,10 @@ class Coordinator:
         incarnation = self._members.join(claim, now)
         if claim.role == WORKER:
             self._left.discard(claim.index)
+            if (
+                not claim.incarnation
+            ):  # a new process reads its input again, which may have grown, and says when it ends
+                self._finished.pop(claim.index, None)
         if claim.place == (WORKER, 0):
             self._has_ended = False
         if num_workers != self._barrier.capacity:
@@ -114,6 +118,10 @@ class Coordinator:
     def tick(self, *, steps: int, clocks: Clocks, now: float) -> None:
         """Time has passed, and batches were applied."""
         self._steps, self._clocks = steps, clocks
+        self._pass(now)
+
+    def pass_time(self, now: float) -> None:
+        """Time has passed, and nothing else is known."""
         self._pass(now)
 
     def next_end(self, now: float) -> float | None:
@@ -291,6 +299,14 @@ class Coordinator:
         """Goes on from a checkpoint, whose clocks the servers have or get."""
         self._finished = {int(worker): _clocks_in(clocks) for worker, clocks in state["finished"].items()}
         self._step_offset = int(state.get("step_offset", 0))  # a run of one process has none
+
+    def restore(self, state: Mapping[str, Any], now: float) -> None:
+        """The same for workers that are here: they train from there, and say again when their input has ended."""
+        self.load_state_dict(state)
+        for worker in list(self._finished):
+            member = self.state(now).member(WORKER, worker)
+            if member is not None and member.alive:
+                del self._finished[worker]
 
     def dump(self) -> bytes:
         """What survives the process of the home server, with the clocks of the same moment or later."""

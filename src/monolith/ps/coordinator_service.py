@@ -56,7 +56,8 @@ class CoordinatorService(FileCalls):
         self._clocks = clocks
         self._streams = NewsStreams()
         self._looked_at = -_LOOK_SECONDS
-        self._figures: tuple[int, Clocks] = (0, {})
+        self._looking = threading.Lock()
+        """Held while the figures of the server are read and noted: older ones never come after newer ones."""
         self._changed = threading.Condition()  # guards what follows
         self._coordinator = Coordinator(secrets.randbits(63), time.monotonic())
         self._told = self._coordinator.state(time.monotonic())
@@ -142,12 +143,13 @@ class CoordinatorService(FileCalls):
         if kind == "reset":
             self._require_seat(place_in(request.seat), request.seat.token)
             self.load_state_dict({})
-        clocks = self._clocks() if kind in ("finish", "release") else {}
-        steps = self._steps() if kind in ("finish", "release", "left", "restored_step") else None
-        with self._changed:
-            now = time.monotonic()
-            _apply(request, self._coordinator, clocks, steps, now)
-            return messages.StateResponse(state=self._spread(now))
+        with self._looking:
+            clocks = self._clocks() if kind in ("finish", "release") else {}
+            steps = self._steps() if kind in ("finish", "release", "left", "restored_step") else None
+            with self._changed:
+                now = time.monotonic()
+                _apply(request, self._coordinator, clocks, steps, now)
+                return messages.StateResponse(state=self._spread(now))
 
     def Adopt(self, request: Any) -> Any:  # noqa: N802 - as on the wire
         """A number that was lost, for a worker that is done with its own."""
@@ -172,8 +174,9 @@ class CoordinatorService(FileCalls):
         self._require_seat(place_in(request.seat), request.seat.token)
         self.load_state_dict(content["queues"])
         with self._changed:
-            self._coordinator.load_state_dict(content)
-            return messages.StateResponse(state=self._spread(time.monotonic()))
+            now = time.monotonic()
+            self._coordinator.restore(content, now)
+            return messages.StateResponse(state=self._spread(now))
 
     # Inside
 
@@ -237,11 +240,13 @@ class CoordinatorService(FileCalls):
         """What is to be told, when it is due; None: the server ends."""
         if time.monotonic() >= self._looked_at + _LOOK_SECONDS:
             self._looked_at = time.monotonic()
-            self._figures = self._steps(), self._clocks()
-        steps, clocks = self._figures
+            with self._looking:
+                steps, clocks = self._steps(), self._clocks()
+                with self._changed:
+                    self._coordinator.tick(steps=steps, clocks=clocks, now=time.monotonic())
         with self._changed:
             now = time.monotonic()
-            self._coordinator.tick(steps=steps, clocks=clocks, now=now)
+            self._coordinator.pass_time(now)
             state = self._coordinator.state(now)
             if state.version == self._told.version and not self._has_news:
                 self._changed.wait_for(lambda: self._has_news or self._is_closed, self._pause(now))
