@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 import monolith as ml
 from monolith.tensors import Ragged
-from monolith.train import CpuTrainingConfig, Spec, Task, Trainer
+from monolith.testing import ExampleTask
+from monolith.train import CpuTrainingConfig, RunnerConfig, Spec, Task, Trainer
 from monolith.train.local_runner import make_trainer
 
 IDS = Ragged.from_lists([[1, 2, 3, 4]])
@@ -141,3 +142,11 @@ def test_a_nan_is_refused_before_anything_changes() -> None:
     trainer = make_trainer(CpuTrainingConfig(enable_sync_training=True), Broken.params())
     with pytest.raises(ml.errors.InvalidArgumentError, match="step 1: rank 0 refuses it: its loss is nan"):
         trainer.train()
+
+
+def test_a_trainer_by_options_takes_its_place_among_the_ranks() -> None:
+    options = RunnerConfig(enable_sync_training=True, num_ps=2, is_local=True)
+    with pytest.raises(ValueError, match="num_ps must be 0, as ranks keep the rows, got 2"):
+        make_trainer(options, ExampleTask.params())
+    with pytest.raises(ValueError, match="index must be the rank that the launcher gave, 0, got 3"):
+        make_trainer(RunnerConfig(enable_sync_training=True, index=3, is_local=True), ExampleTask.params())

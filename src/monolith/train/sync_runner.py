@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import collective
 from monolith.train._job_signals import on_signals
+from monolith.train._rank_place import take_place
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
-from monolith.train.compat.refusal import require_one_process
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["distributed_sync_train"]
 
 _log = logging.getLogger(__name__)
-
-_PLACE = ("index", "num_workers")
-"""Options of a job that ranks have, too."""
 
 
 def distributed_sync_train(
@@ -82,33 +79,6 @@ def distributed_sync_train(
         trainer.train(max_steps=settings.max_steps)
     trainer.forget_state()
     return trainer
-
-
-def take_place(config: DistributedCpuTrainingConfig) -> None:
-    """Makes rank and number of ranks those of the options, where they say nothing else.
-
-    Raises:
-        ValueError: they say something else, or are about servers.
-    """
-    if not config.enable_sync_training:
-        raise ValueError("distributed_sync_train: enable_sync_training must be True, got False; leave it out")
-    require_one_process(config, but=_PLACE)
-    if config.num_ps:
-        raise ValueError(
-            f"distributed_sync_train: num_ps must be 0, as ranks keep the rows, got {config.num_ps}; for servers use"
-            " distributed_train"
-        )
-    collective.init()
-    for name, own in (("index", collective.rank()), ("num_workers", collective.size())):
-        said = getattr(config, name)
-        if config.is_set(name) and said != own:
-            word = "rank" if name == "index" else "number of ranks"
-            raise ValueError(
-                f"distributed_sync_train: {name} must be the {word} that the launcher gave, {own}, got {said}; leave"
-                " it out"
-            )
-        if said != own:
-            setattr(config, name, own)
 
 
 def _on_signal(trainer: Trainer) -> None:

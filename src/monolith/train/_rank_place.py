@@ -1,0 +1,43 @@
+"""Which rank this process is, by its launcher and by its options, which must say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith import collective
+from monolith.train.compat.refusal import require_one_process
+
+if TYPE_CHECKING:
+    from monolith.train.compat.options import CpuTrainingConfig
+
+__all__ = ["take_place"]
+
+_PLACE = ("index", "num_workers")
+"""Options of a job that ranks have, too."""
+
+
+def take_place(config: CpuTrainingConfig) -> None:
+    """Makes rank and number of ranks those of the options, where they say nothing else.
+
+    Raises:
+        ValueError: they say something else, or are about servers.
+    """
+    if not config.enable_sync_training:
+        raise ValueError("synchronous training: enable_sync_training must be True, got False; leave it out")
+    require_one_process(config, but=_PLACE)
+    if config.num_ps:
+        raise ValueError(
+            f"synchronous training: num_ps must be 0, as ranks keep the rows, got {config.num_ps}; for servers use"
+            " distributed_train"
+        )
+    collective.init()
+    for name, own in (("index", collective.rank()), ("num_workers", collective.size())):
+        said = getattr(config, name)
+        if config.is_set(name) and said != own:
+            word = "rank" if name == "index" else "number of ranks"
+            raise ValueError(
+                f"synchronous training: {name} must be the {word} that the launcher gave, {own}, got {said}; leave"
+                " it out"
+            )
+        if said != own:
+            setattr(config, name, own)
