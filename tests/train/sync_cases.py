@@ -30,9 +30,9 @@ from monolith.train import (
     distributed_sync_train,
     trainer_config_of,
 )
+from monolith.train._rank_place import take_place
 from monolith.train.job_settings import JobSettings
 from monolith.train.sync_config import SyncConfig
-from monolith.train.sync_runner import take_place
 
 
 class Batches(Dataset[Any]):
