@@ -22,11 +22,16 @@ if TYPE_CHECKING:
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import Role
 
-__all__ = ["Lines", "RoleProcess"]
+__all__ = ["Lines", "RoleProcess", "tied"]
 
 _TIED = Path(__file__).with_name("_tied.py")
 _CHUNK_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """A command that dies with the thread which starts it, however that ends."""
+    return [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command]
 
 
 class Lines:
@@ -140,7 +145,7 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     """A program that leads a process group of its own and dies with the thread that starts it."""
     return subprocess.Popen(  # noqa: S603 - the commands of a plan
-        [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), *command],
+        tied(command),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

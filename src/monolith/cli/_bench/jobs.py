@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.cli._bench.job_task import JobDeepFm, step_times
 from monolith.cli._bench.skip import RowSkippedError
+from monolith.launch.process import tied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ def running_job(
     with (folder / "log").open("wb") as log:
         # The interpreter that runs us, on a command of this package.
         env = {**environment.starting_with(""), "TMPDIR": str(temporary)}
-        launcher = subprocess.Popen(command, stdout=log, stderr=log, env=env)  # noqa: S603
+        launcher = subprocess.Popen(tied(command), stdout=log, stderr=log, env=env)  # noqa: S603
         job = Job(launcher, folder, num_workers)
         try:
             yield job

@@ -7,32 +7,36 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from monolith.errors import UnavailableError
+from monolith.errors import FailedPreconditionError
 
 __all__ = ["OwnerSocket"]
 
 _MOST_BYTES = 107
 """Of the path of a Unix socket on Linux; other systems take a few less, and then say so themselves."""
+_SYSTEM_FOLDER = "/tmp"  # noqa: S108 - mkdtemp makes a folder there that nobody else can enter
 
 
 class OwnerSocket:
     """The path of a socket that is still to be bound. Whoever made it removes it; one thread.
 
-    The folder has mode 0700 from the start, so that there is no moment at which others could connect.
+    The folder has mode 0700 from the start, so that there is no moment at which others could connect. It is in the
+    folder for temporary files, or where that has too long a name for a socket, in the system's own.
 
     Raises:
-        UnavailableError: the path would be too long for a socket.
+        FailedPreconditionError: the path would be too long for a socket in both.
     """
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="monolith-control-"))
-        self._path = self._folder / "socket"
-        if len(os.fsencode(self._path)) > _MOST_BYTES:
+        for parent in (None, _SYSTEM_FOLDER):
+            self._folder = Path(tempfile.mkdtemp(prefix="monolith-control-", dir=parent))
+            self._path = self._folder / "socket"
+            if len(os.fsencode(self._path)) <= _MOST_BYTES:
+                return
             self.remove()
-            raise UnavailableError(
-                f"controller: a socket's path may have {_MOST_BYTES} bytes, got {self._path}; set TMPDIR to a shorter"
-                " folder, or give the controller a host"
-            )
+        raise FailedPreconditionError(
+            f"controller: a socket's path may have {_MOST_BYTES} bytes, got {self._path}; set TMPDIR to a shorter"
+            " folder, or give the controller a host"
+        )
 
     @property
     def address(self) -> str:
