@@ -91,7 +91,7 @@ def train_as_rank(model_dir: str) -> None:
 def train_together(model_dir: Path) -> None:
     """Starts torchrun on this file."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    command += [f"--nproc-per-node={RANKS}", __file__, str(model_dir)]
+    command += [f"--nproc-per-node={RANKS}", f"--log-dir={model_dir.with_name('logs')}", __file__, str(model_dir)]
     # The interpreter that runs us, on this file.
     subprocess.run(command, check=True, env={**environment.starting_with(""), "OMP_NUM_THREADS": "1"})  # noqa: S603
 

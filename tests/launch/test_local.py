@@ -178,11 +178,19 @@ def is_there(pid: int) -> bool:
         return False
 
 
+def wait_until_gone(*pids: int) -> None:
+    """What was killed is gone once its new parent has looked after it."""
+    until = time.monotonic() + ENDS_HANGS_SECONDS
+    while any(is_there(pid) for pid in pids):
+        assert time.monotonic() < until, "a process outlives its launcher"
+        time.sleep(0.01)
+
+
 def test_what_a_role_started_ends_with_it(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "parent"})
     assert job.signalled((("worker 0 child", "worker 0 stays"), signal.SIGINT)) == 130
     (child,) = [int(event.split()[-1]) for event in job.events if "child" in event]
-    assert not is_there(child)
+    wait_until_gone(child)
 
 
 def test_roles_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
@@ -197,10 +205,7 @@ def test_roles_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
         job.wait_for("ps 0 stays", "worker 0 stays")
         launcher.kill()
     pids = [int(event.split()[-1]) for event in job.events if "stays" in event]
-    until = time.monotonic() + ENDS_HANGS_SECONDS
-    while any(is_there(pid) for pid in pids):
-        assert time.monotonic() < until, "a role outlives its launcher"
-        time.sleep(0.01)
+    wait_until_gone(*pids)
 
 
 def test_a_command_that_is_not_there_ends_the_job(tmp_path: Path) -> None:

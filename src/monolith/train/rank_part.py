@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monolith import collective
 from monolith.collective.averaging_options import AveragingOptions
@@ -141,7 +141,7 @@ class RankPart:
 
     def attach(self, state: TrainState) -> None:
         """Takes the stores of a model, whose calls a rank without a batch follows."""
-        self.stores = [each for each in state.stores.values() if isinstance(each, ShardedStore)]
+        self.stores = [cast("ShardedStore", each) for each in state.stores.values() if each.traits.collective]
 
     def begin_alike(self, state: TrainState) -> None:
         """Refuses ranks with other models or steps, and gives all of them the dense weights of rank 0."""
