@@ -18,9 +18,15 @@ from monolith.tables.store import Store
 
 
 @pytest.fixture(scope="session", params=[*STORES, *SERVERS, *RANKS])
-def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
+def engine_name(request: pytest.FixtureRequest) -> str:
+    """The engine under test."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def make_store(engine_name: str) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""
-    with engine(request.param) as factory:
+    with engine(engine_name) as factory:
         yield factory
 
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from hypothesis import HealthCheck, settings
+
 from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
@@ -33,6 +35,15 @@ SERVERS = {"one server": 1, "three servers": 3, "five servers": 5, "two servers 
 """Engines that are parameter servers, and how many."""
 RANKS = {"two ranks": 2, "three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
+_SHARE_OF_EXAMPLES = 1 / 3
+"""Of random programs, for engines that are in other processes: all run the same ones, and there each takes a second."""
+
+
+def examples(name: str, *, most: int) -> settings:
+    """How many random programs an engine runs; machines differ in speed, so none is too slow."""
+    is_elsewhere = name in SERVERS or name in RANKS
+    number = round(_SHARE_OF_EXAMPLES * most) if is_elsewhere else most
+    return settings(max_examples=number, suppress_health_check=[HealthCheck.too_slow])
 
 
 class ServedStore(PsStore):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.engines import StoreFactory
+from contracts.engines import StoreFactory, examples
 from monolith.tables import Segment, TableConfig
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Constant, Ones, RandomUniform
@@ -121,10 +121,13 @@ def run(make_store: StoreFactory, program: list[Operation]) -> None:
         contract.run(program)
 
 
-@given(program=st.lists(OPERATIONS, max_size=10))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])  # machines differ in speed
-def test_random_programs_give_the_rows_of_the_reference(make_store: StoreFactory, program: list[Operation]) -> None:
-    run(make_store, [*program, *(Follow(name=name) for name in READERS), CompareAll()])
+def test_random_programs_give_the_rows_of_the_reference(engine_name: str, make_store: StoreFactory) -> None:
+    @examples(engine_name, most=60)
+    @given(program=st.lists(OPERATIONS, max_size=10))
+    def runs(program: list[Operation]) -> None:
+        run(make_store, [*program, *(Follow(name=name) for name in READERS), CompareAll()])
+
+    runs()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.engines import StoreFactory
+from contracts.engines import StoreFactory, examples
 from contracts.one_worker import stamp
 from monolith.errors import InvalidArgumentError
 from monolith.tables import Segment, TableConfig
@@ -64,11 +64,14 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
 EVERY_EDGE = tuple(SlotId(slot, number) for slot in SLOTS for number in EDGES)
 
 
-@given(program=st.lists(OPERATIONS, max_size=8))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])  # machines differ in speed
-def test_random_programs_give_the_rows_of_the_reference(make_store: StoreFactory, program: list[Operation]) -> None:
-    with StoreContract(make_store, TABLES) as contract:
-        contract.run([*program, Follow(name="log"), CompareAll()])
+def test_random_programs_give_the_rows_of_the_reference(engine_name: str, make_store: StoreFactory) -> None:
+    @examples(engine_name, most=40)
+    @given(program=st.lists(OPERATIONS, max_size=8))
+    def runs(program: list[Operation]) -> None:
+        with StoreContract(make_store, TABLES) as contract:
+            contract.run([*program, Follow(name="log"), CompareAll()])
+
+    runs()
 
 
 def test_equal_ids_of_slots_have_rows_of_their_own(make_store: StoreFactory) -> None:
