@@ -8,10 +8,17 @@ import signal
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Tell = Callable[[dict[str, Any]], None]
+
+
+def import_what_torch_puts_off() -> None:
+    """What torch imports with its first optimizer, seconds long: once for all processes that are forked from here."""
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 class Child:

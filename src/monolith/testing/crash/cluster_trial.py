@@ -26,7 +26,7 @@ from monolith.cluster.discovery import HostServiceDiscovery, ServiceDiscoveryTyp
 from monolith.errors import OpError
 from monolith.launch.role import Role
 from monolith.testing.crash.batch_limit import BatchLimit
-from monolith.testing.crash.child import Child
+from monolith.testing.crash.child import Child, import_what_torch_puts_off
 from monolith.testing.crash.cluster_task import ClusterCountingTask, ClusterInput, Disturbed
 from monolith.testing.crash.network import Network
 from monolith.testing.crash.trial import is_inside_save
@@ -177,7 +177,7 @@ class _Job:
     def run(self, num_faults: int) -> None:
         """Starts the job, disturbs it, waits for its end and judges."""
         self._prepare(num_faults)
-        _import_lazy_parts()
+        import_what_torch_puts_off()
         try:
             for role in self._roles:
                 self._start(role)
@@ -415,11 +415,6 @@ def _run_role(
         logging.getLogger(__name__).exception("the role has failed")
         return {"status": _START_AGAIN}
     return {"status": 0}
-
-
-def _import_lazy_parts() -> None:
-    """What torch imports with its first optimizer, seconds long: once for all processes that are forked from here."""
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
 _LOST = re.compile(r"worker (\d+): server (\d+) came back without (\d+) of its updates( of dense weights)?")

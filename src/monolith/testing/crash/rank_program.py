@@ -1,4 +1,4 @@
-"""One rank of a run that is disturbed: torchrun starts ``-m monolith.testing.crash.rank_program FOLDER LAUNCH``."""
+"""One rank of a run that is disturbed: torchrun starts this file, or forks it, with ``FOLDER LAUNCH``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from monolith import collective, environment
 from monolith.testing.crash.cluster_task import ClusterCountingTask, Disturbed
+from monolith.testing.crash.known_process import KnownProcess
 from monolith.testing.crash.rank_folder import RankFolder
 from monolith.train import distributed_sync_train
 from monolith.train.compat.options import RunnerConfig
@@ -48,7 +49,9 @@ def main(folder_path: str, launch: str) -> None:
 
     logging.basicConfig(format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     torch.set_num_threads(1)
-    tell({"pid": os.getpid(), "size": int(environment.get("WORLD_SIZE") or 1)})
+    own = KnownProcess.of(os.getpid())
+    assert own is not None  # noqa: S101 - it runs
+    tell({"pid": own.pid, "birth": own.birth, "size": int(environment.get("WORLD_SIZE") or 1)})
     collective.init(timeout_seconds=given["timeout_seconds"])
     Disturbed.limit, Disturbed.tell = _Limit(folder), tell
     params = ClusterCountingTask.params()

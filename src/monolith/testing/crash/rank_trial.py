@@ -6,13 +6,11 @@ Whatever befalls it, the run goes on from its last checkpoint, and in the end ev
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from monolith import environment
 from monolith.checkpoint import load
 from monolith.testing.crash.cluster_task import ClusterCountingTask, ClusterInput
+from monolith.testing.crash.known_process import KnownProcess, descendants_of
 from monolith.testing.crash.rank_folder import RankFolder
 from monolith.testing.crash.trial import is_inside_save, newest
 
@@ -31,6 +30,13 @@ __all__ = ["RankFault", "RankScenario", "RankTrial", "run_rank_trial"]
 RankFaultKind = Literal["kill", "kill in save", "pause", "hang", "resize"]
 
 _PROGRAM = "monolith.testing.crash.rank_program"
+_FORKING_TORCHRUN = f"""
+import multiprocessing
+from torch.distributed.run import main
+multiprocessing.set_forkserver_preload(["{_PROGRAM}", "torch._dynamo"])
+main()
+"""
+"""torchrun whose ranks are forked from a process that has imported what they import."""
 _POLL_SECONDS = 0.001
 _MOST_DELAY_SECONDS = 0.3
 _MOST_PAUSE_SECONDS = 0.5
@@ -57,6 +63,8 @@ class RankScenario:
     """More options of the run."""
     timeout_seconds: float = 20.0
     """After which ranks take one that does not answer for lost."""
+    forks: bool = False
+    """Whether ranks are forked, so that a start takes no seconds; else they start as those of a user do."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,13 +186,13 @@ class _Run:
         if kind == "resize":
             self._resize()
         elif kind == "pause":
-            _send(ranks[rank], signal.SIGSTOP)
+            ranks[rank].send(signal.SIGSTOP)
             time.sleep(self._draw.uniform(0.0, _MOST_PAUSE_SECONDS))
-            _send(ranks[rank], signal.SIGCONT)
+            ranks[rank].send(signal.SIGCONT)
         elif kind == "hang":
             self._hang(ranks, rank)
         else:
-            _send(ranks[rank], signal.SIGKILL)
+            ranks[rank].send(signal.SIGKILL)
         if kind == "pause":
             self._wait_for_more_steps()
         else:
@@ -192,16 +200,16 @@ class _Run:
         fault.recovery_seconds = round(time.monotonic() - begun, 3)
         self._trial.faults.append(fault)
 
-    def _hang(self, ranks: dict[int, int], rank: int) -> None:
+    def _hang(self, ranks: dict[int, KnownProcess], rank: int) -> None:
         """Stops a rank until the others have given it up; torchrun kills what does not end."""
-        _send(ranks[rank], signal.SIGSTOP)
-        others = [pid for each, pid in ranks.items() if each != rank]
+        ranks[rank].send(signal.SIGSTOP)
+        others = [process for each, process in ranks.items() if each != rank]
         if others:
-            self._wait(lambda: not any(_is_there(pid) for pid in others), "the end of the others")
+            self._wait(lambda: not any(each.is_there() for each in others), "the end of the others")
         if self._draw.random() < 0.5 or not others:  # else torchrun kills it, after its half minute
-            _send(ranks[rank], signal.SIGCONT)
+            ranks[rank].send(signal.SIGCONT)
         if not others:
-            _send(ranks[rank], signal.SIGKILL)
+            ranks[rank].send(signal.SIGKILL)
 
     def _resize(self) -> None:
         """Another number of ranks: by asking torchrun to end, or by ending all of it at once."""
@@ -223,9 +231,15 @@ class _Run:
     def _start(self, num_ranks: int) -> None:
         self._launch += 1
         self._trial.sizes.append(num_ranks)
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
-        command += ["--max-restarts", str(self._num_faults + _SPARE_RESTARTS), "--monitor-interval", "0.1"]
-        command += ["-m", _PROGRAM, str(self._folder.path), str(self._launch)]
+        forks = self._scenario.forks
+        command = [sys.executable, *(["-c", _FORKING_TORCHRUN] if forks else ["-m", "torch.distributed.run"])]
+        command += ["--standalone", "--nproc-per-node", str(num_ranks), "--monitor-interval", "0.1"]
+        command += ["--max-restarts", str(self._num_faults + _SPARE_RESTARTS)]
+        if forks:
+            command += ["--start-method", "forkserver", "--run-path", str(Path(__file__).with_name("rank_program.py"))]
+        else:
+            command += ["-m", _PROGRAM]
+        command += [str(self._folder.path), str(self._launch)]
         scratch = self._folder.path / "scratch"
         scratch.mkdir(exist_ok=True)
         surroundings = environment.starting_with("") | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
@@ -238,16 +252,15 @@ class _Run:
         """Ends torchrun and its ranks, at once."""
         if self._torchrun is None:
             return
+        ended = [*self._ranks().values()]
         if self._torchrun.poll() is None:
             self._torchrun.send_signal(signal.SIGSTOP)  # it starts nobody meanwhile
-            children = _children_of(self._torchrun.pid)
+            ended += descendants_of(self._torchrun.pid)
             self._torchrun.kill()
-        else:
-            children = []
-        for pid in {*children, *self._ranks().values()}:
-            _send(pid, signal.SIGKILL)
+        for each in ended:
+            each.send(signal.SIGKILL)
         self._torchrun.wait()
-        while any(_is_there(pid) for pid in children):
+        while any(each.is_there() for each in ended):
             time.sleep(_POLL_SECONDS)
 
     def _has_ended(self) -> bool:
@@ -270,9 +283,10 @@ class _Run:
             told[int(path.stem[-2:])] = {key: value for line in lines for key, value in json.loads(line).items()}
         return told
 
-    def _ranks(self) -> dict[int, int]:
+    def _ranks(self) -> dict[int, KnownProcess]:
         """Rank -> process."""
-        return {rank: told["pid"] for rank, told in self._told().items() if "pid" in told}
+        told = self._told().items()
+        return {rank: KnownProcess(each["pid"], each["birth"]) for rank, each in told if "pid" in each}
 
     def _reached(self) -> int | None:
         """The furthest place of the input at which a step was begun in this start; None: there was none."""
@@ -322,27 +336,3 @@ class _Run:
         task = ClusterCountingTask(params)
         load(task.make_model(), self._folder.model_dir)
         self._trial.problems += task.miscounts()[:5]
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    """A signal to a rank; one that is gone gets none, nor does another process that has its number by now."""
-    with suppress(OSError):
-        if _PROGRAM in Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8"):
-            os.kill(pid, number)
-
-
-def _is_there(pid: int) -> bool:
-    """Whether a process runs, or is stopped; one that has ended and waits for its parent does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in {"Z", "X"}
-
-
-def _children_of(pid: int) -> list[int]:
-    return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text(encoding="utf-8").split()
-    ]

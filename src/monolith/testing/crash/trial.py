@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.testing.crash.child import Child
+from monolith.testing.crash.child import Child, import_what_torch_puts_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,6 +66,7 @@ def run_trials(
         report: Called with each run that was judged.
     """
     draw = random.Random(f"{seed} {scenario.name}")  # noqa: S311 - moments to repeat, not secrets
+    import_what_torch_puts_off()
     trials, left = [], num_kills
     while left > 0:
         trial = Trial(scenario, seed=draw.randrange(1 << 31))
