@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ multiprocessing.set_forkserver_preload(["{_PROGRAM}", "torch._dynamo"])
 main()
 """
 """torchrun whose ranks are forked from a process that has imported what they import."""
+_SHORT_FOLDER = "/tmp"  # noqa: S108 - for sockets, whose paths may have 107 bytes; a folder of its own is made there
 _POLL_SECONDS = 0.001
 _MOST_DELAY_SECONDS = 0.3
 _MOST_PAUSE_SECONDS = 0.5
@@ -143,6 +145,7 @@ class _Run:
             timeout_seconds=trial.scenario.timeout_seconds,
         )
         self._folder.allow(_PLACES_PER_FAULT)
+        self._scratch = tempfile.TemporaryDirectory(prefix="ranks-", dir=_SHORT_FOLDER, ignore_cleanup_errors=True)
         self._launch = -1
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._start(trial.scenario.num_ranks)
@@ -170,6 +173,7 @@ class _Run:
     def close(self) -> None:
         """Ends what still runs."""
         self._kill_launch()
+        self._scratch.cleanup()
 
     def _befall(self, kind: RankFaultKind) -> None:
         ranks = self._ranks()
@@ -240,9 +244,7 @@ class _Run:
         else:
             command += ["-m", _PROGRAM]
         command += [str(self._folder.path), str(self._launch)]
-        scratch = self._folder.path / "scratch"
-        scratch.mkdir(exist_ok=True)
-        surroundings = environment.starting_with("") | {"OMP_NUM_THREADS": "1", "TMPDIR": str(scratch)}
+        surroundings = environment.starting_with("") | {"OMP_NUM_THREADS": "1", "TMPDIR": self._scratch.name}
         with (self._folder.path / f"launch-{self._launch}.log").open("ab") as log:
             self._torchrun = subprocess.Popen(  # noqa: S603 - this very interpreter
                 command, stdout=log, stderr=log, env=surroundings
