@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
+from programs import Programs
 from ray_nodes import RayCluster
 from skipped_claims import SkippedClaims
 from zookeeper_server import ZooKeeperServer, is_installed
@@ -53,6 +54,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def project_root() -> Path:
     """The folder of the checkout."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Runs programs that need not import torch and the package each for itself."""
+    with Programs() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import pytest
 from monolith.cli._bench import catalog
 from monolith.cli._bench.measurement import Measurement
 from monolith.cli._bench.rows import job_home
+from programs import Programs
 
 _MEASURE = """
 import json, sys
@@ -27,10 +28,10 @@ print(json.dumps(catalog.measure_row(tiny, sys.argv[1])))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [row.key for row in catalog.JOB_ROWS if row.key != "job_home"])  # the script has that
-def test_the_row_measures(key: str) -> None:
+def test_the_row_measures(key: str, tmp_path: Path, programs: Programs) -> None:
     """In a process of its own, as the script has it: a row sets threads and cores of its process."""
-    command = [sys.executable, "-c", _MEASURE, key]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    (tmp_path / "measure.py").write_text(_MEASURE, encoding="utf-8")
+    done = programs.run(tmp_path / "measure.py", key, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     measurements = [Measurement.from_json(fields) for fields in json.loads(done.stdout.splitlines()[-1])]
     assert any(each.ok is not None for each in measurements)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +12,17 @@ from typing import Any
 import pytest
 
 from monolith.testing.attack import ATTACKS, Attack, Attempt, run_attack
+from programs import Programs
 
-
-def attack(project_root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/attack", *arguments]
-    return subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+ATTACK = Path("scripts/attack")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # seconds on a free machine; this ends a hang, however busy the machine is
 @pytest.mark.parametrize("name", [each.name for each in ATTACKS])
-def test_everything_holds_that_must(name: str, project_root: Path, quick_folder: Path) -> None:
-    done = attack(project_root, name, "--count", "0", "--seed", "7", "--json", "--directory", str(quick_folder))
+def test_everything_holds_that_must(name: str, project_root: Path, quick_folder: Path, programs: Programs) -> None:
+    arguments = [name, "--count", "0", "--seed", "7", "--json", "--directory", str(quick_folder)]
+    done = programs.run(ATTACK, *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = json.loads(done.stdout)["attacks"]
     assert report["problems"] == []
@@ -41,8 +38,10 @@ def test_everything_holds_that_must(name: str, project_root: Path, quick_folder:
         (["--minutes", "0"], "--minutes more than 0"),
     ],
 )
-def test_an_attack_that_is_not_there_is_refused(arguments: list[str], said: str, project_root: Path) -> None:
-    done = attack(project_root, *arguments)
+def test_an_attack_that_is_not_there_is_refused(
+    arguments: list[str], said: str, project_root: Path, programs: Programs
+) -> None:
+    done = programs.run(ATTACK, *arguments, folder=project_root)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import torch
 
 from monolith.testing.crash import CLUSTER_SCENARIOS
 from monolith.testing.crash.cluster_task import ClusterCountingTask, ClusterInput
+from programs import Programs
 
 FAULTS = 5
 
@@ -22,11 +21,11 @@ FAULTS = 5
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", [each.name for each in CLUSTER_SCENARIOS])
 def test_a_job_counts_right_whatever_befalls_its_processes(
-    project_root: Path, quick_folder: Path, scenario: str
+    project_root: Path, quick_folder: Path, scenario: str, programs: Programs
 ) -> None:
-    command = [sys.executable, "scripts/crash-test", "--cluster", "--kills", str(FAULTS), "--seed", "7", "--json"]
-    command += ["--scenario", scenario, "--directory", str(quick_folder)]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    arguments = ["--cluster", "--kills", str(FAULTS), "--seed", "7", "--json"]
+    arguments += ["--scenario", scenario, "--directory", str(quick_folder)]
+    done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     ((trial,),) = [row["trials"] for row in json.loads(done.stdout)["scenarios"]]
     assert trial["problems"] == []

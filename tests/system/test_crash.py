@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from monolith.checkpoint import Saver, TrainState
 from monolith.testing.crash import SCENARIOS, fingerprint
 from monolith.testing.crash.tasks import CountingTask, EverythingTask
 from monolith.train import Trainer
+from programs import Programs
 
 
 @pytest.mark.slow
@@ -23,11 +22,11 @@ from monolith.train import Trainer
     ("scenario", "kills"), [(each.name, 3 + (number == 0)) for number, each in enumerate(SCENARIOS)]
 )
 def test_a_killed_run_ends_like_one_that_was_not(
-    scenario: str, kills: int, project_root: Path, quick_folder: Path
+    scenario: str, kills: int, project_root: Path, quick_folder: Path, programs: Programs
 ) -> None:
-    command = [sys.executable, "scripts/crash-test", "--scenario", scenario, "--kills", str(kills), "--seed", "7"]
-    command += ["--json", "--directory", str(quick_folder)]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    arguments = ["--scenario", scenario, "--kills", str(kills), "--seed", "7", "--json"]
+    arguments += ["--directory", str(quick_folder)]
+    done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["scenarios"]
     assert row["kills"] == kills
@@ -39,11 +38,11 @@ def test_a_killed_run_ends_like_one_that_was_not(
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["shards", "reference", "tests/contracts/pipe_store.py:PipeStore"])
 def test_a_killed_run_ends_like_one_that_was_not_whoever_keeps_the_rows(
-    store: str, project_root: Path, quick_folder: Path
+    store: str, project_root: Path, quick_folder: Path, programs: Programs
 ) -> None:
-    command = [sys.executable, "scripts/crash-test", "--scenario", "steps", "--kills", "1", "--seed", "7", "--json"]
-    command += ["--directory", str(quick_folder), "--store", store]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    arguments = ["--scenario", "steps", "--kills", "1", "--seed", "7", "--json"]
+    arguments += ["--directory", str(quick_folder), "--store", store]
+    done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["scenarios"]
     assert (row["kills"], row["problems"]) == (1, [])
