@@ -7,17 +7,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from monolith.cli._bench.measurement import Measurement
-from monolith.cli._bench.rank_processes import running_ranks
 from monolith.cli._bench.setting import Setting
-from monolith.cli._bench.skip import RowSkippedError
 from monolith.cli._bench.sync_task import batches_of, row_numbers
+from programs import Programs
 
+Run = Callable[[str, str], subprocess.CompletedProcess[str]]
 TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
 
 _MEASURE = """
@@ -27,16 +28,33 @@ from monolith.cli._bench.setting import Setting
 
 print(json.dumps(catalog.measure_row(Setting.from_json(json.loads(sys.argv[2])), sys.argv[1])))
 """
+_BEGIN = """
+import json, sys
+from monolith.cli._bench.rank_processes import running_ranks
+from monolith.cli._bench.setting import Setting
+
+with running_ranks(sys.argv[1], Setting.from_json(json.loads(sys.argv[2])), count=1):
+    pass
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, programs: Programs) -> Run:
+    """Runs a text as a program with a name and small sizes: a row sets threads and cores of its process."""
+
+    def run(text: str, name: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "program.py").write_text(text, encoding="utf-8")
+        return programs.run(tmp_path / "program.py", name, json.dumps(TINY.to_json()), folder=tmp_path)
+
+    return run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["sync_exchange", "sync_training"])  # the script has the other one
-def test_the_row_measures(key: str) -> None:
-    """In a process of its own, as the script has it: a row sets threads and cores of its process."""
+def test_the_row_measures(key: str, run: Run) -> None:
     if key == "sync_training" and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    command = [sys.executable, "-c", _MEASURE, key, json.dumps(TINY.to_json())]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(_MEASURE, key)
     assert done.returncode == 0, done.stderr
     measurements = [Measurement.from_json(fields) for fields in json.loads(done.stdout.splitlines()[-1])]
     assert any(each.ok is not None for each in measurements)
@@ -54,17 +72,17 @@ def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="torchrec is here")
-def test_torchrec_is_left_out_with_a_reason_where_it_is_missing() -> None:
-    with (
-        pytest.raises(RowSkippedError, match="torchrec is not installed"),
-        running_ranks("torchrec_collection", TINY, count=1),
-    ):
-        pass
+def test_torchrec_is_left_out_with_a_reason_where_it_is_missing(run: Run) -> None:
+    done = run(_BEGIN, "torchrec_collection")
+    assert done.returncode == 1
+    assert "RowSkippedError: torchrec is not installed" in done.stderr
 
 
-def test_a_rank_that_ends_is_told() -> None:
-    with pytest.raises(RuntimeError, match="a rank of the benchmark ended"), running_ranks("no_such", TINY, count=1):
-        pass
+def test_a_rank_that_ends_is_told(run: Run) -> None:
+    done = run(_BEGIN, "no_such")
+    assert done.returncode == 1
+    assert "No module named 'monolith.cli._bench.ranks.no_such'" in done.stderr
+    assert "RuntimeError: a rank of the benchmark ended" in done.stderr
 
 
 def test_the_global_batch_is_that_of_all_ranks_end_to_end() -> None:

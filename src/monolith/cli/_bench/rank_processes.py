@@ -1,22 +1,27 @@
 """Ranks of a synchronous run as processes of this machine, measured in turns.
 
-They meet at a store of this process, whose port the system chooses, as they do at that of torchrun. All make the same
-number of steps in a turn; who has no turn waits for its standard input.
+They are forks of this process, which has imported what they need and must not have computed anything. They meet at a
+store of this process, whose port the system chooses, as they do at that of torchrun. All make the same number of steps
+in a turn; who has no turn waits for the next question.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
+import os
+import select
+import signal
+import socket
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stub does not say that it is public
 
-from monolith import environment
+from monolith.cli._bench import ranks
 from monolith.cli._bench.skip import RowSkippedError
+from monolith.launch.forked import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +58,7 @@ class RankTurn(NamedTuple):
 class Ranks:
     """Some ranks that are ready to make steps."""
 
-    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+    def __init__(self, processes: Sequence[_Rank]) -> None:
         self._processes = processes
         self._step_seconds: dict[str, float] = {}
 
@@ -72,10 +77,8 @@ class Ranks:
 
     def _make(self, steps: int, way: str) -> RankTurn:
         for process in self._processes:
-            ask = cast("IO[str]", process.stdin)
-            ask.write(json.dumps({"way": way, "steps": steps}) + "\n")
-            ask.flush()
-        answers = [_answer_of(process) for process in self._processes]
+            process.ask({"way": way, "steps": steps})
+        answers = [process.answer() for process in self._processes]
         cpu = sum(each["cpu_seconds"] for each in answers) / len(answers)
         return RankTurn(steps, max(each["seconds"] for each in answers), cpu)
 
@@ -98,57 +101,75 @@ def running_ranks(
     """
     store = TCPStore(_HERE, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=_MEETING_SECONDS))
     what = {"program": program, "threads": threads, "setting": setting.to_json(), "options": options}
-    processes = [_start(rank, count, store.port, json.dumps(what)) for rank in range(count)]
+    processes = [_Rank(rank, count, store.port) for rank in range(count)]
     try:
-        answers = [_answer_of(process) for process in processes]
+        for process in processes:
+            process.ask(what)
+        answers = [process.answer() for process in processes]
         skipped = next((each["skipped"] for each in answers if "skipped" in each), None)
         if skipped is not None:
             raise RowSkippedError(skipped)
         yield Ranks(processes)
     finally:
-        _end(processes)
+        for process in processes:
+            process.hang_up()  # all of them: each waits for the others
+        for process in processes:
+            process.end()
 
 
-def _start(rank: int, count: int, port: int, what: str) -> subprocess.Popen[str]:
-    launched = {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": _HERE,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    # The interpreter that runs us, on a module of this package.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "monolith.cli._bench.ranks"],
-        env={**environment.starting_with(""), **(launched if count > 1 else {})},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    ask = cast("IO[str]", process.stdin)
-    ask.write(what + "\n")
-    ask.flush()
-    return process
+class _Rank:
+    """A fork that is asked, and answers, in lines of JSON."""
 
+    def __init__(self, rank: int, count: int, port: int) -> None:
+        launched = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": _HERE,
+            "MASTER_PORT": str(port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = ForkedProcess(
+                ranks.answer_questions,
+                [str(theirs.fileno())],
+                output=sys.stderr.fileno(),  # what libraries print belongs to no report
+                kept=theirs.fileno(),
+                variables=launched if count > 1 else {},
+            )
+        self._socket, self._lines = ours, ours.makefile(encoding="utf-8")
 
-def _end(processes: Sequence[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        cast("IO[str]", process.stdin).close()  # all of them: each waits for the others
-    for process in processes:
+    def ask(self, message: dict[str, Any]) -> None:
+        """One question; one that has ended hears none."""
+        with suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def answer(self) -> dict[str, Any]:
+        """To the next question.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        line = self._lines.readline()
+        if not line:
+            raise RuntimeError("a rank of the benchmark ended; what it had to say is above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def hang_up(self) -> None:
+        """There are no more questions."""
+        self._lines.close()
+        self._socket.close()
+
+    def end(self) -> None:
+        """Waits for its end, and not for ever."""
+        watched = os.pidfd_open(self._process.pid)
         try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        cast("IO[str]", process.stdout).close()
-
-
-def _answer_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    line = cast("IO[str]", process.stdout).readline()
-    if not line:
-        raise RuntimeError("a rank of the benchmark ended; what it had to say is above")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+            if not select.select([watched], [], [], _END_SECONDS)[0]:
+                os.kill(self._process.pid, signal.SIGKILL)
+        finally:
+            os.close(watched)
+        self._process.wait()
