@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from monolith.collective.sharded_plan import NO_TICKET
 from monolith.collective.sharded_times import SharedClock
 from monolith.tables.batch_memory import new_rows
+from monolith.tables.local_plan import NO_TICKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Tickets:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = NO_TICKET + 1
         self._open: dict[int, None] = {}
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from monolith.tables.batch import BatchStamp
-from monolith.tables.local_plan import NO_BATCH, LocalPlan
+from monolith.tables.local_plan import KeptPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,33 +15,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith import _core
-    from monolith.tables._native_tables import NativeTables
 
-__all__ = ["NO_TICKET", "IdMessage", "ShardedPlan", "read_stamp"]
+__all__ = ["IdMessage", "ShardedPlan", "read_stamp"]
 
-NO_TICKET = -1
 _STAMP_WORDS = 4
 _WORD_BYTES = 8
 
 
-class ShardedPlan(LocalPlan):
-    """A plan, what each owner gets of it, and the number under which owners keep their part until the update."""
+class ShardedPlan(KeptPlan):
+    """A plan, and what each owner gets of it."""
 
-    __slots__ = ("message", "ticket")
+    __slots__ = ("message",)
 
-    def __init__(
-        self,
-        native: NativeTables,
-        core: _core.Plan,
-        table_splits: NDArray[np.int64],
-        stamp: BatchStamp = NO_BATCH,
-        like: object = None,
-    ) -> None:
-        super().__init__(native, core, table_splits, stamp, like)
-        self.message: IdMessage
-        """Set by the store that makes the plan."""
-        self.ticket = NO_TICKET
-        """None: no owner has it."""
+    message: IdMessage
+    """Set by the store that makes the plan."""
 
 
 class IdMessage:

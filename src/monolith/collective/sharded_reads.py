@@ -10,10 +10,9 @@ import torch
 
 from monolith.collective.line import RaisedByAllError
 from monolith.collective.lock_step import Call
-from monolith.collective.sharded_plan import NO_TICKET
 from monolith.errors import FailedPreconditionError
 from monolith.tables.batch import NOTHING_APPLIED
-from monolith.tables.local_plan import LocalRows
+from monolith.tables.local_plan import NO_TICKET, LocalRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -184,11 +184,7 @@ class ShardedStore:
         Raises:
             InvalidArgumentError: another one did.
         """
-        if not isinstance(plan, ShardedPlan) or plan.owner is not self.native.identity:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
-            )
-        return plan
+        return ShardedPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     def watch_alltoall(self, told: Callable[[AlltoallMetrics], None], *, slot: str | None = None) -> None:
         """Tells the numbers of every read for training of this rank, as ``enable_alltoall_metrics`` asks for.

@@ -12,12 +12,12 @@ import torch
 from monolith.collective.lock_step import Call
 from monolith.collective.sharded_outcome import raise_failures, settled
 from monolith.collective.sharded_owner import OwnerStep, RankPush
-from monolith.collective.sharded_plan import NO_TICKET
 from monolith.collective.sharded_times import UpdateTimes
 from monolith.errors import InternalError
 from monolith.tables._merged_update import MergedUpdate, require_finite
 from monolith.tables._prepared_update import require_not_discarded
 from monolith.tables.batch import Applied
+from monolith.tables.local_plan import NO_TICKET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

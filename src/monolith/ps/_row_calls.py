@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.ps.joined import PsJoined
-    from monolith.ps.plan import PsPlan
     from monolith.ps.store import PsStore
     from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Applied, Rows
+    from monolith.tables.local_plan import KeptPlan
 
 _SUBJECT = "parameter servers"
 
@@ -48,7 +48,7 @@ class PendingRows:
         *,
         after: int = NOTHING_APPLIED,
         joined: PsJoined | None = None,
-        plan: PsPlan | None = None,
+        plan: KeptPlan | None = None,
     ) -> None:
         self._store = store
         self._pull = pull

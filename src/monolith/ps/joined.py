@@ -18,20 +18,20 @@ from monolith.tables._merged_update import require_finite
 from monolith.tables._prepared_update import prepare_update, require_not_discarded
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_joined import stamp_from_core
+from monolith.tables.local_plan import NO_TICKET
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from monolith.ps.plan import PsPlan
     from monolith.ps.store import PsStore
     from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
+    from monolith.tables.local_plan import KeptPlan
 
 _SUBJECT = "parameter servers"
-_NO_TICKET = 0
 _NOTHING = -1
 _ANY_INCARNATION = 0
 
@@ -66,13 +66,13 @@ class PsJoined:
         self._joined_behind = behind if len(set(behind)) > 1 else []
         store.newest_time.raise_to(max(newest for *_, newest, _ in found))
         store.steps_of_others = found[0][3]
-        self._tickets = itertools.count(_NO_TICKET + 1)
+        self._tickets = itertools.count(NO_TICKET + 1)
         self._order = threading.Lock()  # of what is handed over
         self._settling = threading.RLock()
         self._pushes: deque[PendingPush] = deque()  # not seen to be in the rows, in their order
         self._failed: list[PendingPush] = []  # and nobody was told yet, perhaps
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PsPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
         """Groups the ids of one batch of this worker."""
         if stamp.worker != self.worker:
             raise InvalidArgumentError(f"{_SUBJECT}: {stamp} is of another worker than the one joined, {self.worker}")
@@ -92,7 +92,7 @@ class PsJoined:
             incarnations=self._incarnations if train else [],
             after=after,
             step=step,
-            ticket=own.ticket if train else _NO_TICKET,
+            ticket=own.ticket if train else NO_TICKET,
         )
         with self._order:
             pull.begin(self._store.timeout_seconds)
@@ -129,7 +129,7 @@ class PsJoined:
         """Ends a training plan without an update."""
         own = self._own(plan)
         self._store.plans.discard(own)
-        if own.ticket != _NO_TICKET:
+        if own.ticket != NO_TICKET:
             self._store.rows.drop(self.worker, [own.ticket])
 
     def flush(self, *, timeout_seconds: float) -> int:
@@ -190,7 +190,7 @@ class PsJoined:
 
     # Inside
 
-    def _own(self, plan: Plan) -> PsPlan:
+    def _own(self, plan: Plan) -> KeptPlan:
         own = self._store.own(plan)
         if own.stamp.worker != self.worker:
             raise InvalidArgumentError(
@@ -198,12 +198,12 @@ class PsJoined:
             )
         return own
 
-    def _new_push(self, update: PreparedUpdate, plans: Sequence[PsPlan]) -> _core.RowPush:
+    def _new_push(self, update: PreparedUpdate, plans: Sequence[KeptPlan]) -> _core.RowPush:
         merged = update.merged
         is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
         if not is_finite:
             require_finite(self._store.native, merged, update.scale)  # before any server has seen some of it
-        tickets = [plan.ticket for plan in plans if plan.ticket != _NO_TICKET]
+        tickets = [plan.ticket for plan in plans if plan.ticket != NO_TICKET]
         is_kept = len(plans) == 1 and bool(tickets)
         return self._store.rows.new_push(
             merged.plan,
@@ -216,7 +216,7 @@ class PsJoined:
             step=update.rule.step,
             scale=update.scale,
             known_finite=is_finite,
-            ticket=tickets[0] if is_kept else _NO_TICKET,
+            ticket=tickets[0] if is_kept else NO_TICKET,
             dropped=[] if is_kept else tickets,
             joined_behind=self._joined_behind,
         )

@@ -20,7 +20,6 @@ from monolith.ps.agreement import agreement_of, digest_of
 from monolith.ps.cluster import PsCluster
 from monolith.ps.joined import PsJoined
 from monolith.ps.newest_time import NewestTime
-from monolith.ps.plan import PsPlan
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import RemoteCut
 from monolith.ps.remote_reader import RemoteReader, open_reader
@@ -33,7 +32,7 @@ from monolith.tables.batch_memory import new_rows
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
 from monolith.tables.event_times import EventClock
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds
-from monolith.tables.local_plan import OpenPlans
+from monolith.tables.local_plan import NO_TICKET, KeptPlan, OpenPlans
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.shard_plan import split_batch
 from monolith.tables.snapshot.matching import match_tables
@@ -54,7 +53,7 @@ __all__ = ["PsStore"]
 
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"
-_NOBODY, _NOTHING, _NO_TICKET = -1, -1, 0
+_NOBODY, _NOTHING = -1, -1
 _IDS_PER_MESSAGE = 1 << 20
 
 
@@ -149,31 +148,27 @@ class PsStore:
             raise InvalidArgumentError(f"{_SUBJECT}: worker must be >= 0, got {worker}")
         return PsJoined(self, worker)
 
-    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> PsPlan:
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> KeptPlan:
         """Groups the ids of one batch; asks no server."""
-        return PsPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
+        return KeptPlan.of_batch(self.native, ids, table_splits, stamp=stamp, buckets=buckets, subject=_SUBJECT)
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Rows as they are now."""
         own = self.own(plan)
         values = new_rows((own.num_values,))
         pull = self.rows.new_pull(
-            own.core, values, worker=_NOBODY, incarnations=[], after=_NOTHING, step=step, ticket=_NO_TICKET
+            own.core, values, worker=_NOBODY, incarnations=[], after=_NOTHING, step=step, ticket=NO_TICKET
         )
         pull.begin(self.timeout_seconds)
         return PendingRows(self, pull, values)
 
-    def own(self, plan: Plan) -> PsPlan:
+    def own(self, plan: Plan) -> KeptPlan:
         """The plan, if this store made it.
 
         Raises:
             InvalidArgumentError: another one did.
         """
-        if not isinstance(plan, PsPlan) or plan.owner is not self.native.identity:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
-            )
-        return plan
+        return KeptPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NO_BATCH = BatchStamp(worker=0, seq=0)
 """The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""
+NO_TICKET = 0
+"""Of a plan that no owner keeps."""
 
 
 class LocalPlan:
@@ -80,6 +82,17 @@ class LocalPlan:
         core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
         return cls(native, core, splits.copy(), stamp)
 
+    @classmethod
+    def made_for(cls, plan: object, native: NativeTables, *, subject: str) -> Self:
+        """The plan, if a store of this kind made it for these tables.
+
+        Raises:
+            InvalidArgumentError: another one did.
+        """
+        if not isinstance(plan, cls) or plan.owner is not native.identity:
+            raise InvalidArgumentError(f"{subject}: plan must come from this store's plan(), got {type(plan).__name__}")
+        return plan
+
     @property
     def unique_ids(self) -> Any:
         """int64 [U]: by bucket, then table, then first seen."""
@@ -110,6 +123,23 @@ class LocalPlan:
 
     def _hand_back(self, array: NDArray[Any]) -> Any:
         return array if isinstance(self.like, np.ndarray) else tensor_view(array)
+
+
+class KeptPlan(LocalPlan):
+    """A plan, and the number under which owners in other processes keep their part of it until the update."""
+
+    __slots__ = ("ticket",)
+
+    def __init__(
+        self,
+        native: NativeTables,
+        core: _core.Plan,
+        table_splits: NDArray[np.int64],
+        stamp: BatchStamp = NO_BATCH,
+        like: object = None,
+    ) -> None:
+        super().__init__(native, core, table_splits, stamp, like)
+        self.ticket = NO_TICKET
 
 
 def tables_of(splits: NDArray[np.int64], num_tables: int) -> NDArray[np.int64]:

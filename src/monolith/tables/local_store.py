@@ -97,11 +97,7 @@ class LocalStore:
         Raises:
             InvalidArgumentError: another one did.
         """
-        if not isinstance(plan, LocalPlan) or plan.owner is not self.native.identity:
-            raise InvalidArgumentError(
-                f"{_SUBJECT}: plan must come from this store's plan(), got {type(plan).__name__}"
-            )
-        return plan
+        return LocalPlan.made_for(plan, self.native, subject=_SUBJECT)
 
     # History
 
