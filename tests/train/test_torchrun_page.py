@@ -46,7 +46,7 @@ def run(block: str, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(5 * ENDS_HANGS_SECONDS)
 def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
-    files, two, alone, ahead, three = BLOCKS
+    files, two, alone, ahead, three, partial = BLOCKS
     run(files, tmp_path)
     said = run(two, tmp_path)
     assert {f"rank {rank} of 2 ended at step 20" for rank in (0, 1)} <= set(said.splitlines())
@@ -57,6 +57,8 @@ def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
     assert len(steps) == 1, "all ranks end at the same step"
     # 60 batches, of which 40 are done, and at most one shorter one for each file that was begun.
     assert 20 + 20 / 3 <= int(steps.pop()) <= 20 + 20
+    run(partial, tmp_path)
+    assert (tmp_path / "models" / "partial" / "model.ckpt-10.manifest").exists()
 
 
 def test_a_row_of_the_table_for_each_pipeline_and_no_other() -> None:

@@ -201,10 +201,11 @@ def restore_without_dense(
     state: TrainState,
     *,
     keep_step: bool,
+    parts: Parts = ALL_PARTS,
     checked: Callable[[Callable[[], LoadedCheckpoint]], LoadedCheckpoint] = _by_itself,
 ) -> SavedCheckpoint:
     """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
-    with checked(lambda: LoadedCheckpoint(path, state.stores)) as checkpoint:
+    with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
     _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}

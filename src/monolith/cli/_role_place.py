@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from monolith import environment
 from monolith.cluster import own_place
 from monolith.cluster.discovery import MLPServiceDiscovery, ServiceDiscoveryType, TfConfigServiceDiscovery
+from monolith.train._rank_place import take_rank
 from monolith.train.compat.flat_config import Origin
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def require_service(options: RunnerConfig) -> None:
 def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, command: str | None) -> None:
     """Takes the place that the scheduler gives this process, and refuses one that the job does not have."""
     kind, index = own_place(options.runner_settings(), service)
+    scheduled = None
     if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
+        scheduled = index
         _take_numbers(options, service)
     if command is not None and kind != command:
         raise ValueError(
@@ -45,6 +48,9 @@ def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, comma
         raise ValueError(f"--server_type: must be ps or worker, got {kind!r}")
     if options.num_ps < 1:
         raise ValueError(f"--num_ps: a job has 1 parameter server or more, got {options.num_ps}")
+    if kind == "worker" and options.enable_partial_sync_training:
+        take_rank(options, scheduled=scheduled)
+        index = options.index
     number, name = (_num_servers(options), "servers") if kind == "ps" else (options.num_workers, "workers")
     if not 0 <= index < number:
         raise ValueError(f"--index: the job has {number} {name}, so it must be from 0 to {number - 1}, got {index}")

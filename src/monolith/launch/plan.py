@@ -68,6 +68,12 @@ class LaunchPlan:
                 f"--num_ps: workers of several processes share rows on parameter servers, got {options.num_ps} of them"
                 f" for {options.num_workers} workers; give --num_ps 1 or more"
             )
+        if options.enable_partial_sync_training:
+            raise ValueError(
+                "--enable_partial_sync_training: torchrun or mpirun starts the workers of such a job, and no launcher"
+                " of this package does; start servers by monolith ps, and workers by torchrun"
+                " (docs/how-to/torchrun.md)"
+            )
         for name in ("num_extra_ps", "num_redundant_ps"):
             if getattr(options, name) < 0:
                 raise ValueError(f"--{name}: must be >= 0, got {getattr(options, name)}")

@@ -91,8 +91,9 @@ def chief_hooks(
 def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
     """Removal of expired rows, where it is asked for; they come before the saver."""
     steps, seconds = tables.evict_every_steps, tables.evict_every_seconds
-    if steps is None and seconds is None:
+    if (steps is None and seconds is None) or not _removes_rows(ranks):
         return []
+    ranks = None if ranks is None or not ranks.shares_rows else ranks  # rank 0 alone looks at its clock for servers
     timer = None if seconds is None else _of_ranks(SecondOrStepTimerWithTideSetting(seconds), ranks)
     return [EvictionHook(every_steps=steps, every_secs=seconds, timer=timer)]
 
@@ -139,7 +140,8 @@ def _saving_hooks(
     dense_guards: Sequence[SaveGuard] = (),
     ranks: RankPart | None = None,
 ) -> list[NoFirstSaveCheckpointSaverHook]:
-    listeners = [*rank_listeners(saver), *([EvictAfterSave()] if saving.evict_after else [])]
+    evicts = saving.evict_after and _removes_rows(ranks)
+    listeners = [*rank_listeners(saver), *([EvictAfterSave()] if evicts else [])]
     full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners, guard_saver_listeners=guards)
     if dense_timer is None:
         return [full]
@@ -150,6 +152,11 @@ def _saving_hooks(
         dense_saver, timer=dense_timer, full_saver_hook=full, guard_saver_listeners=dense_guards
     )
     return [full, dense]
+
+
+def _removes_rows(ranks: RankPart | None) -> bool:
+    """Whether this process removes expired rows: every rank its own, and rank 0 those of servers."""
+    return ranks is None or ranks.shares_rows or ranks.is_first
 
 
 def _of_ranks(

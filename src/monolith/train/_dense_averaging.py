@@ -40,7 +40,8 @@ class DenseAveraged(DenseHere):
 
     def combine(self, gradients: StepGradients) -> None:
         """One exchange: what any rank refuses all refuse, and gradients become their mean."""
-        update = RankUpdate(gradients.reached, gradients.num_pushes, has_dense=bool(gradients.weights))
+        num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # nobody follows what goes to servers
+        update = RankUpdate(gradients.reached, num_pushes, has_dense=bool(gradients.weights))
         self._part.update(update, gradients.weights, gradients.why_refused())
 
     def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:

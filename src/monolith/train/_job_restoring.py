@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
 from monolith.checkpoint._adapting import Parts
-from monolith.checkpoint.part_owners import part_owners
 from monolith.nn.row_state import EXTRA_STATE
-from monolith.tables.history import ALL_BUCKETS
 from monolith.train._restoring import go_on
+from monolith.train._server_rows import empty_rows, owners_of, set_initialized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,10 +50,10 @@ def restore_in_job(
 ) -> None:
     """Called when the session of a worker was built; returns when it may train."""
     if not part.is_chief:
-        part.wait_until_restored([each.uninitialized for each in _owners_of(state)], give_up)
+        part.wait_until_restored([each.uninitialized for each in owners_of(state)], give_up)
         begin_at(state, part.client.state.global_step)
         return
-    owners = _owners_of(state)
+    owners = owners_of(state)
     lost = sorted({server for each in owners for server in each.uninitialized()})
     if part.client.state.restored and not lost:
         _log.info("the servers have the model: going on at step %d", part.client.state.global_step)
@@ -64,13 +63,13 @@ def restore_in_job(
     has_survivors = part.client.state.restored and len(lost) < part.cluster.num_ps
     if part.settings.partial_recovery and has_survivors and _restore_some(saver, state, lost):
         _log.warning("servers %s were restored from the last checkpoint; the others keep what they have", lost)
-        _mark(owners)
+        set_initialized(owners)
         begin_at(state, part.client.state.global_step)
         return
     if lost and has_survivors:
         _log.warning("servers %s have lost their state: all go back to the last checkpoint", lost)
     _restore_all(part, config, saver, state)
-    _mark(owners)
+    set_initialized(owners)
     # The number of a checkpoint is the step that its chief knew of; clocks know better.
     is_known = getattr(state.extra.get(JOB), "knows_step", False)
     part.client.set_restored(None if is_known else state.global_step)
@@ -105,22 +104,8 @@ def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, s
     is_restored = saver is not None and go_on(config, saver, state, clock=part.clock)
     if is_restored:
         return
-    # Without a checkpoint all begin with nothing, whatever some servers still have.
-    for store in state.stores.values():
-        store.load([], buckets=ALL_BUCKETS, replace=True)
-        store.resume(applied=[], generation=0)
+    empty_rows(state)
     if state.dense is not None:
         state.dense.scatter(state.dense.first_state())  # type: ignore[attr-defined]  # a DenseClient has it
     state.applied.clear()
     state.global_step = 0
-
-
-def _mark(owners: Sequence[Any]) -> None:
-    for each in owners:
-        each.set_initialized()
-
-
-def _owners_of(state: TrainState) -> list[Any]:
-    """Who can say which servers have state: of each store, and of the dense weights."""
-    found = [part_owners(store) for store in state.stores.values()]
-    return [each for each in [*found, state.dense] if each is not None]

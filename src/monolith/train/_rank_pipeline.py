@@ -120,7 +120,7 @@ class RankPipeline(TablePipeline):
             self._modules = waiting.turn.planned
             super()._read(waiting)
         else:
-            for each in self._modules:
+            for each in self._modules if self._part.shares_rows else ():
                 each.read_nothing()
             waiting.reads = []
 

@@ -10,7 +10,7 @@ from monolith.train.compat.refusal import require_one_process
 if TYPE_CHECKING:
     from monolith.train.compat.options import CpuTrainingConfig
 
-__all__ = ["take_place"]
+__all__ = ["take_place", "take_rank"]
 
 _PLACE = ("index", "num_workers")
 """Options of a job that ranks have, too."""
@@ -30,14 +30,28 @@ def take_place(config: CpuTrainingConfig) -> None:
             f"synchronous training: num_ps must be 0, as ranks keep the rows, got {config.num_ps}; for servers use"
             " distributed_train"
         )
+    take_rank(config)
+
+
+def take_rank(config: CpuTrainingConfig, *, scheduled: int | None = None) -> None:
+    """The same of ranks in a job with servers.
+
+    Args:
+        config: Of the rank.
+        scheduled: The index that a scheduler has given, which counts as said; None: there is none.
+
+    Raises:
+        ValueError: they say something else.
+    """
     collective.init()
     for name, own in (("index", collective.rank()), ("num_workers", collective.size())):
-        said = getattr(config, name)
-        if config.is_set(name) and said != own:
+        is_scheduled = name == "index" and scheduled is not None
+        said = scheduled if is_scheduled else getattr(config, name)
+        if (is_scheduled or config.is_set(name)) and said != own:
             word = "rank" if name == "index" else "number of ranks"
             raise ValueError(
                 f"synchronous training: {name} must be the {word} that the launcher gave, {own}, got {said}; leave"
                 " it out"
             )
-        if said != own:
+        if getattr(config, name) != own:
             setattr(config, name, own)

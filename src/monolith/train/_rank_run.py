@@ -13,6 +13,7 @@ from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
 from monolith.hooks.table_info import SyncTrainingInfoHook
 from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on
+from monolith.train._server_rows import begin_rows_of_ranks
 from monolith.train.rank_inputs import RankInputs
 from monolith.train.rank_part import RankPart
 from monolith.train.sync_config import SyncConfig
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.hook import HookedSession
     from monolith.hooks.saver_listener import SaverListener
+    from monolith.ps.cluster import PsCluster
     from monolith.train.params import Params
     from monolith.train.trainer_config import TrainerConfig
 
@@ -60,8 +62,12 @@ def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
     return dataclasses.replace(config, sync=SyncConfig())
 
 
-def join_ranks(config: TrainerConfig) -> RankPart | None:
+def join_ranks(config: TrainerConfig, servers: PsCluster | None = None) -> RankPart | None:
     """The part of this process in the run that its config is about; None where that is not synchronous.
+
+    Args:
+        config: Of this rank.
+        servers: Parameter servers that keep the rows; None: the ranks share them.
 
     Raises:
         ValueError: it has another number than its launcher gave it; says both.
@@ -69,7 +75,7 @@ def join_ranks(config: TrainerConfig) -> RankPart | None:
     """
     if config.sync is None:
         return None
-    part = RankPart.join(config.sync, deterministic=config.deterministic)
+    part = RankPart.join(config.sync, deterministic=config.deterministic, servers=servers)
     found = (part.rank, part.size)
     if found != (config.worker_index, config.num_workers):
         raise ValueError(
@@ -136,6 +142,8 @@ def _interval(variable: str) -> int | None:
 
 def rank_hooks(part: RankPart) -> list[Hook]:
     """Of every rank: the sizes of its tables in the log, and of ranks that log no steps the last loss."""
+    if not part.shares_rows:
+        return [SyncTrainingInfoHook()] if part.is_first else [LastLossHook()]
     if part.is_alone:
         return [SyncTrainingInfoHook()]
     own = SyncTrainingInfoHook(stores=lambda _: {store.name: store.own_rows for store in part.stores})
@@ -162,6 +170,8 @@ def restore_together(
 ) -> bool:
     """All ranks go on from one checkpoint, or begin with the weights of rank 0; whether there was a checkpoint."""
     is_restored = saver is not None and go_on(config, saver, state, clock=clock, words=part.words)
+    if not part.shares_rows:
+        begin_rows_of_ranks(part.words, state, is_restored=is_restored)
     part.begin_alike(state)
     if is_restored and part.inputs is not None:
         part.inputs.begin(state.applied)

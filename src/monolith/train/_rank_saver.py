@@ -74,15 +74,16 @@ class RankSaver(Saver):
         self._words.decide("the state file", created)
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
-        cut = super()._take_cut(
-            state, staging=staging if self._part.is_first else None
-        )  # others write no dense weights
+        cut = self._own_cut(state, staging if self._part.is_first else None)  # others write no dense weights
         try:
             stamps = self._words.gather("the last batches", [_plain(each) for each in cut.applied.values()])
         except BaseException:
             cut.release()
             raise
         return replace(cut, applied=_newest(stamps))
+
+    def _own_cut(self, state: TrainState, staging: Staging | None) -> StateCut:
+        return super()._take_cut(state, staging=staging)
 
     def _order(self, state: TrainState, *, in_background: bool) -> WriteOrder:
         if not self._part.is_first and self._claim is None:
@@ -149,7 +150,11 @@ class RankSaver(Saver):
         clears = options.clear_nn and not self._words.decide("clear_nn", lambda: self._folder.exists(CLEAR_NN))
         if clears:
             restored = restore_without_dense(
-                path, state, keep_step=options.continue_training, checked=self._all_or_none
+                path,
+                state,
+                keep_step=options.continue_training,
+                parts=self._parts(state),
+                checked=self._all_or_none,
             )
             self._words.decide("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
             return restored

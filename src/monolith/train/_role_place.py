@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.job_config import JobConfig
 
-__all__ = ["RolePlace", "role_and_index"]
+__all__ = ["RolePlace", "is_scheduled", "role_and_index"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,3 +63,8 @@ def role_and_index(config: DistributedCpuTrainingConfig, discovery: ServiceDisco
     if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
         return discovery.server_type, discovery.index
     return config.server_type, config.index
+
+
+def is_scheduled(discovery: ServiceDiscovery) -> bool:
+    """Whether role and number come from a scheduler."""
+    return isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery)

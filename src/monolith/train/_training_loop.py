@@ -146,7 +146,7 @@ class TrainingLoop:
         return self._ranks is not None and not self._ranks.is_alone
 
     def _is_recoverable(self, error: OpError) -> bool:
-        if self._is_one_of_many:
+        if self._is_one_of_many or (self._ranks is not None and not self._ranks.shares_rows):
             return False  # the launcher starts all ranks anew: none of them can start over alone
         if self._job is not None and self._job.is_replaced():
             return False  # another process has its number

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from monolith.train.params import Params
     from monolith.train.trainer_config import TrainerConfig
 
-__all__ = ["WorkerRole"]
+__all__ = ["WorkerRole", "tf_config"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class WorkerRole:
         clock: Measures waits.
         wanted: What its program wants otherwise.
     """
+
+    _lost_seconds = _LOST_SECONDS
 
     def __init__(
         self,
@@ -187,9 +189,9 @@ class WorkerRole:
         """The chief and the servers listen; those that came back elsewhere meanwhile are found by whoever needs them.
 
         Raises:
-            NodeAliveCheckerError: some do not for a minute.
+            NodeAliveCheckerError: some do not for too long.
         """
-        end = self._clock.monotonic() + _NODE_CHECK_SECONDS
+        end = self._clock.monotonic() + self._node_seconds
         while True:
             servers = dict(enumerate(cluster.cluster["ps"])) | self._places.addresses()
             wanted = [servers[place] for place in sorted(servers)][: self._place.num_ps]
@@ -200,10 +202,15 @@ class WorkerRole:
                 return
             if self._clock.monotonic() >= end:
                 raise NodeAliveCheckerError(
-                    f"worker {self._place.index}: {', '.join(dead)} did not listen for {_NODE_CHECK_SECONDS:g} s; are"
+                    f"worker {self._place.index}: {', '.join(dead)} did not listen for {self._node_seconds:g} s; are"
                     " these processes of the job up?"
                 )
             self._clock.sleep(_NODE_LOOK_SECONDS)
+
+    @property
+    def _node_seconds(self) -> float:
+        """How long processes that do not listen are waited for; attempts repeat it."""
+        return _NODE_CHECK_SECONDS
 
     # Training
 
@@ -211,14 +218,7 @@ class WorkerRole:
         self._require_nodes(cluster)
         settings = self._place.settings
         with ExitStack() as stack:
-            servers = stack.enter_context(
-                PsCluster(
-                    cluster.cluster["ps"],
-                    token=self._place.token,
-                    timeout_seconds=settings.operation_timeout_seconds or _CALL_SECONDS,
-                    lost_after_seconds=_LOST_SECONDS,
-                )
-            )
+            servers, back = self._open_servers(stack, cluster)
             client = stack.enter_context(
                 JobClient(
                     servers,
@@ -228,9 +228,7 @@ class WorkerRole:
                     address=address,
                 )
             )
-            stack.enter_context(_tf_config(cluster.tf_config()))
-            back = ServersBack(servers, self._places.addresses, clock=self._clock)
-            stack.enter_context(ServerWatch(servers, back))
+            stack.enter_context(tf_config(cluster.tf_config()))
             part = JobPart(servers, client, settings, servers_back=back, clock=self._clock)
             hooks = list(self._hooks)
             if part.is_chief:
@@ -247,6 +245,20 @@ class WorkerRole:
                 self._wanted.on_stop()
             return trainer
 
+    def _open_servers(self, stack: ExitStack, cluster: TrainingCluster) -> tuple[PsCluster, ServersBack]:
+        """Connects to the servers, and looks for those that are lost, until the stack is closed."""
+        servers = stack.enter_context(
+            PsCluster(
+                cluster.cluster["ps"],
+                token=self._place.token,
+                timeout_seconds=self._place.settings.operation_timeout_seconds or _CALL_SECONDS,
+                lost_after_seconds=self._lost_seconds,
+            )
+        )
+        back = ServersBack(servers, self._places.addresses, clock=self._clock)
+        stack.enter_context(ServerWatch(servers, back))
+        return servers, back
+
     def _on_signal(self, number: int, part: JobPart) -> None:
         """Ctrl-C, and any order to the chief, ends the whole job; another worker that is sent away leaves it alone."""
         if number == signal.SIGINT or part.is_chief:
@@ -258,7 +270,7 @@ class WorkerRole:
 
 
 @contextmanager
-def _tf_config(text: str) -> Iterator[None]:
+def tf_config(text: str) -> Iterator[None]:
     """Inside, ``TF_CONFIG`` says who this process is, for code that shares out its input by it."""
     environment.put("TF_CONFIG", text)
     try:

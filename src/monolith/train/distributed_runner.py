@@ -10,11 +10,14 @@ from monolith.clock import SystemClock
 from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
 from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.observe import HeartBeat
-from monolith.train._role_place import RolePlace, role_and_index
+from monolith.train._rank_place import take_rank
+from monolith.train._rank_role import RankRole
+from monolith.train._role_place import RolePlace, is_scheduled, role_and_index
 from monolith.train._server_role import run_server
 from monolith.train._worker_role import WorkerRole
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
+from monolith.train.compat.partial_sync import require_partial_sync
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
@@ -51,6 +54,11 @@ def distributed_train(
     worker 0, when all workers have, the last checkpoint holds what they pushed, and the servers were told to stop.
     They may start in any order.
 
+    With ``enable_sync_training`` and ``enable_partial_sync_training`` torchrun or mpirun starts the workers, which are
+    the ranks of a synchronous run: they make their steps together and average dense gradients, while rows are on the
+    servers, each rank reading and updating them by itself. A failure of any rank or server ends all ranks; started
+    again, they and the servers go on from the last checkpoint.
+
     Args:
         config: With ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
         discovery: Where processes register and find each other; the caller closes it.
@@ -79,27 +87,25 @@ def distributed_train(
     if place.role == "ps":
         run_server(place, on_stop=settings.on_stop)
         return None
-    role = WorkerRole(
-        place,
-        params,
-        trainer_config,
-        hooks=user_hooks,
-        clock=SystemClock(),
-        wanted=settings,
-    )
-    return _as_chief(place, role, settings) if place.index == 0 else role.run()
+    kind = RankRole if config.enable_partial_sync_training else WorkerRole
+    role = kind(place, params, trainer_config, hooks=user_hooks, clock=SystemClock(), wanted=settings)
+    if place.index:
+        return role.run()
+    return _as_first_rank(place, role, settings) if isinstance(role, RankRole) else _as_chief(place, role, settings)
 
 
 def _place_and_config(
     config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobSettings
 ) -> tuple[RolePlace, TrainerConfig]:
     role, index = role_and_index(config, discovery)
+    if config.enable_sync_training or config.enable_partial_sync_training:
+        index = _take_sync_place(config, role, index, is_scheduled=is_scheduled(discovery))
     _require_job(config, role, index)
     if role == "worker" and index != config.index:
         config.index = index
     told = _worker_config(config, params) if role == "ps" else trainer_config_of(config, params)
     reporting = told.reporting
-    together = told.num_workers
+    together = 1 if config.enable_partial_sync_training else told.num_workers
     place = RolePlace(
         role=cast('Literal["ps", "worker"]', role),
         index=index,
@@ -121,6 +127,20 @@ def _place_and_config(
         ),
     )
     return place, told
+
+
+def _take_sync_place(config: DistributedCpuTrainingConfig, role: str, index: int, *, is_scheduled: bool) -> int:
+    """Refuses what a job cannot do in step; the index of this process, which of a worker is its rank."""
+    if config.enable_full_sync_training:
+        raise ValueError(
+            "distributed_train: enable_sync_training alone is about ranks that share the rows, without servers; use"
+            " distributed_sync_train, or set enable_partial_sync_training, too"
+        )
+    require_partial_sync(config)
+    if role != "worker":
+        return index
+    take_rank(config, scheduled=index if is_scheduled else None)
+    return config.index
 
 
 def _worker_config(config: DistributedCpuTrainingConfig, params: Params) -> TrainerConfig:
@@ -160,6 +180,16 @@ def _as_chief(place: RolePlace, role: WorkerRole, settings: JobSettings) -> Trai
         raise
     _end_job(place, settings)
     maybe_finish_application()
+    return trainer
+
+
+def _as_first_rank(place: RolePlace, role: RankRole, settings: JobSettings) -> Trainer:
+    """Rank 0 ends the servers when all is trained; they stay where ranks have failed, and may be started again."""
+    with HeartBeat():
+        trainer = role.run()
+    if role.ends_servers:
+        _end_job(place, settings)
+        maybe_finish_application()
     return trainer
 
 

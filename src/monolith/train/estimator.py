@@ -31,7 +31,8 @@ class Estimator:
     """Trains, evaluates, predicts and exports a task, by the options of a `RunConfig`.
 
     It trains in this process, or as one process of a job where its options say so: they are not local, and name a role,
-    a number of workers or a discovery service; with ``enable_sync_training`` as one rank of a launcher's run.
+    a number of workers or a discovery service; with ``enable_sync_training`` as one rank of a launcher's run, and with
+    ``enable_partial_sync_training``, too, as one whose rows are on the servers of a job.
     `Trainer`, `distributed_train` and `distributed_sync_train` are the same without it.
 
     Args:
@@ -87,7 +88,7 @@ class Estimator:
             What was trained; of a job, whose servers have it, the step alone: `evaluate` and `predict` read its last
             checkpoint.
         """
-        if self._options.enable_sync_training:
+        if self._options.enable_full_sync_training:
             return self._train_in_step(steps, max_steps, hooks)
         if not self.is_job:
             return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections import deque
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.observe import MetricClient
-from monolith.ps.store import PsStore
 from monolith.train._resuming import Known, resume
+from monolith.train._server_rows import server_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -128,14 +127,8 @@ class JobPart:
     # What a model is built with
 
     def new_store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store]:
-        """Makes the stores of one model on the servers, under names that every worker gives them alike."""
-        numbers = itertools.count()
-
-        def make(configs: Mapping[str, TableConfig]) -> Store:
-            number = next(numbers)
-            return PsStore(configs, servers=self.cluster, name=f"rows_{number}" if number else "rows")
-
-        return make
+        """Makes the stores of one model on the servers."""
+        return server_stores(self.cluster)
 
     # Where a worker goes on
 

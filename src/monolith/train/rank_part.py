@@ -28,6 +28,7 @@ from monolith.collective.sharded_store import ShardedStore
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankWords, gather_texts
+from monolith.train._server_rows import server_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.collective.line import LineCall
     from monolith.collective.lock_step import Agreed
+    from monolith.ps.cluster import PsCluster
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
     from monolith.train.rank_inputs import RankInputs
@@ -88,11 +90,20 @@ class RankPart:
         lock_step: The calls of the training line.
         settings: How ranks train together.
         deterministic: Add dense gradients in the order of the ranks.
+        servers: Parameter servers that keep the rows; None: the ranks share them.
     """
 
-    def __init__(self, lock_step: LockStep, settings: SyncConfig, *, deterministic: bool = False) -> None:
+    def __init__(
+        self,
+        lock_step: LockStep,
+        settings: SyncConfig,
+        *,
+        deterministic: bool = False,
+        servers: PsCluster | None = None,
+    ) -> None:
         self.lock_step = lock_step
         self.settings = settings
+        self.servers = servers
         self.words = RankWords(lock_step, "synchronous training")
         self.rank, self.size = self.words.rank, self.words.size
         self.averaging = AveragingOptions.from_environment(deterministic=deterministic)
@@ -109,10 +120,10 @@ class RankPart:
         self._common_error: BaseException | None = None
 
     @classmethod
-    def join(cls, settings: SyncConfig, *, deterministic: bool = False) -> RankPart:
+    def join(cls, settings: SyncConfig, *, deterministic: bool = False, servers: PsCluster | None = None) -> RankPart:
         """Joins the run of the launcher; without one, a run of one rank."""
         collective.init(timeout_seconds=settings.timeout_seconds)
-        return cls(LockStep(collective.training_line()), settings, deterministic=deterministic)
+        return cls(LockStep(collective.training_line()), settings, deterministic=deterministic, servers=servers)
 
     @property
     def is_first(self) -> bool:
@@ -124,10 +135,17 @@ class RankPart:
         """Whether it is a run of one."""
         return self.size == 1
 
+    @property
+    def shares_rows(self) -> bool:
+        """Whether the ranks keep the rows, so that their reads and updates are calls that all of them make."""
+        return self.servers is None
+
     # What a model is built with
 
     def new_store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store] | None:
         """Makes the stores of one model, which the ranks share; None for a run of one, whose rows are all here."""
+        if self.servers is not None:
+            return server_stores(self.servers)
         if self.is_alone:
             return None
         numbers = itertools.count()
@@ -140,7 +158,7 @@ class RankPart:
         return make
 
     def attach(self, state: TrainState) -> None:
-        """Takes the stores of a model, whose calls a rank without a batch follows."""
+        """Takes the stores of a model, whose calls a rank without a batch follows; those on servers make none."""
         self.stores = [cast("ShardedStore", each) for each in state.stores.values() if each.traits.collective]
 
     def begin_alike(self, state: TrainState) -> None:

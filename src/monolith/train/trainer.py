@@ -30,6 +30,7 @@ from monolith.train._rank_run import (
 )
 from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on, restore_to_look
+from monolith.train._server_rank_saver import ServerRankSaver
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
+    from monolith.ps.cluster import PsCluster
     from monolith.ps.dense_wire import DenseServers
     from monolith.train.job_part import JobPart
     from monolith.train.params import Params
@@ -75,6 +77,7 @@ class Trainer:
         clock: Measures waits.
         servers: Parameter servers that keep the dense weights in training; None: they are in this process.
         job: The part of this process in a job, whose servers keep rows and dense weights.
+        row_servers: Parameter servers that keep the rows of a synchronous run; None: its ranks share them.
 
     >>> from monolith.testing import ExampleTask
     >>> trainer = Trainer(ExampleTask())
@@ -93,9 +96,13 @@ class Trainer:
         clock: Clock | None = None,
         servers: DenseServers | None = None,
         job: JobPart | None = None,
+        row_servers: PsCluster | None = None,
     ) -> None:
         self.task = _task_of(task)
         self.config = with_accelerator(TrainerConfig() if config is None else config, self.task.p)
+        if row_servers is not None and self.config.sync is None:
+            raise ValueError("Trainer: row_servers are those of a synchronous run, and config.sync is None; set it")
+        self._row_servers = row_servers
         self._job = job
         self._servers = servers if job is None else job.cluster
         require_servers(self.config.dense, self._servers)
@@ -125,7 +132,7 @@ class Trainer:
     def forget_state(self) -> None:
         """Evaluates and predicts from the last checkpoint from now on: what was trained is with servers that end."""
         self.global_step = self.global_step if self._state is None else self._state.global_step
-        self._state = self._job = self._servers = None
+        self._state = self._job = self._servers = self._row_servers = None
 
     def request_stop(self) -> None:
         """Ends training after the step that runs now, on all ranks of a synchronous run; any thread may ask."""
@@ -158,7 +165,7 @@ class Trainer:
         self.history = History()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._surroundings())
-            self._ranks = ranks = join_ranks(self.config)
+            self._ranks = ranks = join_ranks(self.config, self._row_servers)
             if ranks is not None:
                 self.config = config_of_rank(self.config, ranks)
                 self._alone = inputs_of_rank(ranks, self.config, self._applied)
@@ -387,10 +394,11 @@ class Trainer:
             server_type="worker",
         )
         num_ps = config.tables.num_ps
+        has_servers = self._job is not None or self._row_servers is not None
         tables = TableDefaults(
             admission=config.tables.admission,
             initial_capacity=config.tables.initial_capacity,
-            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 and self._job is None else None,
+            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 and not has_servers else None,
         )
         with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):
             yield
@@ -409,7 +417,8 @@ class Trainer:
             "restoring": self.config.restoring,
         }
         if self._ranks is not None and is_one_of_many:
-            return RankSaver(self.config.model_dir, self._ranks, **options)
+            kind = RankSaver if self._ranks.shares_rows else ServerRankSaver
+            return kind(self.config.model_dir, self._ranks, **options)
         return (Saver if self._job is None else JobSaver)(self.config.model_dir, **options)
 
     @contextlib.contextmanager

@@ -26,6 +26,9 @@ SHOWN_BY = {
     "task": "tests/cli/test_train.py::test_the_same_command_goes_on",
     "server_type": "tests/train/test_options.py::TestIdentity::test_a_task_sees_its_place_and_its_name",
     "mode": "tests/cli/test_train.py::test_modes_evaluate_and_predict",
+    "enable_partial_sync_training": (
+        "tests/train/test_partial_sync.py::TestEqual::test_weights_and_rows_are_those_of_one_process_bit_for_bit"
+    ),
     "intra_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
     "inter_op_parallelism_threads": "tests/train/test_options.py::TestPipeline::test_threads_are_set",
     "params_override": "tests/train/test_options.py::TestInput::test_parameters_of_the_task_are_overridden",

@@ -79,8 +79,10 @@ class CpuTrainingConfig(FlatConfig):
     """Push dense gradients to their servers beside the next step; refused where there are none."""
     enable_sync_training: Annotated[bool, Makes("sync", synchronous)] = False
     """Train in step with the other ranks of torchrun or mpirun, which share the rows; alone, a run of one."""
-    enable_partial_sync_training: Annotated[bool, Refused(reasons.SYNC), InRunnerSettings()] = False
-    """Tables on servers, dense weights by collective calls."""
+    enable_partial_sync_training: Annotated[
+        bool, OfAJob(), InRunnerSettings(), ReadBy("`distributed_train`, whose workers torchrun or mpirun starts")
+    ] = False
+    """With enable_sync_training: rows on the servers of a job, dense weights averaged by its workers in step."""
     enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False
     """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-SYNC: Final = "rows on servers beside weights that ranks average are not part of this version"
 SERVING: Final = "serving and what is sent to it are not part of this version"
 ITEMS: Final = "candidate items are not predicted after training; use Trainer.predict over them"
 FOUNTAIN: Final = "the external data service is not public"

@@ -1,0 +1,51 @@
+"""Saves and restores ranks whose rows are on parameter servers: rank 0 does for the rows what the chief of a job does.
+
+There is no barrier: ranks make their steps together. At the step of a save every rank waits until the servers have its
+updates, then rank 0 has them freeze their rows, and none goes on before it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint._adapting import ALL_PARTS, Parts
+from monolith.checkpoint._cut import take_cut
+from monolith.train._rank_saver import RankSaver
+
+if TYPE_CHECKING:
+    from monolith.checkpoint import RestoreOptions, SavedCheckpoint, TrainState
+    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint.staging import Staging
+
+__all__ = ["ServerRankSaver"]
+
+
+class ServerRankSaver(RankSaver):
+    """The checkpoints of such a run, in the form of every other one. Used as `RankSaver` is."""
+
+    def _own_cut(self, state: TrainState, staging: Staging | None) -> StateCut:
+        self._words.together("bringing all updates to the servers", state.settle)
+        taken: list[StateCut] = []
+        own_cut = super()._own_cut
+
+        def take() -> None:
+            is_first = self._part.is_first
+            taken.append(own_cut(state, staging) if is_first else take_cut(state, staging=None, dense_only=True))
+
+        try:
+            self._words.together("freezing the rows of the servers", take)
+        except BaseException:
+            for cut in taken:
+                cut.release()
+            raise
+        return taken[0]
+
+    def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
+        """Everything on rank 0; what it could not load on the servers no rank goes on without."""
+        restored: list[SavedCheckpoint] = []
+        restore = super()._restore
+        self._words.together("restoring", lambda: restored.append(restore(path, state, options)))
+        return restored[0]
+
+    def _parts(self, state: TrainState) -> Parts:
+        return ALL_PARTS if self._part.is_first else Parts(keeps=lambda name: name in state.stores)

@@ -1,0 +1,74 @@
+"""Rows that parameter servers keep: the stores of a model on them, and what they have when training begins."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from monolith.checkpoint.part_owners import part_owners
+from monolith.ps.store import PsStore
+from monolith.tables.history import ALL_BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from monolith.checkpoint import TrainState
+    from monolith.ps.cluster import PsCluster
+    from monolith.tables.store import Store
+    from monolith.tables.table_config import TableConfig
+    from monolith.train._rank_words import RankWords
+
+__all__ = ["begin_rows_of_ranks", "empty_rows", "owners_of", "server_stores", "set_initialized"]
+
+
+def server_stores(cluster: PsCluster) -> Callable[[Mapping[str, TableConfig]], Store]:
+    """Makes the stores of one model on the servers, under names that every process of the run gives them alike."""
+    numbers = itertools.count()
+
+    def make(configs: Mapping[str, TableConfig]) -> Store:
+        number = next(numbers)
+        return PsStore(configs, servers=cluster, name=f"rows_{number}" if number else "rows")
+
+    return make
+
+
+def owners_of(state: TrainState) -> list[Any]:
+    """Who can say which servers have state: of each store, and of dense weights that servers keep."""
+    found = [part_owners(store) for store in state.stores.values()]
+    return [each for each in [*found, state.dense] if each is not None]
+
+
+def set_initialized(owners: Sequence[Any]) -> None:
+    """All servers have state from now on, as long as they live."""
+    for each in owners:
+        each.set_initialized()
+
+
+def empty_rows(state: TrainState) -> None:
+    """A run begins with nothing, whatever some servers still have."""
+    for store in state.stores.values():
+        store.load([], buckets=ALL_BUCKETS, replace=True)
+        store.resume(applied=[], generation=0)
+
+
+def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: bool) -> None:
+    """Ranks begin with the rows that their weights were saved with, or with none; never with newer ones.
+
+    Servers that have lived on while the ranks were started again have rows of batches that the ranks are about to train
+    once more.
+
+    Args:
+        words: Of the ranks.
+        state: Of this rank.
+        is_restored: Whether rank 0 has put a checkpoint back, on the servers too.
+    """
+
+    def begin() -> None:
+        if not is_restored:
+            empty_rows(state)
+        set_initialized(owners_of(state))
+
+    words.decide("the rows of the servers", begin)
+    for store in state.stores.values():
+        if isinstance(store, PsStore):
+            store.refresh_newest_time()  # it was opened while the servers had what they had before
