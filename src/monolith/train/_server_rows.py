@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from monolith.checkpoint.part_owners import part_owners
 from monolith.ps.store import PsStore
@@ -70,5 +70,5 @@ def begin_rows_of_ranks(words: RankWords, state: TrainState, *, is_restored: boo
 
     words.decide("the rows of the servers", begin)
     for store in state.stores.values():
-        if isinstance(store, PsStore):
-            store.refresh_newest_time()  # it was opened while the servers had what they had before
+        if store.traits.remote:
+            cast("PsStore", store).refresh_newest_time()  # it was opened while the servers had what they had before
