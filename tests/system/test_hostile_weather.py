@@ -118,7 +118,7 @@ def test_a_silent_address_is_given_up_after_the_limit() -> None:
 
 
 def test_a_slow_server_costs_the_stated_time_and_what_it_was_sent_counts_once() -> None:
-    with create_test_ps_cluster(2) as (servers, config), config.connect(timeout_seconds=1.0) as cluster:
+    with create_test_ps_cluster(2) as (servers, config), config.connect(timeout_seconds=3.0) as cluster:
         store = PsStore(ONE_TABLE, servers=cluster)
         worker = Worker(store)
         worker.train([1, 2, 3])

@@ -48,6 +48,41 @@ def test_a_server_is_found_again_though_nobody_calls_it() -> None:
         assert follower.moved == [1, 1]
 
 
+class EndsBetween(ServersBack):
+    """All servers are there when it looks for the first time, and one of them is gone right after."""
+
+    def __init__(self, cluster: PsCluster, server: PsServer, addresses: dict[int, str]) -> None:
+        super().__init__(cluster, lambda: addresses, clock=SystemClock())
+        self.server = server
+        self.has_looked = False
+        self.is_gone = threading.Event()
+        cluster.on_loss(self._hear)
+
+    def look(self) -> list[int]:
+        """As it is asked to."""
+        if self.has_looked:
+            return super().look()
+        self.has_looked = True
+        self.server.close(0)
+        assert self.is_gone.wait(ENDS_HANGS)
+        return []
+
+    def _hear(self) -> None:
+        self.is_gone.set()
+
+
+def test_a_server_that_goes_between_two_looks_is_not_waited_for() -> None:
+    with ExitStack() as ended:
+        old = PsServer(0, 1)
+        cluster = ended.enter_context(PsCluster([old.address], timeout_seconds=10 * ENDS_HANGS))
+        addresses = {0: ended.enter_context(PsServer(0, 1)).address}
+        follower = Follower(cluster)
+        watch = ended.enter_context(ServerWatch(cluster, EndsBetween(cluster, old, addresses)))
+        watch._hear()
+        assert follower.has_moved.wait(ENDS_HANGS)
+        assert cluster.addresses[0] == addresses[0]
+
+
 def test_who_waits_for_news_of_the_home_server_hears_it_at_its_new_address() -> None:
     with ExitStack() as ended:
         old = PsServer(0, 1)

@@ -169,17 +169,22 @@ class PsCluster:
             with suppress(OpError):
                 call.result()
 
-    def require_stay(self) -> None:
+    def require_stay(self, *, timeout_seconds: float | None = None) -> None:
         """Makes sure that servers know that this client is there, before it opens something.
+
+        Args:
+            timeout_seconds: How long each server is waited for; None: the limit of this client.
 
         Raises:
             FailedPreconditionError: a server was started anew, and has nothing of what it had.
+            UnavailableError: one does not answer.
         """
+        limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         with self._staying:
             for stay in self._stays:
                 stay.begin()
             for stay in self._stays:
-                stay.require(self.timeout_seconds)
+                stay.require(limit)
 
     # Holding
 

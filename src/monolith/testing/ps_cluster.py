@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,8 +76,10 @@ class PsProcess:
         return str(self._told["address"])
 
     def pause(self) -> None:
-        """It does nothing until `resume`; its connections stay."""
+        """It does nothing from now on until `resume`; its connections stay."""
         self._process.send_signal(signal.SIGSTOP)
+        # On a busy machine its threads may go on for a while after the signal was sent.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """It goes on."""

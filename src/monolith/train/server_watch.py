@@ -17,6 +17,8 @@ __all__ = ["ServerWatch"]
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.2
+_ANSWER_SECONDS = 2.0
+"""One that goes between two looks is looked for again after this time."""
 
 
 class ServerWatch:
@@ -64,7 +66,7 @@ class ServerWatch:
         if self._back.look():
             return False
         try:
-            self._cluster.require_stay()
+            self._cluster.require_stay(timeout_seconds=_ANSWER_SECONDS)
         except OpError as error:
             _log.debug("a parameter server was there and is not: %s", error)
             return False
