@@ -28,6 +28,8 @@ void BindGroup(nanobind::module_& m);
 // Plans between ranks, and several plans as one: their classes, and what a group does with them. Called by BindGroup.
 void BindPlanMerge(nanobind::module_& m);
 void BindGroupMerging(nanobind::class_<Group>& group);
+// Row blocks out of groups and into them. Called by BindGroup; comes after the cut, whose iterator it uses.
+void BindGroupBlocks(nanobind::module_& m, nanobind::class_<Group>& group);
 // Lookups of many slots at once, and their gradients.
 void BindPooledSlots(nanobind::module_& m);
 // The cut, and iterators over row blocks.

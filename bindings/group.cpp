@@ -9,11 +9,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
-#include <string_view>
 
 #include "base/error.h"
 #include "bindings.h"
-#include "block_iterator.h"
 #include "kernel.h"
 #include "spans.h"
 #include "table/cut.h"
@@ -65,37 +63,6 @@ nb::dict StatsOf(const Group& group, int table) {
   result["index_load"] = stats.index_load;
   result["overhead_per_id"] = stats.overhead_per_id;
   return result;
-}
-
-using BlockList = std::vector<nb::bytes>;
-using Range = std::pair<uint32_t, uint32_t>;
-using SourceSchemas = std::optional<std::map<int, std::string>>;
-
-std::vector<std::string_view> ViewsOf(const BlockList& blocks) {
-  std::vector<std::string_view> views;
-  for (const nb::bytes& block : blocks) views.emplace_back(block.c_str(), block.size());
-  return views;
-}
-
-std::vector<std::string> SchemasOf(const Group& group, const SourceSchemas& source_schemas) {
-  std::vector<std::string> schemas(group.num_tables());
-  for (const auto& [table, schema] : source_schemas.value_or(std::map<int, std::string>())) {
-    group.table(table);
-    schemas[table] = schema;
-  }
-  return schemas;
-}
-
-Loaded LoadBlocks(Group& group, const BlockList& blocks, Range buckets, const SourceSchemas& source_schemas) {
-  const auto views = ViewsOf(blocks);
-  const auto schemas = SchemasOf(group, source_schemas);
-  return WithoutGil([&] { return group.Load(views, buckets.first, buckets.second, schemas); });
-}
-
-void CheckBlocks(Group& group, const BlockList& blocks, Range buckets, const SourceSchemas& source_schemas) {
-  const auto views = ViewsOf(blocks);
-  const auto schemas = SchemasOf(group, source_schemas);
-  WithoutGil([&] { group.CheckBlocks(views, buckets.first, buckets.second, schemas); });
 }
 
 void BindPlan(nb::module_& m) {
@@ -272,8 +239,6 @@ void BindWrites(nb::class_<Group>& group) {
       .def("evict", &Group::Evict, nb::call_guard<nb::gil_scoped_release>(), "table"_a, "now"_a)
       .def("clear", &Group::Clear, nb::call_guard<nb::gil_scoped_release>())
       .def("clear_buckets", &Group::ClearBuckets, nb::call_guard<nb::gil_scoped_release>(), "begin"_a, "end"_a)
-      .def("check", &CheckBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
-      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
       .def("raise_newest_time", &Group::RaiseNewestTime, "table"_a, "time"_a);
 }
 
@@ -333,12 +298,6 @@ void BindHistory(nb::class_<Group>& group) {
             return ArrayOf(WithoutGil([&] { return self.Tombstones(table, since); }));
           },
           "table"_a, "since"_a)
-      .def(
-          "changes",
-          [](Group& self, uint64_t since, std::pair<uint32_t, uint32_t> buckets, bool state) {
-            return BlockIterator(WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
-          },
-          "since"_a, "buckets"_a, "state"_a, nb::keep_alive<0, 1>())
       .def("cut", &Group::OpenCut, nb::call_guard<nb::gil_scoped_release>(), nb::keep_alive<0, 1>());
 }
 
@@ -355,6 +314,7 @@ void BindGroup(nb::module_& m) {
   BindWorkers(group);
   BindWhole(group);
   BindHistory(group);
+  BindGroupBlocks(m, group);
 }
 
 }  // namespace monolith

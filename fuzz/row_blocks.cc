@@ -1,5 +1,5 @@
-// Row blocks, and snapshot files made of them. Input: what the bytes are, then the bytes; checksums are put right
-// first, because no fuzzer guesses them.
+// Row blocks, one or many end to end, and snapshot files made of them. Input: what the bytes are, then the bytes;
+// checksums are put right first, because no fuzzer guesses them.
 #include <vector>
 
 #include "bytes_file.h"
@@ -38,6 +38,20 @@ void ReadBlock(std::string bytes, bool is_signed) {
   MayRefuse({Code::kDataLoss}, [&] {
     const std::vector<char> exact(bytes.begin(), bytes.end());
     Walk(RowBlockView({exact.data(), exact.size()}));
+  });
+}
+
+void ReadPacked(std::string bytes, bool is_signed) {
+  MayRefuse({Code::kDataLoss}, [&] {
+    const std::vector<int64_t> offsets = PackedBlockOffsets(bytes);
+    for (size_t i = 0; is_signed && i + 1 < offsets.size(); ++i) {
+      const size_t crc_at = static_cast<size_t>(offsets[i + 1]) - 8, begin = static_cast<size_t>(offsets[i]);
+      Put(&bytes, crc_at, Crc32c(bytes.data() + begin, crc_at - begin));
+    }
+    const std::vector<char> exact(bytes.begin(), bytes.end());
+    const std::vector<RowBlockView> blocks = RowBlockView::AllIn({exact.data(), exact.size()});
+    Expect(blocks.size() + 1 == offsets.size());
+    for (const RowBlockView& block : blocks) Walk(block);
   });
 }
 
@@ -82,6 +96,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string bytes(input.rest());
   if (choice & 1) {
     ReadFile(bytes, (choice & 2) != 0);
+  } else if (choice & 4) {
+    ReadPacked(bytes, (choice & 2) != 0);
   } else {
     ReadBlock(bytes, (choice & 2) != 0);
   }

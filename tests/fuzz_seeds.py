@@ -31,8 +31,9 @@ def _frames() -> Iterator[bytes]:
 def _row_blocks() -> Iterator[bytes]:
     for path in sorted(_FORMATS.glob("v*/snapshot/*.rows")):
         yield b"\x03" + path.read_bytes()
-        for _, block in _blocks_of(path.read_bytes()):
-            yield b"\x02" + block
+        blocks = [block for _, block in _blocks_of(path.read_bytes())]
+        yield from (b"\x02" + block for block in blocks)
+        yield b"\x06" + b"".join(blocks)
 
 
 def _filters() -> Iterator[bytes]:

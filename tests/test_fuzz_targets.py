@@ -9,7 +9,7 @@ from data.framed_files import samples
 from fuzz_seeds import SEEDS
 from monolith import _core
 from monolith.data import BadRecords, Framing, Ids, Parser, split_records
-from monolith.tables import RowBlock
+from monolith.tables import PackedBlocks, RowBlock
 
 FUZZ = Path(__file__).resolve().parent.parent / "fuzz"
 
@@ -29,6 +29,8 @@ def test_the_seeds_are_whole() -> None:
     for seed in SEEDS["row_blocks"]():
         if seed[0] == 2:
             RowBlock(seed[1:])
+        if seed[0] == 6:
+            assert PackedBlocks(seed[1:]).count > 1
     for seed in SEEDS["wire"]():
         body_bytes, head_bytes, _, crc = struct.unpack_from("<QIII", seed, 2 + 16)
         assert crc == _core.crc32c(seed[2 : 2 + 32])

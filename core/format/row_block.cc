@@ -135,6 +135,19 @@ RowBlockHeader ReadCheckedHeader(std::string_view bytes, const Complaint& compla
   return header;
 }
 
+constexpr std::string_view kPacked = "packed row blocks";
+
+// Calls visit(offset, bytes of the block) for blocks that lie end to end; each header is checked before its visit.
+template <typename Visit>
+void VisitPacked(std::string_view bytes, Visit&& visit) {
+  for (uint64_t offset = 0; offset < bytes.size();) {
+    const std::string_view rest = bytes.substr(offset);
+    const uint64_t size = RowBlockBytes(ReadCheckedHeader(rest, Complaint(kPacked, offset)));
+    visit(offset, rest.substr(0, size));
+    offset += size;
+  }
+}
+
 }  // namespace
 
 uint64_t RowBlockBytes(const RowBlockHeader& header) {
@@ -203,6 +216,26 @@ std::string BuildFilterBlock(uint32_t bucket, uint64_t epoch, std::string_view f
 
 RowBlockHeader RowBlockView::HeaderAt(std::string_view bytes, std::string_view origin, uint64_t offset) {
   return ReadCheckedHeader(bytes, Complaint(origin, offset));
+}
+
+std::vector<RowBlockView> RowBlockView::AllOf(std::span<const std::string_view> blocks) {
+  std::vector<RowBlockView> views;
+  views.reserve(blocks.size());
+  for (const std::string_view bytes : blocks) views.emplace_back(bytes);
+  return views;
+}
+
+std::vector<RowBlockView> RowBlockView::AllIn(std::string_view bytes) {
+  std::vector<RowBlockView> views;
+  VisitPacked(bytes, [&](uint64_t offset, std::string_view block) { views.emplace_back(block, kPacked, offset); });
+  return views;
+}
+
+std::vector<int64_t> PackedBlockOffsets(std::string_view bytes) {
+  std::vector<int64_t> offsets;
+  VisitPacked(bytes, [&](uint64_t offset, std::string_view) { offsets.push_back(static_cast<int64_t>(offset)); });
+  offsets.push_back(static_cast<int64_t>(bytes.size()));
+  return offsets;
 }
 
 void RowBlockView::Parse(std::string_view bytes, std::string_view origin, uint64_t offset) {

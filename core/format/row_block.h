@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace monolith {
 
@@ -109,6 +111,11 @@ class RowBlockView {
     return view;
   }
 
+  // Blocks that are given one by one, and those that lie end to end in `bytes`; all of them checked. An offset in a
+  // complaint about the latter counts from the beginning of `bytes`.
+  static std::vector<RowBlockView> AllOf(std::span<const std::string_view> blocks);
+  static std::vector<RowBlockView> AllIn(std::string_view bytes);
+
   const RowBlockHeader& header() const { return header_; }
   uint32_t count() const { return header_.count; }
   int64_t key(uint32_t row) const {
@@ -136,5 +143,9 @@ class RowBlockView {
   const char* times_;
   const char* payload_;
 };
+
+// Where the blocks begin that lie end to end in `bytes`, and their end; checks headers, not checksums. Throws as
+// RowBlockView does.
+std::vector<int64_t> PackedBlockOffsets(std::string_view bytes);
 
 }  // namespace monolith

@@ -59,7 +59,7 @@ int64_t ImportEntryDump(Group& group, const std::vector<DumpImportFile>& files, 
   if (group_is_changed) {
     sink = [&group](const std::vector<std::string>& blocks) {
       const std::vector<std::string_view> views(blocks.begin(), blocks.end());
-      group.Load(views, 0, kNumBuckets, {});
+      group.Load(RowBlockView::AllOf(views), 0, kNumBuckets, {});
     };
   }
   std::atomic<int64_t> rows{0};

@@ -42,7 +42,7 @@ std::vector<int64_t> LoadSnapshot(Group& group, const RestorePlan& plan, Transfe
     const auto mapped = Mapped(block, plan);
     if (!mapped) return;
     loader.Check(*mapped);  // the file may have changed since CheckSnapshot
-    rows[mapped->header().table].fetch_add(loader.Write(*mapped), std::memory_order_relaxed);
+    rows[mapped->header().table].fetch_add(loader.Write({&*mapped, 1}), std::memory_order_relaxed);
   };
   VisitSnapshotBlocks(plan.files, plan.begin, plan.end, {plan.threads, Caching::kPastCache}, load, progress);
   std::vector<int64_t> written(num_tables);

@@ -1,5 +1,6 @@
 #include "table/block_writer.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace monolith {
@@ -45,9 +46,10 @@ void BlockWriter::Add(const std::byte* record) {
 bool BuildTombstoneBlock(const Table& table, uint32_t bucket, const std::vector<Tombstone>& tombstones,
                          const RemovalRange& wanted, uint64_t epoch, std::string* block) {
   std::vector<const Tombstone*> found;
-  for (const Tombstone& tombstone : tombstones) {
-    if (tombstone.table == table.number && tombstone.epoch >= wanted.first && tombstone.epoch <= wanted.last)
-      found.push_back(&tombstone);
+  const auto is_earlier = [&wanted](const Tombstone& tombstone) { return tombstone.epoch < wanted.first; };
+  auto each = std::partition_point(tombstones.begin(), tombstones.end(), is_earlier);
+  for (; each != tombstones.end(); ++each) {
+    if (each->table == table.number && each->epoch <= wanted.last) found.push_back(&*each);
   }
   if (found.empty()) return false;
   RowBlockBuilder builder(HeaderFor(table, BlockKind::kTombstone, bucket, epoch), static_cast<uint32_t>(found.size()),

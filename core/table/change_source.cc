@@ -8,22 +8,13 @@ namespace monolith {
 namespace {
 
 constexpr uint32_t kRowsPerHold = 64;
+constexpr int kShardsPerCall = 16;  // without changes: a call that must be alone waits for no more of them
 
 }  // namespace
 
 bool ChangeSource::Next(std::string* block) {
   while (bucket_ < end_) {
-    if (!entered_) {
-      entered_ = true;
-      Enter();
-      if (Tombstones(block)) return true;
-    }
-    if (Rows(block)) return true;
-    entered_ = false;
-    if (++table_ == group_.tables_.size()) {
-      table_ = 0;
-      ++bucket_;
-    }
+    if (Rows(block) || Advance(block)) return true;
   }
   return false;
 }
@@ -33,17 +24,27 @@ uint32_t ChangeSource::First() const {
   return group_.FirstRowEpochAfter(since_);
 }
 
-void ChangeSource::Enter() {
-  Gate::Shared call(group_.gate_);
-  BucketGuard guard(group_.locks_[bucket_], Access::kReads);
-  rows_.Begin(shard(), First());
+bool ChangeSource::ToNextShard() {
+  if (has_begun_ && ++table_ == group_.tables_.size()) {
+    table_ = 0;
+    ++bucket_;
+  }
+  has_begun_ = true;
+  return bucket_ < end_;
 }
 
-bool ChangeSource::Tombstones(std::string* block) {
+bool ChangeSource::Advance(std::string* block) {
   Gate::Shared call(group_.gate_);
-  BucketGuard guard(group_.locks_[bucket_], Access::kReads);
-  const RemovalRange wanted{First(), UINT32_MAX, group_.epoch_base_};
-  return BuildTombstoneBlock(table(), bucket_, group_.buckets_[bucket_].tombstones, wanted, group_.Now(), block);
+  const uint32_t first = First();
+  for (int looked_at = 0; looked_at < kShardsPerCall && ToNextShard(); ++looked_at) {
+    BucketGuard guard(group_.locks_[bucket_], Access::kReads);
+    rows_.Begin(shard(), first, state_ ? table().rows.record_bytes() : table().spec.read_bytes());
+    const RemovalRange wanted{first, UINT32_MAX, group_.epoch_base_};
+    if (BuildTombstoneBlock(table(), bucket_, group_.buckets_[bucket_].tombstones, wanted, group_.Now(), block))
+      return true;
+    if (!rows_.AtEnd()) return false;
+  }
+  return false;
 }
 
 bool ChangeSource::Rows(std::string* block) {

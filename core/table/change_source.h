@@ -25,8 +25,10 @@ class ChangeSource final : public BlockSource {
   TableShard& shard() { return table().shards[bucket_]; }
   // The row epoch from which on changes are wanted; only good until the call leaves the gate.
   uint32_t First() const;
-  void Enter();
-  bool Tombstones(std::string* block);
+  // Goes on to the next shard that has changes, if it is not far; true when removals there made a block.
+  bool Advance(std::string* block);
+  bool ToNextShard();
+  // The next rows of the present shard.
   bool Rows(std::string* block);
   uint32_t MostRows();
 
@@ -36,7 +38,7 @@ class ChangeSource final : public BlockSource {
   uint32_t bucket_;
   const uint32_t end_;
   size_t table_ = 0;
-  bool entered_ = false;
+  bool has_begun_ = false;
   ChangedRows rows_;
 };
 

@@ -2,21 +2,24 @@
 // of its rows where its list does not reach back that far.
 //
 // Used by one thread; every call needs the bucket's lock. Rows may change between two calls: whoever visits a row looks
-// at its epoch. Numbers of listed rows must stay valid in the meantime (no Clear()).
+// at its epoch. Numbers of listed rows must stay valid in the meantime (no Clear()). Listed rows lie anywhere in
+// memory: some are asked for ahead of their visits.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "table/table_shard.h"
 
 namespace monolith {
 
 class ChangedRows {
  public:
-  // Changed in row epoch `first` or later; 0 = all rows.
-  void Begin(const TableShard& shard, uint32_t first) {
+  // Changed in row epoch `first` or later; 0 = all rows. `needed_bytes` of a record will be looked at.
+  void Begin(const TableShard& shard, uint32_t first, size_t needed_bytes) {
+    asked_bytes_ = std::min(needed_bytes, kMostAskedBytes);
     is_listed_ = shard.ChangedFrom(first, &listed_);
     at_ = 0;
     next_ = is_listed_ && listed_.empty() ? kNoRow : 0;
@@ -38,15 +41,28 @@ class ChangedRows {
       next_ = shard.VisitRecords(rows, next_, limit, [&](uint32_t, const std::byte* record) { visit(record); });
       return;
     }
+    const RecordPool::View records = rows.view();
+    if (at_ == 0) {
+      for (size_t i = 0; i < std::min(listed_.size(), kAhead); ++i) Ask(records, i);
+    }
     for (const size_t end = std::min<size_t>(listed_.size(), at_ + limit); at_ < end; ++at_) {
-      const std::byte* record = rows.AtAllocated(listed_[at_]);
+      if (at_ + kAhead < listed_.size()) Ask(records, at_ + kAhead);
+      const std::byte* record = records.AtAllocated(listed_[at_]);
       if (IsLive(*HeaderOf(record))) visit(record);
     }
     next_ = at_ == listed_.size() ? kNoRow : listed_[at_];
   }
 
  private:
+  static constexpr size_t kAhead = 16;            // rows between asking for one and looking at it
+  static constexpr size_t kMostAskedBytes = 512;  // the hardware follows a longer row by itself
+
+  [[gnu::always_inline]] void Ask(const RecordPool::View& records, size_t i) const {
+    PrefetchLines(records.AtAllocated(listed_[i]), asked_bytes_);
+  }
+
   bool is_listed_ = false;
+  size_t asked_bytes_ = 0;
   std::vector<uint32_t> listed_;
   size_t at_ = 0;           // in listed_
   uint32_t next_ = kNoRow;  // a row number

@@ -86,7 +86,7 @@ class CutSource final : public BlockSource {
   // Also finds out which rows there are to be seen.
   bool Tombstones(std::string* block) {
     const Hold hold(group_, bucket_);
-    rows_.Begin(shard(), First());
+    rows_.Begin(shard(), First(), options_.state ? table().rows.record_bytes() : table().spec.read_bytes());
     const RemovalRange wanted{First(), group_.clock_.cut_epoch, group_.epoch_base_};
     return BuildTombstoneBlock(table(), bucket_, group_.buckets_[bucket_].tombstones, wanted, cut_.epoch_, block);
   }

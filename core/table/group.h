@@ -18,6 +18,7 @@
 #include "base/hash.h"
 #include "filter/admission_filter.h"
 #include "format/block_source.h"
+#include "format/row_block.h"
 #include "memory/block_arena.h"
 #include "table/bucket_lock.h"
 #include "table/gate.h"
@@ -199,6 +200,8 @@ class Group {
   // epochs back than rows can tell, all of them. Must not outlive the group; reading on throws once the history was
   // dropped.
   std::unique_ptr<BlockSource> Changes(uint64_t since, uint32_t begin, uint32_t end, bool state);
+  // The same blocks, read by all threads: parts that make, end to end, what Changes() gives.
+  std::vector<std::string> PackedChanges(uint64_t since, uint32_t begin, uint32_t end, bool state);
   std::vector<int64_t> Tombstones(int table, uint64_t since) const;
   // Nobody will ask for what comes before this mark. An open cut still has what it needs until it closes.
   void Forget(uint64_t before);
@@ -209,10 +212,10 @@ class Group {
   // source_schemas[t] is the schema text of the blocks' table t where it differs from ours (empty = the same); the
   // rules are in docs/formats/row_block.md. Blocks outside [begin, end) are counted, and left alone if their bytes are
   // whole. Throws kFailedPrecondition for a block of a table that is not ours.
-  Loaded Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+  Loaded Load(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end,
               const std::vector<std::string>& source_schemas);
   // What Load() would refuse, without writing.
-  void CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
+  void CheckBlocks(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end,
                    const std::vector<std::string>& source_schemas);
   // Of all updates, in Unix seconds, rows that are gone included; 0 before the first. Table -1: the newest of all.
   int64_t NewestTime(int table) const;

@@ -50,6 +50,18 @@ std::unique_ptr<BlockSource> Group::Changes(uint64_t since, uint32_t begin, uint
   return std::make_unique<ChangeSource>(*this, since, begin, end, state);
 }
 
+std::vector<std::string> Group::PackedChanges(uint64_t since, uint32_t begin, uint32_t end, bool state) {
+  constexpr uint32_t kBucketsPerTask = 16;
+  Changes(since, begin, end, state);  // throws what each of the tasks would
+  std::vector<std::string> parts((end - begin + kBucketsPerTask - 1) / kBucketsPerTask);
+  ParallelFor(static_cast<int>(parts.size()), [&](int task) {
+    const uint32_t first = begin + static_cast<uint32_t>(task) * kBucketsPerTask;
+    ChangeSource source(*this, since, first, std::min(end, first + kBucketsPerTask), state);
+    for (std::string block; source.Next(&block);) parts[task] += block;
+  });
+  return parts;
+}
+
 std::vector<int64_t> Group::Tombstones(int table_number, uint64_t since) const {
   table(table_number);
   Gate::Shared call(gate_);

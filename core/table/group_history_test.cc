@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "table/cut.h"
 #include "table/group.h"
 #include "table/group_for_test.h"
@@ -218,6 +220,47 @@ TEST_F(GroupHistoryTest, ASourceOfChangesThatWereDroppedThrowsOnTheWay) {
   ASSERT_TRUE(source->Next(&block));
   group_->Clear();
   EXPECT_THROW(source->Next(&block), Error);
+}
+
+std::string Joined(const std::vector<std::string>& parts) {
+  std::string all;
+  for (const std::string& part : parts) all += part;
+  return all;
+}
+
+TEST_F(GroupHistoryTest, PackedChangesAreTheChangesEndToEndOnAnyNumberOfThreads) {
+  group_->FollowHistory(true);
+  Assign(ManyIds());
+  ApplyStep(group_.get(), SpreadIds(900), 1.0f, kStartTime, false);
+  const uint64_t mark = group_->Mark();
+  Assign({ManyIds().begin(), ManyIds().begin() + 4000}, 2.0f);
+  Erase({ManyIds().begin(), ManyIds().begin() + 1500});
+  const int threads = NumThreads();
+  for (const uint64_t since : {uint64_t{0}, mark}) {
+    for (const bool state : {false, true}) {
+      for (const auto& [begin, end] : {std::pair(0u, 1024u), {3u, 1001u}, {700u, 701u}, {9u, 9u}}) {
+        std::string expected;
+        const std::unique_ptr<BlockSource> source = group_->Changes(since, begin, end, state);
+        for (std::string block; source->Next(&block);) expected += block;
+        EXPECT_EQ(expected.empty(), begin == end);
+        for (const int count : {1, 3}) {
+          SetNumThreads(count);
+          EXPECT_EQ(Joined(group_->PackedChanges(since, begin, end, state)), expected);
+        }
+      }
+    }
+  }
+  SetNumThreads(threads);
+}
+
+TEST_F(GroupHistoryTest, PackedChangesAreRefusedLikeChanges) {
+  EXPECT_THROW(group_->PackedChanges(1000, 0, kNumBuckets, true), Error) << "an epoch to come";
+  EXPECT_THROW(group_->PackedChanges(0, 5, 4, true), Error);
+  EXPECT_THROW(group_->PackedChanges(0, 0, kNumBuckets + 1, true), Error);
+  const uint64_t mark = group_->Mark();
+  Assign(ManyIds());
+  group_->Mark();
+  EXPECT_THROW(group_->PackedChanges(mark, 0, kNumBuckets, true), Error) << "nobody kept it";
 }
 
 TEST_F(GroupHistoryTest, HistoryDoesNotReachAcrossAClearedBucket) {

@@ -196,11 +196,9 @@ TEST(CutStressTest, AnAbandonedCutDoesNoHarm) {
 // Brings a copy up to date with everything changed since the last mark.
 uint64_t Follow(Group* group, Group* copy, uint64_t since) {
   const uint64_t mark = group->Mark();
-  const std::unique_ptr<BlockSource> changes = group->Changes(since, 0, kNumBuckets, true);
-  std::vector<std::string> blocks;
-  for (std::string block; changes->Next(&block);) blocks.push_back(block);
-  const std::vector<std::string_view> views(blocks.begin(), blocks.end());
-  copy->Load(views, 0, kNumBuckets, {});
+  std::string packed;
+  for (const std::string& part : group->PackedChanges(since, 0, kNumBuckets, true)) packed += part;
+  copy->Load(RowBlockView::AllIn(packed), 0, kNumBuckets, {});
   return mark;
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_pool.h"
 
 namespace monolith {
 namespace {
@@ -97,15 +96,6 @@ std::string HexOf(uint64_t number) {
                                              ", count=" + std::to_string(header.count) + ") has schema digest " +
                                              HexOf(header.digest) + ", which is not that of this store's table " +
                                              table + "; compare the two stores' schema.text");
-}
-
-void Count(const RowBlockHeader& block, Loaded* loaded) {
-  switch (block.kind) {
-    case BlockKind::kFull:
-    case BlockKind::kServing: loaded->rows += block.count; break;
-    case BlockKind::kTombstone: loaded->tombstones += block.count; break;
-    case BlockKind::kFilter: ++loaded->filters; break;
-  }
 }
 
 }  // namespace
@@ -240,136 +230,6 @@ void Loader::Check(const RowBlockView& block) const {
     Refuse("table '" + table.spec.name + "': a row of the block has " + std::to_string(header.payload_bytes_per_row) +
            " bytes, expected " + std::to_string(expected));
   }
-}
-
-int64_t Loader::Write(const RowBlockView& block) {
-  switch (block.header().kind) {
-    case BlockKind::kFull:
-    case BlockKind::kServing: return WriteRows(block);
-    case BlockKind::kTombstone: WriteTombstones(block); return 0;
-    case BlockKind::kFilter: WriteFilter(block); return 0;
-  }
-  return 0;
-}
-
-int64_t Loader::WriteRows(const RowBlockView& block) {
-  constexpr uint32_t kRowsPerHold = 512;
-  const uint32_t number = block.header().bucket;
-  Table& table = *group_.tables_[block.header().table];
-  TableShard& shard = table.shards[number];
-  const RowMap& map = maps_[table.number];
-  int64_t newest = 0, written = 0;
-  for (uint32_t first = 0; first < block.count(); first += kRowsPerHold) {
-    BucketGuard guard(group_.locks_[number], Access::kChanges);
-    if (first == 0 && shard.size() == 0) shard.Reserve(table.rows, number, block.count());
-    for (uint32_t i = first; i < std::min(block.count(), first + kRowsPerHold); ++i) {
-      int64_t key = block.key(i);
-      if (!TakesKey(map, &key)) continue;
-      const uint64_t hash = HashInBucket(number, key);
-      uint32_t row = shard.Find(table.rows, hash, key);
-      if (row == kNoRow) {
-        row = shard.Insert(table.rows, number, hash, key, group_.clock_);
-      } else {
-        shard.BeforeChange(table.rows, row, group_.clock_);
-      }
-      std::byte* record = table.rows.AtAllocated(row);
-      WritePayload(table, block, i, key, PayloadOf(record));
-      HeaderOf(record)->time = block.time(i);
-      ++written;
-      newest = std::max<int64_t>(newest, block.time(i));
-    }
-  }
-  table.RaiseNewestTime(newest);
-  return written;
-}
-
-void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_t row, int64_t key,
-                          std::byte* payload) const {
-  const TableSpec& spec = table.spec;
-  const RowMap& map = maps_[table.number];
-  const std::byte* source = block.payload(row);
-  const bool full = block.header().kind == BlockKind::kFull;
-  if (full && map.identical) {
-    std::memcpy(payload, source, spec.payload_bytes());
-    return;
-  }
-  if (full && spec.serving) {  // weights come first in a full payload
-    thread_local std::vector<float> weights;
-    weights.resize(spec.dim());
-    std::memcpy(weights.data(), source, sizeof(float) * spec.dim());
-    return spec.Compress(weights.data(), payload);
-  }
-  if (!full && spec.serving) {
-    std::memcpy(payload, source, spec.payload_bytes());
-    return;
-  }
-  spec.InitPayload(key, payload);
-  if (!full) return spec.Decompress(source, reinterpret_cast<float*>(payload));
-  for (const Copy& copy : map.copies) std::memcpy(payload + copy.to, source + copy.from, copy.bytes);
-}
-
-void Loader::WriteTombstones(const RowBlockView& block) {
-  const uint32_t number = block.header().bucket;
-  Table& table = *group_.tables_[block.header().table];
-  BucketGuard guard(group_.locks_[number], Access::kChanges);
-  for (uint32_t i = 0; i < block.count(); ++i) {
-    int64_t key = block.key(i);
-    if (!TakesKey(maps_[table.number], &key)) continue;
-    const uint32_t row = table.shards[number].Find(table.rows, HashInBucket(number, key), key);
-    if (row != kNoRow) {
-      group_.EraseRow(number, table, row);
-    } else {
-      group_.NoteRemoval(number, table, key);
-    }
-  }
-}
-
-void Loader::WriteFilter(const RowBlockView& block) {
-  if (group_.admission_ == nullptr) return;  // the group lets every id in: counts have no use
-  Bucket& bucket = group_.buckets_[block.header().bucket];
-  std::unique_ptr<FilterSlice> filter = group_.admission_->MakeSlice();
-  filter->Load(std::string(block.payload_bytes()));
-  BucketGuard guard(group_.locks_[block.header().bucket], Access::kChanges);
-  group_.BeforeFilterChange(bucket);
-  bucket.filter = std::move(filter);
-}
-
-void Group::CheckBlocks(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
-                        const std::vector<std::string>& source_schemas) {
-  const Loader loader(*this, begin, end, source_schemas);
-  for (const std::string_view bytes : blocks) {
-    const RowBlockView block(bytes);
-    if (loader.Covers(block)) loader.Check(block);
-  }
-}
-
-Loaded Group::Load(std::span<const std::string_view> blocks, uint32_t begin, uint32_t end,
-                   const std::vector<std::string>& source_schemas) {
-  Loader loader(*this, begin, end, source_schemas);
-  Loaded loaded;
-  std::vector<RowBlockView> views;
-  views.reserve(blocks.size());
-  for (const std::string_view bytes : blocks) {
-    const RowBlockView block(bytes);
-    if (!loader.Covers(block)) {
-      loaded.ignored += std::max<int64_t>(1, block.count());
-      continue;
-    }
-    loader.Check(block);
-    Count(block.header(), &loaded);
-    views.push_back(block);
-  }
-  std::stable_sort(views.begin(), views.end(),
-                   [](const RowBlockView& a, const RowBlockView& b) { return a.header().bucket < b.header().bucket; });
-  std::vector<size_t> first_of_bucket;
-  for (size_t i = 0; i < views.size(); ++i) {
-    if (i == 0 || views[i].header().bucket != views[i - 1].header().bucket) first_of_bucket.push_back(i);
-  }
-  first_of_bucket.push_back(views.size());
-  ParallelFor(static_cast<int>(first_of_bucket.size()) - 1, [&](int task) {
-    for (size_t i = first_of_bucket[task]; i < first_of_bucket[task + 1]; ++i) loader.Write(views[i]);
-  });
-  return loaded;
 }
 
 }  // namespace monolith

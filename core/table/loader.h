@@ -1,8 +1,8 @@
 // Writes row blocks into a group: a restore, a delta, a bucket that moves.
 //
 // Check() touches nothing and may be called from any thread. Write() may be called by several threads at once for
-// different buckets; blocks of one bucket must come in order. A loader holds the group open to calls, and back from a
-// cut, while it lives.
+// different buckets; blocks of one bucket must come in order, in one call or in several. A loader holds the group open
+// to calls, and back from a cut, while it lives.
 //
 // A block fits if its table's schema text is ours, or that of our serving (or training) twin. Otherwise the source's
 // text decides, segment by segment in order: dims must be equal; equal optimizer and state size keep the state, else
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,8 @@ class Loader {
   // Throws kInvalidArgument with the reason; kFailedPrecondition when the block's table is not one of ours and no
   // schema of its source was given.
   void Check(const RowBlockView& block) const;
-  // Rows written. REQUIRES: Check(block) passed.
-  int64_t Write(const RowBlockView& block);
+  // Writes blocks one after another; returns the rows written. REQUIRES: Check() passed all of them.
+  int64_t Write(std::span<const RowBlockView> blocks);
 
  private:
   struct Copy {  // bytes of the source's payload to bytes of ours
@@ -66,7 +67,15 @@ class Loader {
   void CheckKey(const Table& table, const RowBlockHeader& header, int64_t key) const;
   // False iff the key is of a slot that we do not have; otherwise *key becomes ours.
   static bool TakesKey(const RowMap& map, int64_t* key);
-  int64_t WriteRows(const RowBlockView& block);
+  struct Piece;
+  struct Place {  // of a row in a sequence of blocks
+    size_t block;
+    uint32_t row;
+  };
+  void Ask(std::span<const RowBlockView> blocks, Place* next, Piece* piece) const;
+  void Guess(Piece* piece) const;
+  int64_t WritePiece(const Piece& piece);
+  int64_t WriteRows(const Piece& piece);
   void WriteTombstones(const RowBlockView& block);
   void WriteFilter(const RowBlockView& block);
   // `key` is ours.

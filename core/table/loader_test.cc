@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "table/cut.h"
 #include "table/group_for_test.h"
 
@@ -23,7 +27,10 @@ std::vector<std::string> BlocksOf(Group* group, bool state = true) {
   return blocks;
 }
 
-std::vector<std::string_view> ViewsOf(const std::vector<std::string>& blocks) { return {blocks.begin(), blocks.end()}; }
+std::vector<RowBlockView> ViewsOf(const std::vector<std::string>& blocks) {
+  const std::vector<std::string_view> bytes(blocks.begin(), blocks.end());
+  return RowBlockView::AllOf(bytes);
+}
 
 // Rows in both tables, rows that were removed, and counts of ids that were not let in.
 std::unique_ptr<Group> MakeFullGroup() {
@@ -102,6 +109,83 @@ TEST(LoaderTest, TakesRowsOfItsServingTwin) {
   const std::unique_ptr<Group> source = MakeFullGroup(), target = MakeTestGroup({.sgd_min_count = 2});
   EXPECT_EQ(target->Load(ViewsOf(BlocksOf(source.get(), false)), 0, kNumBuckets, {}).rows,
             source->Stats(0).rows + source->Stats(1).rows);
+}
+
+// A block of table 1 with these rows; weights of a row are equal.
+std::string SgdBlock(const Group& group, uint32_t bucket, const std::vector<std::pair<int64_t, float>>& rows) {
+  RowBlockBuilder builder(
+      {.digest = group.table(1).digest, .table = 1, .bucket = bucket, .payload_bytes_per_row = sizeof(float) * kSgdDim},
+      static_cast<uint32_t>(rows.size()));
+  for (const auto& [key, value] : rows) {
+    const std::vector<float> weights(kSgdDim, value);
+    std::memcpy(builder.Add(key, 5), weights.data(), sizeof(float) * kSgdDim);
+  }
+  return builder.Finish();
+}
+
+std::string SgdTombstones(const Group& group, uint32_t bucket, const std::vector<int64_t>& keys) {
+  RowBlockBuilder builder(
+      {.kind = BlockKind::kTombstone, .digest = group.table(1).digest, .table = 1, .bucket = bucket},
+      static_cast<uint32_t>(keys.size()));
+  for (const int64_t key : keys) builder.Add(key, 1);
+  return builder.Finish();
+}
+
+// Rows are looked for ahead of being written: what an earlier block, or an earlier row of the same, has changed
+// meanwhile must count.
+TEST(LoaderTest, BlocksOfABucketCountInTheirOrder) {
+  const std::unique_ptr<Group> target = MakeTestGroup();
+  const std::vector<int64_t> ids = IdsInBuckets(300, 5, 6);
+  std::vector<std::pair<int64_t, float>> first, second, twice;
+  for (const int64_t id : ids) first.emplace_back(id, 1.0f), second.emplace_back(id, 2.0f);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 50; ++i) twice.emplace_back(ids[static_cast<size_t>(i)], 3.0f + static_cast<float>(round));
+  }
+  const std::vector<int64_t> gone(ids.begin() + 40, ids.begin() + 120), back(ids.begin() + 100, ids.begin() + 120);
+  std::vector<std::string> blocks = {
+      SgdBlock(*target, 5, first),
+      SgdBlock(*target, 5, second),
+      SgdBlock(*target, 5, twice),
+      SgdTombstones(*target, 5, gone),
+      SgdBlock(*target, 5, {{back[0], 9.0f}, {back[1], 8.0f}}),
+      SgdTombstones(*target, 5, {back[1]}),
+  };
+  std::string packed;
+  for (const std::string& block : blocks) packed += block;
+  for (int round = 0; round < 2; ++round) {  // into an empty table, and over its own rows
+    EXPECT_EQ(target->Load(RowBlockView::AllIn(packed), 0, kNumBuckets, {}).rows, 300 + 300 + 150 + 2);
+    const std::vector<float> found = LookupWhole(*target, 1, ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const float expected = i == 100 ? 9.0f : i >= 40 && i < 120 ? 0.0f : i < 50 ? 5.0f : 2.0f;
+      ASSERT_EQ(found[i], expected) << "row " << i;
+    }
+    EXPECT_EQ(target->Stats(1).rows, 300u - 80u + 1u);
+  }
+}
+
+TEST(LoaderTest, PackedBlocksAreWorthWhatTheyAreOneByOneInAnyOrderOfBuckets) {
+  const std::unique_ptr<Group> source = MakeFullGroup(), expected = MakeTestGroup({.sgd_min_count = 2});
+  std::vector<std::string> blocks = BlocksOf(source.get());
+  expected->Load(ViewsOf(blocks), 0, kNumBuckets, {});
+  EXPECT_EQ(RowsOf(*expected), RowsOf(*source));
+  const std::vector<std::string> whole = BlocksOf(expected.get());
+  std::stable_sort(blocks.begin(), blocks.end(), [](const std::string& a, const std::string& b) {
+    return RowBlockView(a).header().bucket % 7 < RowBlockView(b).header().bucket % 7;
+  });
+  std::string packed = "unaligned";
+  for (const std::string& block : blocks) packed += block;
+  const std::string_view bytes = std::string_view(packed).substr(9);
+  const int threads = NumThreads();
+  for (const int count : {1, 3}) {
+    SetNumThreads(count);
+    const std::unique_ptr<Group> target = MakeTestGroup({.sgd_min_count = 2});
+    target->CheckBlocks(RowBlockView::AllIn(bytes), 0, kNumBuckets, {});
+    EXPECT_EQ(RowsOf(*target).rows.size(), 0u);
+    const Loaded loaded = target->Load(RowBlockView::AllIn(bytes), 0, kNumBuckets, {});
+    EXPECT_GT(loaded.filters, 0);
+    EXPECT_TRUE(BlocksOf(target.get()) == whole);  // too many bytes to print
+  }
+  SetNumThreads(threads);
 }
 
 }  // namespace

@@ -101,7 +101,8 @@ TEST(WideRowsTest, BlocksOfOtherSlotsGetTheIndexThatIsOurs) {
   const std::unique_ptr<Cut> cut = source->OpenCut();
   const std::unique_ptr<BlockSource> reading = cut->Blocks(0, kNumBuckets, {.state = true});
   for (std::string block; reading->Next(&block);) blocks.push_back(block);
-  const std::vector<std::string_view> views(blocks.begin(), blocks.end());
+  const std::vector<std::string_view> bytes(blocks.begin(), blocks.end());
+  const std::vector<RowBlockView> views = RowBlockView::AllOf(bytes);
   const std::vector<std::string> schema = {source->table(0).spec.SchemaText()};
 
   const std::unique_ptr<Group> target = MakeGroup({9, 11});

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from monolith import _core, errors
-from monolith.tables import LocalStore, TableConfig
+from monolith.tables import LocalStore, PackedBlocks, TableConfig
 from monolith.tables import store as protocol
 from monolith.tables.row_block import RowBlock
 from monolith.tables.schema import Schema
@@ -54,6 +54,7 @@ PLAIN: dict[str, tuple[Any, Any]] = {
         lambda parts: torch.from_numpy(np.frombuffer(bytearray(parts[2]), parts[0]).reshape(parts[1])),
     ),
     "RowBlock": (lambda block: block.data, RowBlock),
+    "PackedBlocks": (lambda packed: bytes(packed.data), PackedBlocks),
     "Manifest": (Manifest.to_bytes, lambda data: Manifest.from_bytes(data, origin="pipe")),
     "Schema": (lambda schema: schema.text, Schema.parse),
     **{kind.__name__: _value(kind) for kind in (FileEntry, PipeRows, RestoreReport)},
@@ -187,7 +188,8 @@ class PipeJoined(Stub):
 
 class PipeReader(Stub):
     mark = property(forward("mark"))
-    next_mark, changes, advance, close = map(forward, ("next_mark", "changes", "advance", "close"))
+    next_mark, changes, packed_changes = map(forward, ("next_mark", "changes", "packed_changes"))
+    advance, close = map(forward, ("advance", "close"))
 
 
 class PipeRestore(Stub):

@@ -10,6 +10,7 @@ from monolith.collective.sharded_values import pack, unpack
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables._local_history import LocalChangeReader, LocalHistory
 from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,6 +122,10 @@ class ShardedReader:
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
         """Tombstones and rows of everything touched after `mark`; every rank gets those of all."""
         return self._calls.changes(self._local, state=state, buckets=buckets)
+
+    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
+        """The blocks of `changes`, in one piece."""
+        return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
         """Everything up to `to` was read."""

@@ -20,7 +20,8 @@ from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.tables.block_writing import rekeyed_block
 from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.row_block import HEADER, TRAILER, BlockKind, RowBlock, padded
+from monolith.tables.packed_blocks import PackedBlocks
+from monolith.tables.row_block import TRAILER, BlockKind, RowBlock
 from monolith.tables.schema import Schema
 from monolith.tables.slot_keys import moved_keys
 
@@ -102,9 +103,7 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[st
     numbers = _table_numbers(saved, schema)
     are_same_tables = saved.text == schema.text
     blocks = []
-    while offset < len(data):
-        block = RowBlock(data[offset : offset + _size_at(data, offset)])
-        offset += len(block.data)
+    for block in _packed_at(data, offset):
         if block.kind is BlockKind.FILTER:
             # Counts are kept by the numbers of all tables and slots of a store: with others they begin anew.
             number = block.table if are_same_tables else None
@@ -112,9 +111,9 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[st
             number = numbers[block.table] if block.table < len(numbers) else None
         if number is None:
             continue
-        if block.kind is not BlockKind.FILTER and saved.tables[block.table] != schema.tables[number]:
-            block = _with_own_keys(block, saved.tables[block.table], schema.tables[number])
-        blocks.append(block if number == block.table else _renumbered(block, number))
+        has_other_keys = block.kind is not BlockKind.FILTER and saved.tables[block.table] != schema.tables[number]
+        own = _with_own_keys(block, saved.tables[block.table], schema.tables[number]) if has_other_keys else block
+        blocks.append(own if number == own.table else _renumbered(own, number))
     return blocks, [name for name in saved.names if name not in schema.names]
 
 
@@ -143,11 +142,11 @@ def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
     return [numbers.get(name) for name in saved.names]
 
 
-def _size_at(data: bytes, offset: int) -> int:
-    if len(data) - offset < HEADER.size:
-        raise DataLossError(f"{ROWS}: ends inside a block, at byte {len(data)}")
-    count, payload = HEADER.unpack_from(data, offset)[7], HEADER.unpack_from(data, offset)[9]
-    return int(HEADER.size + 8 * count + padded(4 * count) + padded(payload) + TRAILER.size)
+def _packed_at(data: bytes, offset: int) -> Iterator[RowBlock]:
+    try:
+        return iter(PackedBlocks(memoryview(data)[offset:]))
+    except DataLossError as error:
+        raise DataLossError(f"{ROWS}: the rows behind byte {offset} are damaged: {error}") from error
 
 
 def _with_own_keys(block: RowBlock, saved: TableSchema, own: TableSchema) -> RowBlock:

@@ -11,6 +11,7 @@ from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import open_blocks
 from monolith.tables._local_history import overlap
 from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,10 @@ class RemoteReader:
             for owned in self._cluster.owned
         ]
         return open_blocks(self._cluster, "Changes", requests, keeps=self)
+
+    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
+        """The blocks of `changes`, in one piece."""
+        return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
         """Everything up to `to` was read."""

@@ -11,6 +11,7 @@ from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local_shards import LocalShards
 from monolith.tables.local_store import LocalStore
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.rows import FoundRows
 from monolith.tables.schema import Schema, SegmentSchema, TableSchema
@@ -50,6 +51,7 @@ __all__ = [
     "LocalStore",
     "Mark",
     "OwnerClock",
+    "PackedBlocks",
     "Pending",
     "Plan",
     "RowBlock",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
 from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import RowBlock
 
 if TYPE_CHECKING:
@@ -130,6 +131,15 @@ class LocalHistory:
             for group, owned in zip(self._groups, self._owned, strict=True)
         ]
         return chain.from_iterable(parts)
+
+    def packed_changes(self, since: int, *, state: bool, buckets: range) -> PackedBlocks:
+        """As `changes`, in one piece."""
+        bucket_bounds(buckets)
+        parts = [
+            group.packed_changes(since, bucket_bounds(overlap(owned, buckets)), state)
+            for group, owned in zip(self._groups, self._owned, strict=True)
+        ]
+        return PackedBlocks(parts[0] if len(parts) == 1 else b"".join(parts))
 
     # Readers
 
@@ -278,6 +288,10 @@ class LocalChangeReader:
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
         """Tombstones and rows of everything touched after `mark`."""
         return self._history.changes(self._history.position_of(self), state=state, buckets=buckets)
+
+    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
+        """The blocks of `changes`, in one piece; one call of the core for each group."""
+        return self._history.packed_changes(self._history.position_of(self), state=state, buckets=buckets)
 
     def advance(self, to: Mark) -> None:
         """Everything up to `to` was read."""

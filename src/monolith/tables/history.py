@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.tables.batch import BatchStamp
+    from monolith.tables.packed_blocks import PackedBlocks
     from monolith.tables.row_block import RowBlock
     from monolith.tables.snapshot.manifest import FileEntry
 
@@ -143,6 +144,13 @@ class ChangeReader(Protocol):
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
         """Tombstones, then rows as they are now, of everything touched after `mark`; an id may be in both."""
+        ...
+
+    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
+        """The blocks of `changes`, all of them read and in one piece: less work for who hands the bytes on.
+
+        Everything is in memory at once; ask for some buckets at a time where that may be much, as after a long pause.
+        """
         ...
 
     def advance(self, to: Mark) -> None:

@@ -18,6 +18,7 @@ from monolith.tables.local_cut import LocalCut
 from monolith.tables.local_joined import LocalJoined, stamp_to_core
 from monolith.tables.local_plan import LocalPlan, LocalRows, OpenPlans
 from monolith.tables.local_restore import LocalRestore
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
@@ -120,25 +121,32 @@ class LocalStore:
         """Takes over rows, tombstones and filters of some buckets.
 
         All blocks are held and checked before anything is written; load a range of buckets at a time to bound memory.
+        `PackedBlocks` are taken as they are, in one call of the core.
         """
         return self.load_emptied(blocks, buckets=buckets, emptied=buckets if replace else None)
 
     def load_emptied(self, blocks: Iterable[RowBlock], *, buckets: range, emptied: range | None) -> LoadReport:
         """As `load`; these buckets are emptied first: all of them, where an owner of some is part of a whole."""
         bounds = bucket_bounds(buckets)
-        data = [block.data for block in blocks]
-        core = self.native.core
+        given = blocks if isinstance(blocks, PackedBlocks) else list(blocks)
         if emptied is not None:
-            core.check(data, bounds, None)
-            core.clear_buckets(*bucket_bounds(emptied))
-        loaded = core.load(data, bounds, None)
+            self.require_loadable(given, buckets=buckets)
+            self.native.core.clear_buckets(*bucket_bounds(emptied))
+        if isinstance(given, PackedBlocks):
+            loaded = self.native.core.load_packed(given.data, bounds)
+        else:
+            loaded = self.native.core.load([block.data for block in given], bounds, None)
         return LoadReport(
             rows=loaded.rows, tombstones=loaded.tombstones, filters=loaded.filters, ignored=loaded.ignored
         )
 
-    def require_loadable(self, blocks: Sequence[RowBlock], *, buckets: range) -> None:
+    def require_loadable(self, blocks: Sequence[RowBlock] | PackedBlocks, *, buckets: range) -> None:
         """Raises what `load` of these blocks would raise; changes nothing."""
-        self.native.core.check([block.data for block in blocks], bucket_bounds(buckets), None)
+        bounds = bucket_bounds(buckets)
+        if isinstance(blocks, PackedBlocks):
+            self.native.core.check_packed(blocks.data, bounds)
+        else:
+            self.native.core.check([block.data for block in blocks], bounds, None)
 
     def prepare_restore(
         self,

@@ -269,6 +269,8 @@ class Store(Protocol):
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
         """Writes rows, tombstones and filters of `buckets`; nothing changes unless all blocks are good.
 
+        `PackedBlocks`, many in one buffer, are blocks like any others, and cost least.
+
         `replace=True` empties these buckets first, which an open cut forbids. No history reaches across that: readers
         advance to a mark after it and read the whole anew. Newest times begin anew with all buckets.
         """

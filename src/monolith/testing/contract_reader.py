@@ -9,6 +9,7 @@ from monolith.testing.store_contents import changes_of, replay, require_same, re
 
 if TYPE_CHECKING:
     from monolith.tables.history import ChangeReader, Mark
+    from monolith.tables.packed_blocks import PackedBlocks
     from monolith.testing.contract_sides import Sides
     from monolith.testing.store_contents import Contents
 
@@ -27,6 +28,8 @@ class ContractReader:
         self._readers: tuple[ChangeReader, ChangeReader] = engine, reference
         self.is_at_beginning = at is not None and at[1].epoch == 0
         """It has not read anything: which removals are still known is the engine's business."""
+        self._is_packed_next = False
+        """Rounds alternate between blocks one by one and in one piece: it must not matter."""
 
     @property
     def marks(self) -> tuple[Mark, Mark]:
@@ -44,7 +47,9 @@ class ContractReader:
         """Reads what has changed: the same on both sides, and the copies become like the whole."""
         exact = self._sides.exact
         reached = [reader.next_mark() for reader in self._readers]
-        engine, reference = (changes_of(reader.changes(state=True)) for reader in self._readers)
+        engine = changes_of(self._packed() if self._is_packed_next else self._readers[0].changes(state=True))
+        self._is_packed_next = not self._is_packed_next
+        reference = changes_of(self._readers[1].changes(state=True))
         require_same_rows("changes", engine.rows, reference.rows, exact=exact)
         if not self.is_at_beginning:
             require_same("removals", engine.removed, reference.removed)
@@ -56,6 +61,11 @@ class ContractReader:
         for copy, whole in zip(self._copies, self._sides.present_contents(), strict=True):
             require_same_rows("copy kept by changes", copy, whole, exact=exact)
         self.is_at_beginning = False
+
+    def _packed(self) -> PackedBlocks:
+        packed = self._readers[0].packed_changes(state=True)
+        require_same("blocks in one piece", packed.count, len(list(packed)))
+        return packed
 
     def close(self) -> None:
         """Ends it: what it would read can no longer be asked for."""
@@ -70,4 +80,5 @@ class ContractReader:
             refusal("mark of a reader that has ended", reader, lambda each: each.mark)
             refusal("next mark of a reader that has ended", reader, lambda each: each.next_mark())
             refusal("changes of a reader that has ended", reader, lambda each: each.changes(state=True))
+            refusal("packed changes of a reader that has ended", reader, lambda each: each.packed_changes(state=True))
             reader.close()

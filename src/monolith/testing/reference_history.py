@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.history import ALL_BUCKETS, ChangeReader, Mark, bucket_bounds
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.testing.reference_blocks import changed_blocks
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class ReferenceChangeReader(ChangeReader):
         """Tombstones and rows of everything touched after `mark`."""
         with self._history.lock:
             return self._history.changes(self._position(), state=state, buckets=buckets)
+
+    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
+        """The blocks of `changes`, in one piece."""
+        return PackedBlocks.of(self.changes(state=state, buckets=buckets))
 
     def advance(self, to: Mark) -> None:
         """Everything up to `to` was read."""

@@ -21,6 +21,7 @@ import torch
 
 from monolith.tables import snapshot
 from monolith.tables.history import NUM_BUCKETS
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind
 from monolith.testing.contract_reader import ContractReader
 from monolith.testing.contract_sides import Sides
@@ -228,10 +229,11 @@ class StoreContract:
 
 def _move_by_blocks(cut: Cut, target: Store) -> None:
     half = NUM_BUCKETS // 2
-    halves = {buckets: list(cut.blocks(buckets, state=True)) for buckets in (range(half), range(half, NUM_BUCKETS))}
+    low, high = (list(cut.blocks(buckets, state=True)) for buckets in (range(half), range(half, NUM_BUCKETS)))
     applied, generation = cut.applied, cut.mark.generation
     cut.release()
-    for buckets, blocks in halves.items():
+    # One by one, and many in one buffer: it must not matter.
+    for buckets, blocks in ((range(half), low), (range(half, NUM_BUCKETS), PackedBlocks.of(high))):
         report = target.load(blocks, buckets=buckets, replace=True)
         require_same("rows loaded", report.rows, len(changes_of(blocks).rows))
     target.resume(applied=applied, generation=generation)
