@@ -193,6 +193,21 @@ SYNC_ROWS = (
 """Rows of `benchmarks/sync.py`: ranks of synchronous training as processes."""
 
 
+ONLINE_ROWS = (
+    Row(
+        key="online_changes",
+        title="reading which rows of a large table have changed",
+        needed_bytes=lambda setting: setting.large_rows * 250,
+    ),
+    Row(
+        key="online_follower",
+        title="a follower with all rows that takes those that have changed",
+        needed_bytes=lambda setting: setting.large_rows * 350,
+    ),
+)
+"""Rows of `benchmarks/online.py`: from the trainer's rows to those of its followers."""
+
+
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     """Measures one row in this process; the result is JSON-able."""
     module = importlib.import_module(f"monolith.cli._bench.rows.{row}")
