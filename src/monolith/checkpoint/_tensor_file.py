@@ -103,7 +103,7 @@ def write_tensors(
     begun = time.monotonic()
 
     def pieces() -> Iterator[memoryview | bytes]:
-        for piece in _file_pieces(tensors):
+        for piece in file_pieces(tensors):
             summing.add(piece)
             yield piece
             if bytes_per_second is not None:
@@ -127,7 +127,7 @@ def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tens
     buffer = large_buffer(size)
     if _file_sum(size, folder.read_summed(name, buffer.numpy())) != expected:
         raise DataLossError(f"file '{place}': checksum does not match (it was changed)")
-    return _views(buffer, f"file '{place}'")
+    return tensor_views(buffer, f"file '{place}'")
 
 
 def tensor_descriptions(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
@@ -144,7 +144,8 @@ def _code(name: str, tensor: Tensor) -> str:
     return _CODES[tensor.dtype]
 
 
-def _file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
+def file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
+    """The bytes of a file, piece by piece."""
     # Wide types first, so that every tensor is aligned for its type; then by name.
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -164,7 +165,8 @@ def _file_pieces(tensors: Mapping[str, Tensor]) -> Iterable[memoryview | bytes]:
                 yield view[begin : begin + PIECE_BYTES]
 
 
-def _views(buffer: Tensor, origin: str) -> dict[str, Tensor]:
+def tensor_views(buffer: Tensor, origin: str) -> dict[str, Tensor]:
+    """The tensors of the bytes of a file, which are not copied."""
     try:
         (length,) = struct.unpack("<Q", buffer[:8].numpy().tobytes())
         if not 0 < length <= min(_LARGEST_HEADER, len(buffer) - 8):

@@ -1,0 +1,64 @@
+"""Bases of a log: where a reader may begin, and the numbers behind which the log goes on from there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.files import is_name
+
+BaseKind = Literal["snapshots", "checkpoint"]
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A state of all tables, and the position that it has reached."""
+
+    name: str
+    kind: BaseKind
+    """``snapshots``: a folder with a snapshot of serving rows for each store. ``checkpoint``: the prefix of one."""
+    path: str
+    numbers: dict[str, int]
+    """Part -> number of the last increment that is contained."""
+    stores: dict[str, str] = field(default_factory=dict)
+    """Store -> its folder below `path`."""
+    created_ms: int = 0
+    step: int = 0
+    dense: str | None = None
+    """File of the dense weights below `path`; None: they are in the log, or nowhere."""
+
+    def __post_init__(self) -> None:
+        if not is_name(self.name) or self.name.startswith("."):
+            raise InvalidArgumentError(f"delta log: the name of a base must be that of a file, got {self.name!r}")
+
+    @property
+    def document(self) -> str:
+        """Name of its document."""
+        return self.name + _SUFFIX
+
+    def to_bytes(self) -> bytes:
+        """The text of its document."""
+        return json.dumps({**asdict(self), "format": "monolith-base", "version": 1}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, text: bytes, *, origin: str) -> Base:
+        """What `to_bytes` wrote.
+
+        Raises:
+            DataLossError: anything else.
+        """
+        try:
+            document: dict[str, Any] = json.loads(text)
+            if document.pop("format") != "monolith-base" or document.pop("version") != 1:
+                raise ValueError("not a base of version 1")  # noqa: TRY301 - one place tells what is wrong
+            base = cls(**document)
+            if not all(type(number) is int for number in base.numbers.values()):
+                raise TypeError(f"numbers are {base.numbers}")  # noqa: TRY301 - the same
+            if not all(is_name(each) for each in base.stores.values()) or type(document["path"]) is not str:
+                raise TypeError(f"folders are {document['path']!r}, {base.stores}")  # noqa: TRY301 - the same
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DataLossError(f"{origin}: not the description of a base: {error}") from error
+        return base

@@ -1,0 +1,178 @@
+"""A place in the segment files of a part."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from monolith.deltalog.file_segments import NOTHING, Piece, Segment, first_head, piece_at, segments_in
+from monolith.files import named_errors
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+
+POLL_SECONDS = 0.01
+
+
+class FileTail:
+    """`monolith.deltalog.transport.Tail` over segment files.
+
+    Args:
+        folder: Of the part; it may come later.
+        number: The first number that is wanted; None: the first that is there.
+    """
+
+    def __init__(self, folder: Path, number: int | None) -> None:
+        self._folder = folder
+        self._wanted = number
+        self._segment: Segment | None = None
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._next: int | None = None
+        """Number behind the last record that was handed out."""
+        self._suspect: bytes | None = None
+        """What was at the end of the part and was not a record."""
+
+    def next(self) -> bytes | None:
+        """The next record, once it is known that it was written before anybody else took the part."""
+        with named_errors(str(self._folder), "read"):
+            while self._segment is not None or self._begin():
+                piece = self._piece()
+                # Looked at after the read: what a writer has written after that counts only if it is still alone.
+                later = self._later()
+                if self._is_settled(piece, later):
+                    return self._hand_out(piece)
+                if not piece.is_whole and not later:
+                    return self._at_end(piece)
+                if self._is_damage(piece, later):
+                    return piece.data
+                if not self._enter_next(later):
+                    return None
+        return None
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Looks at the size of the file again and again."""
+        waited = 0.0
+        while waited < seconds and not stop.wait(min(POLL_SECONDS, seconds - waited)):
+            waited += POLL_SECONDS
+            if self._descriptor is None or os.fstat(self._descriptor).st_size != self._offset or self._later():
+                return
+
+    def bytes_behind(self) -> int:
+        """The sizes of the segments, less what was read of this one."""
+        sizes = 0
+        for segment in segments_in(self._folder):
+            if self._segment is None or segment >= self._segment:
+                try:
+                    sizes += (self._folder / segment.name).stat().st_size
+                except FileNotFoundError:
+                    continue
+        return max(0, sizes - self._offset)
+
+    @property
+    def torn_bytes(self) -> int:
+        """What lies at this place and is no record yet."""
+        return 0 if self._descriptor is None else max(0, os.fstat(self._descriptor).st_size - self._offset)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+            self._segment = None
+
+    # Inside
+
+    @property
+    def _segment_or_fail(self) -> Segment:
+        assert self._segment is not None  # noqa: S101 - a piece was read from it
+        return self._segment
+
+    def _begin(self) -> bool:
+        """Enters the last segment whose first number is not behind the wanted one."""
+        wanted = self._wanted if self._next is None else self._next
+        heads = [(each, first_head(self._folder, each)) for each in segments_in(self._folder)]
+        known = [(each, head.number) for each, head in heads if head is not None]
+        if not known:
+            return False
+        before = [each for each, first in known if wanted is not None and first <= wanted]
+        try:
+            self._enter(before[-1] if before else known[0][0])
+        except FileNotFoundError:
+            return False  # it was trimmed just now
+        while wanted is not None:
+            piece = self._piece()
+            if not piece.is_whole or piece.head is None or piece.head.number >= wanted:
+                break
+            self._next = piece.head.number + 1
+            self._offset += len(piece.data)
+        return self._segment is not None
+
+    def _piece(self) -> Piece:
+        if self._descriptor is None:
+            return NOTHING
+        return piece_at(self._descriptor, self._offset, origin=self._segment_or_fail.name)
+
+    def _hand_out(self, piece: Piece) -> bytes:
+        self._offset += len(piece.data)
+        self._suspect = None
+        if piece.head is not None:
+            self._next = piece.head.number + 1
+        return piece.data
+
+    def _at_end(self, piece: Piece) -> bytes | None:
+        """At the end of all: what is no record may be one that is being written, unless it stays as it is."""
+        if piece.may_come:
+            self._suspect = None
+            return None
+        if self._suspect != piece.data:
+            self._suspect = piece.data
+            return None
+        return piece.data
+
+    def _is_settled(self, piece: Piece, later: list[Segment]) -> bool:
+        """Whether this record is part of the log, whatever its writer and others do from now on."""
+        if not piece.is_whole or piece.head is None:
+            return False
+        if not later or later[0].generation == self._segment_or_fail.generation:
+            return True
+        end = self._first_number_of(later)  # None: somebody is opening the part, and will say where we end
+        return end is not None and piece.head.number < end
+
+    def _is_damage(self, piece: Piece, later: list[Segment]) -> bool:
+        """Whether records are missing here that others come after; the end of a writer that was killed is none."""
+        if piece.is_whole or not piece.data:
+            return False
+        if later[0].generation == self._segment_or_fail.generation:
+            return True
+        end = self._first_number_of(later)
+        return end is not None and self._next is not None and self._next < end
+
+    def _later(self) -> list[Segment]:
+        return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
+
+    def _first_number_of(self, later: list[Segment]) -> int | None:
+        """Where the next generation begins that has an opening."""
+        for segment in later:
+            if segment.generation != self._segment_or_fail.generation:
+                head = first_head(self._folder, segment)
+                if head is not None:
+                    return head.number
+        return None
+
+    def _enter_next(self, later: list[Segment]) -> bool:
+        """Goes on in the next segment that has a record: one without is that of a writer that died, or just begins."""
+        following = next((each for each in later if first_head(self._folder, each) is not None), None)
+        if following is None:
+            return False
+        try:
+            self._enter(following)
+        except FileNotFoundError:
+            self.close()  # it was trimmed; what is there now is looked for anew
+        return True
+
+    def _enter(self, segment: Segment) -> None:
+        self.close()
+        self._descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
+        self._segment, self._offset, self._suspect = segment, 0, None

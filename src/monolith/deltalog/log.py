@@ -1,0 +1,187 @@
+"""`DeltaLog`: the changes of a training run, for everybody who keeps tables up to date from them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.clock import SystemClock
+from monolith.deltalog.bases import Base
+from monolith.deltalog.file_transport import FileTransport
+from monolith.deltalog.kafka_transport import KafkaTransport
+from monolith.deltalog.object_transport import ObjectTransport
+from monolith.deltalog.reader import PartReader
+from monolith.deltalog.replay import GapError
+from monolith.deltalog.writer import PartWriter
+from monolith.errors import InvalidArgumentError, NotFoundError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping
+
+    from monolith.clock import Clock
+    from monolith.deltalog.increment import Increment
+    from monolith.deltalog.transport import Extent, Transport
+    from monolith.tables.schema import Schema
+
+_KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
+
+
+def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
+    """What keeps the records of a log: a folder, ``kafka://broker:9092/topic``, or any URL that fsspec knows."""
+    text = str(place)
+    kafka = _KAFKA.fullmatch(text)
+    if kafka is not None:
+        return KafkaTransport(kafka[1], kafka[2], **options)
+    if text.startswith("kafka:"):
+        raise InvalidArgumentError(f"delta log: expected kafka://host:port,host:port/topic, got {text!r}")
+    if "://" in text:
+        return ObjectTransport(text, **options)
+    return FileTransport(place, **options)
+
+
+class DeltaLog:
+    """A log of increments. Any thread may call it; writers and readers belong to one each.
+
+    Args:
+        place: A folder of this machine, ``kafka://host:port/topic``, or any URL that fsspec knows.
+        clock: Of this machine.
+        options: Of the transport, by name: `segment_bytes` of a folder; `poll_seconds` of objects; `client`,
+            `message_bytes` and `patience_seconds` of Kafka.
+
+    >>> import tempfile
+    >>> from monolith.deltalog import DeltaLog, IncrementKind
+    >>> with tempfile.TemporaryDirectory() as folder, DeltaLog(f"{folder}/log") as log:
+    ...     with log.open_writer("dense") as writer:
+    ...         _ = writer.append(kind=IncrementKind.DENSE, payload=b"weights")
+    ...     with log.open_reader("dense") as reader:
+    ...         [(each.number, each.kind.name) for each in reader]
+    [(0, 'OPENING'), (1, 'DENSE')]
+    """
+
+    def __init__(self, place: str | os.PathLike[str], *, clock: Clock | None = None, **options: Any) -> None:
+        self.transport = open_transport(place, **options)
+        self._clock = clock or SystemClock()
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return self.transport.place
+
+    # Parts
+
+    def parts(self) -> list[str]:
+        """Names of the parts that have records.
+
+        Raises:
+            NotFoundError: there is no log.
+        """
+        return self.transport.parts()
+
+    def extent(self, part: str) -> Extent | None:
+        """What a part has now; None: nothing."""
+        return self.transport.extent(part)
+
+    def position(self) -> dict[str, int]:
+        """Part -> number of its last increment; a value that JSON can hold."""
+        extents = {part: self.extent(part) for part in self._known_parts()}
+        return {part: extent.next - 1 for part, extent in extents.items() if extent is not None}
+
+    def open_writer(
+        self,
+        part: str,
+        *,
+        schema: Schema | None = None,
+        needs: dict[str, int] | None = None,
+        base: str | None = None,
+    ) -> PartWriter:
+        """Takes a part from whoever has it; see `PartWriter`."""
+        return PartWriter(self.transport, part, schema=schema, needs=needs, base=base, clock=self._clock)
+
+    def open_reader(self, part: str, *, number: int | None = None, schema: Schema | None = None) -> PartReader:
+        """Reads a part from a number on; see `PartReader`."""
+        return PartReader(self.transport, part, number=number, schema=schema, clock=self._clock)
+
+    def behind(self, part: str, number: int) -> Iterator[Increment]:
+        """The increments of a part behind a number, as far as they are there now.
+
+        Raises:
+            GapError: some of them are gone; `trim`, or the retention of a topic, has removed them.
+        """
+        extent = self.extent(part)
+        if extent is None or extent.next <= number:
+            raise GapError(
+                f"delta log '{self.place}', part {part!r}: increment {number} is not there, it ends before"
+                f" {0 if extent is None else extent.next}"
+            )
+        with self.open_reader(part, number=number + 1) as reader:
+            yield from reader
+
+    # Bases
+
+    def bases(self) -> list[Base]:
+        """The oldest first."""
+        found = [
+            Base.from_bytes(text, origin=f"'{self.place}', document {name!r}")
+            for name, text in self.transport.documents().items()
+        ]
+        return sorted(found, key=lambda base: (base.created_ms, base.name))
+
+    def base(self, name: str) -> Base:
+        """One of them by its name.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        found = {base.name: base for base in self.bases()}
+        if name not in found:
+            raise NotFoundError(f"delta log '{self.place}': there is no base {name!r}, it has {sorted(found)}")
+        return found[name]
+
+    def add_base(self, base: Base) -> None:
+        """Names a state from which readers may begin."""
+        self.transport.put_document(base.document, base.to_bytes())
+
+    def remove_base(self, name: str) -> None:
+        """Forgets a base; what it names stays where it is."""
+        self.transport.remove_document(f"{name}.json")
+
+    def trim(self, *, keep_bases: int = 1) -> Mapping[str, int]:
+        """Lets go of what nobody needs who begins at one of the newest bases; older bases are forgotten.
+
+        Without a base nothing goes: a reader that begins now needs it all.
+
+        Args:
+            keep_bases: So many of them stay, at least one.
+
+        Returns:
+            Part -> number of its first increment that is still there.
+        """
+        if keep_bases < 1:
+            raise InvalidArgumentError(f"delta log: keep_bases must be >= 1, got {keep_bases}")
+        bases = self.bases()
+        for base in bases[:-keep_bases]:
+            self.remove_base(base.name)
+        kept = bases[-keep_bases:]
+        firsts = {}
+        for part in self._known_parts():
+            # A part that a base does not know began after it.
+            needed = min((base.numbers.get(part, -1) + 1 for base in kept), default=0)
+            firsts[part] = self.transport.trim(part, needed)
+        return firsts
+
+    def close(self) -> None:
+        """Gives back connections."""
+        self.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _known_parts(self) -> list[str]:
+        try:
+            return self.parts()
+        except NotFoundError:
+            return []

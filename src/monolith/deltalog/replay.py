@@ -1,0 +1,175 @@
+"""Which records of a part count: a pure machine, fed with the records in the order in which the log has them.
+
+Everybody runs it: a reader to know what to apply, a writer of a shared stream to know whether it was replaced. So all
+come to the same end, whatever two writers at once have left behind.
+
+1. A generation begins with its opening, which takes the next number; nothing of an older one counts from then on.
+2. Of two writers with the same generation, that whose opening came first counts.
+3. Numbers have no gaps. A number that was there already is a duplicate and does nothing.
+4. What is wrong stays wrong: a machine that has named a gap or a corrupt record says the same of what comes after it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.deltalog.increment import Increment, IncrementKind, decode
+from monolith.errors import DataLossError, FailedPreconditionError, OpError
+from monolith.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class GapError(DataLossError):
+    """Increments that a reader needs are not there; it has to begin at a base."""
+
+
+class Verdict(enum.Enum):
+    """What becomes of a record."""
+
+    APPLY = "apply"
+    NEW_GENERATION = "new generation"
+    """An opening: everything of the writer before it is over."""
+    IGNORE = "ignore"
+    """A duplicate, or of a writer that was replaced."""
+    GAP = "gap"
+    CORRUPT = "corrupt"
+    FOREIGN = "foreign"
+    """Of another model."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a reader has to stop."""
+        return self in {Verdict.GAP, Verdict.CORRUPT, Verdict.FOREIGN}
+
+    @property
+    def counts(self) -> bool:
+        """Whether the record is part of the log."""
+        return self in {Verdict.APPLY, Verdict.NEW_GENERATION}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the machine says of a record."""
+
+    verdict: Verdict
+    increment: Increment | None = None
+    """What it holds; None where that is not known."""
+    text: str = ""
+    """Of what is wrong, or why it is ignored: part, expected, got, and what to do."""
+
+    def require(self) -> Increment:
+        """The increment of a record that counts or is ignored.
+
+        Raises:
+            GapError: increments are missing.
+            DataLossError: the record is corrupt.
+            FailedPreconditionError: it is of another model.
+        """
+        errors: dict[Verdict, type[OpError]] = {
+            Verdict.GAP: GapError,
+            Verdict.CORRUPT: DataLossError,
+            Verdict.FOREIGN: FailedPreconditionError,
+        }
+        if self.verdict in errors or self.increment is None:
+            raise errors.get(self.verdict, DataLossError)(self.text)
+        return self.increment
+
+
+class Replay:
+    """The machine for one part.
+
+    Args:
+        part: Its name.
+        place: Of the log, for what is said of it.
+        next_number: The first number that is wanted; None: whatever comes first.
+        schema: What the rows must look like; None: anything.
+    """
+
+    def __init__(self, part: str, *, place: str, next_number: int | None = None, schema: Schema | None = None) -> None:
+        self.part = part
+        self.place = place
+        self.next_number = next_number
+        """What comes next; None before the first record."""
+        self.generation: int | None = None
+        """Of the last record that counted; None before the first."""
+        self.writer: int | None = None
+        self._schema = schema
+        self._wrong: Outcome | None = None
+
+    @property
+    def wrong(self) -> Outcome | None:
+        """What was wrong; None: nothing."""
+        return self._wrong
+
+    def take(self, record: bytes) -> Outcome:
+        """What becomes of the next record."""
+        if self._wrong is not None:
+            return self._wrong
+        outcome = self._judged(record)
+        if outcome.verdict.is_wrong:
+            self._wrong = outcome
+        elif outcome.verdict.counts and outcome.increment is not None:
+            self.next_number = outcome.increment.number + 1
+            self.generation = outcome.increment.generation
+            self.writer = outcome.increment.writer
+        return outcome
+
+    def take_all(self, records: Iterable[bytes]) -> list[Outcome]:
+        """The same of several."""
+        return [self.take(record) for record in records]
+
+    @property
+    def _subject(self) -> str:
+        return f"delta log '{self.place}', part {self.part!r}"
+
+    def _judged(self, record: bytes) -> Outcome:
+        expected = "the first record" if self.next_number is None else f"increment {self.next_number}"
+        try:
+            found = decode(record, origin=f"{self._subject}, {expected}")
+        except DataLossError as error:
+            return Outcome(Verdict.CORRUPT, None, f"{error.message}; begin at a base behind it")
+        if found.part != self.part:
+            return Outcome(Verdict.CORRUPT, found, f"{self._subject}, {expected}: the record is of part {found.part!r}")
+        passed_over = self._why_passed_over(found)
+        if passed_over:
+            return Outcome(Verdict.IGNORE, found, f"{self._subject}: increment {found.number} {passed_over}")
+        missing = self._what_is_missing(found)
+        if missing:
+            return Outcome(Verdict.GAP, found, f"{self._subject}: {missing}; begin at a base behind it")
+        differences = self._differences(found)
+        if differences:
+            return Outcome(Verdict.FOREIGN, found, f"{self._subject}, {expected}: of another model: {differences}")
+        is_new = found.kind is IncrementKind.OPENING
+        return Outcome(Verdict.NEW_GENERATION if is_new else Verdict.APPLY, found)
+
+    def _why_passed_over(self, found: Increment) -> str:
+        if self.generation is not None and found.generation < self.generation:
+            return f"is of generation {found.generation}, which generation {self.generation} has replaced"
+        if self.generation == found.generation and found.writer != self.writer:
+            return f"is of a writer that came second to open generation {found.generation}"
+        if self.next_number is not None and found.number < self.next_number:
+            return f"was there before, {self.next_number} comes next"
+        return ""
+
+    def _what_is_missing(self, found: Increment) -> str:
+        if self.next_number is not None and found.number > self.next_number:
+            return f"increments {self.next_number} to {found.number - 1} are missing before increment {found.number}"
+        is_first = self.generation is None
+        if not is_first and found.generation != self.generation and found.kind is not IncrementKind.OPENING:
+            return f"the opening of generation {found.generation} is missing before increment {found.number}"
+        return ""
+
+    def _differences(self, found: Increment) -> str:
+        if self._schema is None or found.kind is IncrementKind.DENSE or found.schema_digest == self._schema.digest:
+            return ""
+        if found.kind is IncrementKind.OPENING:
+            try:
+                theirs = Schema.parse(found.payload.decode())
+            except (DataLossError, UnicodeDecodeError) as error:
+                return f"its schema cannot be read: {error}"
+            return "; ".join(self._schema.differences(theirs)) or "its schema has another digest"
+        return f"schema digest {self._schema.digest:#x} expected, got {found.schema_digest:#x}"

@@ -1,0 +1,226 @@
+"""What every transport of a delta log promises: one order, no lost record, one writer at a time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from deltalog.increments import PART, increment, opening
+from kafka_cluster import KafkaCluster
+from monolith.deltalog import Claim, Replay, Tail, Transport
+from monolith.deltalog.log import open_transport
+from monolith.errors import AbortedError, NotFoundError, UnavailableError
+
+KINDS = ("files", "objects", "local objects", "kafka")
+MakeTransport = Callable[[], Transport]
+"""Another process's view of the same log."""
+NAMES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster() as running:
+        yield running
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, tmp_path: Path, cluster: KafkaCluster) -> Iterator[MakeTransport]:
+    made: list[Transport] = []
+    number = next(NAMES)
+
+    def opened() -> Transport:
+        if request.param == "files":
+            found = open_transport(tmp_path / "log", segment_bytes=1000)
+        elif request.param == "objects":
+            found = open_transport(f"memory://log{number}", poll_seconds=0.01)
+        elif request.param == "local objects":
+            found = open_transport(f"local://{tmp_path}/log", poll_seconds=0.01)
+        else:
+            found = open_transport(f"kafka://{cluster.brokers}/log{number}", message_bytes=150)
+        made.append(found)
+        return found
+
+    yield opened
+    for each in made:
+        each.close()
+
+
+def write(transport: Transport, numbers: range, *, writer: int = 7, part: str = PART) -> int:
+    """Opens the part, appends so many increments behind the opening; the number of the opening."""
+    claims: list[Claim] = []
+
+    def made(claim: Claim) -> bytes:
+        claims.append(claim)
+        return opening(claim, writer=writer, part=part)
+
+    appender = transport.open(part, made)
+    claim = claims[-1]
+    for number in range(claim.number + 1, claim.number + 1 + len(numbers)):
+        record = increment(number, generation=claim.generation, writer=writer, part=part, payload=b"x" * number)
+        appender.append(number, record.encode())
+    appender.close()
+    return claim.number
+
+
+def counted(tail: Tail, *, part: str = PART, begin: int | None = None) -> list[tuple[int, int]]:
+    """Generation and number of what a reader applies."""
+    machine = Replay(part, place="log", next_number=begin)
+    outcomes = []
+    while (record := tail.next()) is not None:
+        outcomes.append(machine.take(record))
+    assert machine.wrong is None, machine.wrong
+    return [(each.increment.generation, each.increment.number) for each in outcomes if each.verdict.counts]  # type: ignore[union-attr]
+
+
+def test_what_was_appended_is_read_in_order_by_others(make: MakeTransport) -> None:
+    assert write(make(), range(12)) == 0
+    other = make()
+    tail = other.tail(PART, None)
+    assert counted(tail) == [(1, number) for number in range(13)]
+    tail.close()
+    assert other.parts() == [PART]
+    extent = other.extent(PART)
+    assert extent is not None
+    assert tuple(extent) == (0, 13, 1, 7)
+
+
+def test_reading_begins_at_any_number_and_goes_on(make: MakeTransport) -> None:
+    transport = make()
+    write(transport, range(9))
+    tail = make().tail(PART, 6)
+    assert counted(tail, begin=6) == [(1, 6), (1, 7), (1, 8), (1, 9)]
+    assert tail.bytes_behind() == 0
+    write(transport, range(2), writer=8)
+    tail.wait(10.0, threading.Event())
+    assert tail.bytes_behind() > 0
+    assert counted(tail, begin=10) == [(2, 10), (2, 11), (2, 12)]
+    tail.close()
+
+
+def test_waiting_ends_when_told_to(make: MakeTransport) -> None:
+    write(make(), range(1))
+    tail = make().tail(PART, 2)
+    assert tail.next() is None
+    stop = threading.Event()
+    waiting = threading.Thread(target=tail.wait, args=(600.0, stop))
+    waiting.start()
+    stop.set()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    tail.close()
+
+
+def test_a_part_that_is_not_there_has_nothing_and_may_come(make: MakeTransport) -> None:
+    transport = make()
+    write(transport, range(0), part="dense")
+    assert transport.extent(PART) is None
+    tail = make().tail(PART, None)
+    assert tail.next() is None
+    write(transport, range(1))
+    tail.wait(10.0, threading.Event())
+    assert counted(tail) == [(1, 0), (1, 1)]
+    assert transport.parts() == ["dense", PART]
+    tail.close()
+
+
+def test_a_log_that_is_not_there_is_named(make: MakeTransport) -> None:
+    with pytest.raises(NotFoundError, match="log"):
+        make().parts()
+
+
+def test_a_replaced_writer_cannot_append(make: MakeTransport) -> None:
+    first, second = make(), make()
+    old = first.open(PART, opening)
+    old.append(1, increment(1).encode())
+    assert write(second, range(1), writer=8) == 2
+    with pytest.raises(AbortedError, match="another writer has the part now, with generation 2"):
+        old.append(2, increment(2).encode())
+    old.close()
+    tail = make().tail(PART, None)
+    assert counted(tail) == [(1, 0), (1, 1), (2, 2), (2, 3)]
+    tail.close()
+
+
+def test_a_writer_goes_on_only_if_nobody_has_replaced_it(make: MakeTransport) -> None:
+    first, second = make(), make()
+    first.open(PART, opening).close()
+    first.open(PART, opening, after_writer=7).close()
+    write(second, range(0), writer=8)
+    with pytest.raises(AbortedError, match="replaced"):
+        first.open(PART, opening, after_writer=7)
+    tail = make().tail(PART, None)
+    assert counted(tail) == [(1, 0), (2, 1), (3, 2)]
+    tail.close()
+
+
+def test_of_writers_that_open_at_once_one_is_left_and_nothing_is_lost(make: MakeTransport) -> None:
+    """Four threads open the part and append as long as they may; whatever `append` returned for is in the log."""
+    acknowledged: list[tuple[int, int]] = []
+    failures: list[BaseException] = []
+    together = threading.Barrier(4)
+
+    def run(writer: int) -> None:
+        try:
+            transport = make()
+            together.wait(30)
+            claims: list[Claim] = []
+
+            def made(claim: Claim) -> bytes:
+                claims.append(claim)
+                return opening(claim, writer=writer)
+
+            appender = transport.open(PART, made)
+            generation, number = claims[-1]
+            acknowledged.append((generation, number))
+            with closing(appender):
+                for following in range(number + 1, number + 6):
+                    record = increment(following, generation=generation, writer=writer).encode()
+                    appender.append(following, record)
+                    acknowledged.append((generation, following))
+        except (AbortedError, UnavailableError):  # replaced, or in doubt because another one just begins
+            return
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    tail = make().tail(PART, None)
+    found = counted(tail)
+    tail.close()
+    assert set(acknowledged) <= set(found)
+    assert [number for _, number in found] == list(range(len(found)))
+
+
+def test_trimming_keeps_what_is_asked_for_and_the_last(make: MakeTransport, request: pytest.FixtureRequest) -> None:
+    transport = make()
+    write(transport, range(20))
+    first = transport.trim(PART, 15)
+    assert first <= 15
+    if "kafka" not in request.node.name:
+        assert first > 5
+    tail = transport.tail(PART, 15)
+    assert counted(tail, begin=15) == [(1, number) for number in range(15, 21)]
+    tail.close()
+    assert transport.trim(PART, 1000) <= 20
+    assert write(make(), range(0), writer=8) == 21
+
+
+def test_documents_are_put_replaced_and_removed(make: MakeTransport) -> None:
+    transport = make()
+    assert transport.documents() == {}
+    transport.put_document("a.json", b"1")
+    transport.put_document("b.json", b"2")
+    transport.put_document("a.json", b"3")
+    assert make().documents() == {"a.json": b"3", "b.json": b"2"}
+    transport.remove_document("a.json")
+    transport.remove_document("a.json")
+    assert make().documents() == {"b.json": b"2"}

@@ -1,0 +1,232 @@
+"""A log in a folder: what readers say of torn, damaged and missing records, and what writers do after errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from deltalog.increments import PART, increment
+from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
+from monolith.deltalog.object_transport import ObjectTransport
+from monolith.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
+from monolith.testing import FakeClock
+
+ROWS = IncrementKind.ROWS
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> DeltaLog:
+    return DeltaLog(tmp_path / "log", segment_bytes=2000)
+
+
+def write(log: DeltaLog, count: int) -> PartWriter:
+    writer = log.open_writer(PART)
+    for number in range(count):
+        writer.append(kind=ROWS, payload=bytes([number]) * 300)
+    writer.close()
+    return writer
+
+
+def writer_of(log: DeltaLog) -> int:
+    extent = log.extent(PART)
+    assert extent is not None
+    return extent.writer
+
+
+def segments(log: DeltaLog) -> list[Path]:
+    return sorted((Path(log.place) / "parts" / PART).iterdir())
+
+
+def numbers(reader: PartReader) -> list[int]:
+    return [each.number for each in reader]
+
+
+def read_until_it_fails(reader: PartReader, found: list[int]) -> None:
+    """The end of a log is judged when it was seen twice."""
+    for _ in range(20):
+        each = reader.read()
+        found += [] if each is None else [each.number]
+
+
+def damage(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("left", [1, 100, 128, 150])
+def test_a_reader_waits_at_a_torn_tail_and_goes_on_behind_it(log: DeltaLog, left: int) -> None:
+    write(log, 2)
+    (last,) = segments(log)
+    begin = last.stat().st_size
+    whole = last.read_bytes() + increment(3, writer=writer_of(log)).encode()
+    last.write_bytes(whole[: begin + left])
+    with log.open_reader(PART) as reader:
+        assert numbers(reader) == [0, 1, 2]
+        assert reader.read() is None
+        last.write_bytes(whole)
+        reader.wait(10.0, threading.Event())
+        assert numbers(reader) == [3]
+
+
+def test_what_a_killed_writer_left_is_passed_over(log: DeltaLog) -> None:
+    write(log, 2)
+    with segments(log)[-1].open("ab") as file:
+        file.write(b"MDLI" + b"\x01" * 200)
+    (segments(log)[0].parent / "00000002-000000.log").touch()  # killed before it wrote its opening
+    writer = write(log, 1)
+    assert writer.generation == 3
+    with log.open_reader(PART) as reader:
+        assert numbers(reader) == [0, 1, 2, 3, 4]
+
+
+def test_room_that_a_lost_disk_filled_with_zeros_is_a_torn_tail(log: DeltaLog) -> None:
+    write(log, 1)
+    with segments(log)[-1].open("ab") as file:
+        file.write(b"\0" * 5000)
+    with log.open_reader(PART) as reader:
+        assert numbers(reader) == [0, 1]
+        assert reader.read() is None
+
+
+@pytest.mark.parametrize("segment", [0, -1])
+def test_a_corrupt_record_is_named(log: DeltaLog, segment: int) -> None:
+    write(log, 12)
+    assert len(segments(log)) > 2
+    damage(segments(log)[segment], -20)
+    with log.open_reader(PART) as reader:
+        found: list[int] = []
+        with pytest.raises(DataLossError, match=rf"part '{PART}', increment \d+: checksum of the record does not"):
+            read_until_it_fails(reader, found)
+        assert found == list(range(len(found)))
+        with pytest.raises(DataLossError, match="does not match"):
+            reader.read()  # what is wrong stays wrong
+
+
+def test_a_missing_segment_is_a_gap_with_its_numbers(log: DeltaLog) -> None:
+    write(log, 12)
+    segments(log)[1].unlink()
+    with log.open_reader(PART) as reader, pytest.raises(GapError, match=r"increments \d+ to \d+ are missing"):
+        numbers(reader)
+
+
+def test_a_log_that_was_made_anew_is_noticed(log: DeltaLog) -> None:
+    write(log, 2)
+    with pytest.raises(DataLossError, match="increment 9 was asked for, and it ends before 3"):
+        log.open_reader(PART, number=9)
+
+
+def test_lag_is_told_in_increments_bytes_and_seconds(tmp_path: Path) -> None:
+    clock = FakeClock(1000.0)
+    log = DeltaLog(tmp_path / "log", clock=clock)
+    writer = write(log, 1)
+    with log.open_reader(PART) as reader:
+        numbers(reader)
+        assert reader.lag == (0, 0, 0.0)
+        clock.advance(5.0)
+        for _ in range(2):
+            writer.append(kind=ROWS, payload=b"x" * 1000)
+        writer.close()
+        increments, size, seconds = reader.lag
+    assert (increments, round(seconds)) == (3, 5)  # the writer was closed, and opened the part anew
+    assert 2000 < size < 4000
+
+
+def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = log.open_writer(PART)
+    writer.append(kind=ROWS, payload=b"first")
+    pwrite = os.pwrite
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        pwrite(descriptor, data[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    for _ in range(3):
+        with pytest.raises(ResourceExhaustedError, match="No space left"):
+            writer.append(kind=ROWS, payload=b"lost")
+    monkeypatch.undo()
+    writer.append(kind=ROWS, payload=b"second")
+    writer.close()
+    with log.open_reader(PART) as reader:
+        found = list(reader)
+    assert [each.payload for each in found if each.kind is ROWS] == [b"first", b"second"]
+    assert [each.number for each in found] == list(range(len(found)))
+
+
+def test_a_writer_that_was_replaced_does_not_come_back(log: DeltaLog) -> None:
+    old = log.open_writer(PART)
+    write(log, 1)
+    for _ in range(2):
+        with pytest.raises(AbortedError, match="another writer has the part now"):
+            old.append(kind=ROWS, payload=b"late")
+    with log.open_reader(PART) as reader:
+        assert b"late" not in [each.payload for each in reader]
+
+
+def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) -> None:
+    write(log, 12)
+    assert [each.number for each in log.behind(PART, 9)] == [10, 11, 12]
+    with pytest.raises(GapError, match="increment 13 is not there"):
+        list(log.behind(PART, 13))
+    log.transport.trim(PART, 12)
+    with pytest.raises(GapError, match="increments 2 to"):
+        list(log.behind(PART, 1))
+
+
+def test_retention_keeps_what_the_oldest_kept_base_needs(log: DeltaLog) -> None:
+    write(log, 20)
+    assert log.trim() == {PART: 0}  # without a base everything is needed
+    for number in (5, 11, 15):
+        log.add_base(Base(name=f"b{number}", kind="snapshots", path="x", numbers={PART: number}, created_ms=number))
+    first = log.trim(keep_bases=2)[PART]
+    assert 0 < first <= 12
+    assert [base.name for base in log.bases()] == ["b11", "b15"]
+    with log.open_reader(PART, number=12) as reader:
+        assert numbers(reader) == list(range(12, 21))
+    with pytest.raises(InvalidArgumentError, match="keep_bases must be >= 1, got 0"):
+        log.trim(keep_bases=0)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "model.ckpt").touch()
+    with pytest.raises(FailedPreconditionError, match="it holds other things than a delta log"):
+        DeltaLog(tmp_path).open_writer(PART)
+    assert [each.name for each in tmp_path.iterdir()] == ["model.ckpt"]
+
+
+def test_a_base_that_is_none_is_named(log: DeltaLog) -> None:
+    write(log, 0)
+    log.transport.put_document("b.json", b'{"format": "else"}')
+    with pytest.raises(DataLossError, match=r"document 'b.json': not the description of a base"):
+        log.bases()
+
+
+def test_a_store_of_objects_that_cannot_fence_is_refused() -> None:
+    class Plain:
+        """A driver that would look first and write then."""
+
+    transport = ObjectTransport("memory://plain")
+    transport.files = Plain()
+    with pytest.raises(UnimplementedError, match="cannot make an object only if it is not there"):
+        transport.open(PART, lambda _: b"")
+
+
+def test_places_are_told_apart_and_wrong_ones_named() -> None:
+    with pytest.raises(InvalidArgumentError, match="expected kafka://host:port,host:port/topic"):
+        DeltaLog("kafka://broker")
+    with pytest.raises(InvalidArgumentError, match="a part is called 'dense', or like"):
+        DeltaLog("log").open_reader("../x")
