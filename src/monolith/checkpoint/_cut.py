@@ -76,6 +76,8 @@ def take_cut(
         DeadlineExceededError: updates did not arrive in time.
     """
     state.settle()
+    for witness in state.witnesses.values():
+        witness.before_cut()
     with ExitStack() as undone, nullcontext() if state.dense is None else state.dense.held():
         stores: dict[str, StoreCut] = {}
         for name, store in ({} if dense_only else state.stores).items():
@@ -93,7 +95,7 @@ def take_cut(
         frozen = StateCut(
             step=state.global_step,
             applied=_applied_by_all(state, stores),
-            positions=dict(state.positions),
+            positions=_positions(state, stores),
             stores=stores,
             state=trees,
             tensors=tensors,
@@ -101,6 +103,14 @@ def take_cut(
         )
         undone.pop_all()
         return frozen
+
+
+def _positions(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[str, bytes]:
+    """Those of further inputs, and those that somebody knows of this very moment."""
+    marks = {name: store.cut.mark for name, store in stores.items()}
+    told = {name: witness.after_cut(marks, step=state.global_step) for name, witness in state.witnesses.items()}
+    kept = {name: position for name, position in state.positions.items() if name not in told}
+    return {**kept, **{name: position for name, position in told.items() if position is not None}}
 
 
 def _applied_by_all(state: TrainState, stores: Mapping[str, StoreCut]) -> dict[int, BatchStamp]:

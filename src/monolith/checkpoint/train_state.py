@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from monolith.checkpoint.remote_dense import RemoteDense
+    from monolith.tables.history import Mark
     from monolith.tables.store import Store
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -33,6 +34,18 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Puts a state back."""
+        ...
+
+
+class CutWitness(Protocol):
+    """Who keeps a place beside the state, such as that in a log of changes, and tells it to every checkpoint."""
+
+    def before_cut(self) -> None:
+        """A cut is about to be taken."""
+        ...
+
+    def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
+        """The position to save: `marks` are those of the cut, by store. None: nothing is to be saved."""
         ...
 
 
@@ -73,6 +86,8 @@ class TrainState:
         """Worker -> its last batch in the dense weights; its position is where reading goes on."""
         self.positions: dict[str, bytes] = {}
         """Positions of further inputs, by names of yours; that of the batches trained on is in `applied`."""
+        self.witnesses: dict[str, CutWitness] = {}
+        """Who gives further positions at the moment of a cut, by the names of these positions."""
         self.dense: RemoteDense | None = None
         """Who keeps the dense weights that the optimizers move; None: they are those of the model."""
         for name, value in {**self.schedules, **self.extra}.items():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.files import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 BaseKind = Literal["snapshots", "checkpoint"]
 _SUFFIX = ".json"
@@ -38,6 +41,10 @@ class Base:
     def document(self) -> str:
         """Name of its document."""
         return self.name + _SUFFIX
+
+    def at(self, numbers: Mapping[str, int]) -> Base:
+        """The same state at another position."""
+        return replace(self, numbers={**self.numbers, **numbers})
 
     def to_bytes(self) -> bytes:
         """The text of its document."""

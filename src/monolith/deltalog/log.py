@@ -13,7 +13,9 @@ from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.reader import PartReader
 from monolith.deltalog.replay import GapError
 from monolith.deltalog.writer import PartWriter
-from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.files import join
+from monolith.tables.snapshot.save import save
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from monolith.deltalog.increment import Increment
     from monolith.deltalog.transport import Extent, Transport
     from monolith.tables.schema import Schema
+    from monolith.tables.store import Store
 
 _KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
 
@@ -46,6 +49,7 @@ class DeltaLog:
     Args:
         place: A folder of this machine, ``kafka://host:port/topic``, or any URL that fsspec knows.
         clock: Of this machine.
+        base_folder: Where `save_base` writes, a path or URL; None: into the log. One in Kafka needs it.
         options: Of the transport, by name: `segment_bytes` of a folder; `poll_seconds` of objects; `client`,
             `message_bytes` and `patience_seconds` of Kafka.
 
@@ -59,8 +63,18 @@ class DeltaLog:
     [(0, 'OPENING'), (1, 'DENSE')]
     """
 
-    def __init__(self, place: str | os.PathLike[str], *, clock: Clock | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        base_folder: str | None = None,
+        **options: Any,
+    ) -> None:
         self.transport = open_transport(place, **options)
+        is_topic = isinstance(self.transport, KafkaTransport)
+        own_folder = None if is_topic else join(self.transport.place, "bases")
+        self._base_folder = own_folder if base_folder is None else base_folder
         self._clock = clock or SystemClock()
 
     @property
@@ -141,6 +155,39 @@ class DeltaLog:
     def add_base(self, base: Base) -> None:
         """Names a state from which readers may begin."""
         self.transport.put_document(base.document, base.to_bytes())
+
+    def save_base(self, stores: Mapping[str, Store], *, name: str, numbers: Mapping[str, int], step: int = 0) -> Base:
+        """Saves what some stores hold as serving rows, and names it as a base; training and following go on meanwhile.
+
+        Args:
+            stores: The tables by name.
+            name: Of the base.
+            numbers: Part -> number of the last increment that the stores contain; they may contain more.
+            step: Steps trained.
+
+        Raises:
+            FailedPreconditionError: a log in Kafka was not given a `base_folder`.
+        """
+        if self._base_folder is None:
+            raise FailedPreconditionError(
+                f"delta log '{self.place}': a base needs a folder; write DeltaLog(..., base_folder=...)"
+            )
+        path = join(self._base_folder, name)
+        for store_name, store in stores.items():
+            save(store, join(path, store_name), state=False)
+        created = int(1000 * self._clock.now())
+        folders = {store_name: store_name for store_name in stores}
+        base = Base(
+            name=name,
+            kind="snapshots",
+            path=path,
+            numbers=dict(numbers),
+            stores=folders,
+            created_ms=created,
+            step=step,
+        )
+        self.add_base(base)
+        return base
 
     def remove_base(self, name: str) -> None:
         """Forgets a base; what it names stays where it is."""

@@ -1,0 +1,61 @@
+"""Where a delta log was at the cut of a checkpoint, as the checkpoint carries it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monolith.tables.history import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_log = logging.getLogger(__name__)
+
+POSITION_NAME = "delta_log"
+"""Among the positions of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """What was in the log before the cut; anything that the cut does not hold was logged behind it."""
+
+    place: str
+    """The log."""
+    step: int
+    """Of the checkpoint: the position of another one, taken over by a run without a log, says nothing."""
+    numbers: Mapping[str, int]
+    """Part -> number of its last increment before the cut."""
+    marks: Mapping[str, Mark]
+    """Store -> the mark of its cut."""
+
+    def to_bytes(self) -> bytes:
+        """As a position of a checkpoint."""
+        document = {
+            "log": self.place,
+            "step": self.step,
+            "numbers": dict(self.numbers),
+            "marks": {store: list(mark) for store, mark in self.marks.items()},
+        }
+        return json.dumps(document, sort_keys=True).encode()
+
+    @classmethod
+    def of_checkpoint(cls, positions: Mapping[str, bytes], *, place: str, step: int) -> LogPosition | None:
+        """What a checkpoint says of this log; None: nothing that helps."""
+        text = positions.get(POSITION_NAME)
+        if text is None:
+            return None
+        try:
+            document = json.loads(text)
+            found = cls(
+                place=document["log"],
+                step=document["step"],
+                numbers={str(part): int(number) for part, number in document["numbers"].items()},
+                marks={str(store): Mark(*map(int, mark)) for store, mark in document["marks"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("the checkpoint's position in a delta log cannot be read, and is left out: %r", error)
+            return None
+        return found if (found.place, found.step) == (place, step) else None

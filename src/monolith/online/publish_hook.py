@@ -1,0 +1,80 @@
+"""The publisher of a session as a hook."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.hook import Hook, HookedSession, StepContext
+from monolith.online.examples_tally import Trained
+from monolith.online.log_position import POSITION_NAME, LogPosition
+from monolith.online.publisher import DeltaPublisher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.deltalog import DeltaLog
+
+__all__ = ["DeltaPublishHook"]
+
+
+class DeltaPublishHook(Hook):
+    """Publishes what a session trains, as long as it lives; comes after what restores it.
+
+    Checkpoints of the session carry the position of the log. A session that was restored publishes first what had been
+    logged behind that position; one whose position is not in the log any more begins with a base. When another writer
+    takes the log, the session ends.
+
+    Args:
+        log: A path or URL, or a `DeltaLog`.
+        publish_dense: Whether dense weights are published, too.
+        options: Of `PublisherOptions`, by name, but those that the session knows.
+    """
+
+    def __init__(self, log: DeltaLog | str, *, publish_dense: bool = True, **options: Any) -> None:
+        self._log = log
+        self._publish_dense = publish_dense
+        self._options = options
+        self.publisher: DeltaPublisher | None = None
+        """Of the session; None before it began."""
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Takes the log and starts the thread."""
+        state = session.state
+        publisher = DeltaPublisher(
+            state.stores,
+            self._log,
+            dense=(lambda: _dense_weights(session)) if self._publish_dense else None,
+            step_lock=session.step_lock,
+            on_replaced=session.request_stop,
+            **self._options,
+        )
+        publisher.restored = LogPosition.of_checkpoint(
+            state.positions, place=publisher.log.place, step=state.global_step
+        )
+        state.witnesses[POSITION_NAME] = publisher
+        self.publisher = publisher
+        session.on_close(publisher.close)
+        publisher.start()
+
+    def after_run(self, context: StepContext) -> None:
+        """Counts the step.
+
+        Raises:
+            AbortedError: another writer has the log.
+        """
+        session = context.session
+        if self.publisher is None:
+            return
+        self.publisher.require_own()
+        stamps = dict(session.state.applied)
+        times = [stamp.event_time_ms for stamp in stamps.values() if stamp.event_time_ms]
+        examples = 0 if session.last is None else session.last.num_examples
+        newest = max(times, default=0)
+        self.publisher.tally.add(Trained(examples, newest, newest, session.global_step, stamps))
+
+
+def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
+    model = session.state.model
+    return {} if model is None else {name: weight.data for name, weight in model.named_parameters()}

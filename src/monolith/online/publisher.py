@@ -1,0 +1,275 @@
+"""`DeltaPublisher`: a thread that writes to a delta log what a run has changed, by a clock of its own.
+
+A silent input still gets its last rows out. While the log is away it tries again without end; that takes no memory,
+because nothing is kept: changes are read again from the last mark that is in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.checkpoint.tensor_bytes import tensors_to_bytes
+from monolith.clock import SystemClock
+from monolith.config import Config, config, require_positive
+from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
+from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.online.examples_tally import ExamplesTally, Trained
+from monolith.online.log_position import LogPosition
+from monolith.online.named_stores import named_stores
+from monolith.online.part_publisher import RECORD_BYTES, PartPublisher
+from monolith.tables.history import ALL_BUCKETS, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from monolith.clock import Clock
+    from monolith.deltalog import PartWriter
+    from monolith.tables.store import Store
+
+_log = logging.getLogger(__name__)
+
+SHORTEST_INTERVAL = 0.1
+LONGEST_PAUSE = 10.0
+"""Between two attempts while the log is away."""
+
+
+@config
+class PublisherOptions(Config):
+    """Keyword arguments of `DeltaPublisher`."""
+
+    interval: float = 1.0
+    """Seconds from one increment to the next, from 0.1 on."""
+    dense: Callable[[], Mapping[str, Tensor]] | None = None
+    """Gives the dense weights; None: rows only. They are copied while `step_lock` is held."""
+    dense_interval: float = 60.0
+    """Seconds from one increment of dense weights to the next; the first comes at once."""
+    step_lock: AbstractContextManager[object] | None = None
+    """Held while dense weights are copied; that of the session, so that no step is under way."""
+    buckets: range = ALL_BUCKETS
+    """Of the stores: what this process publishes, where several share the work."""
+    restored: LogPosition | None = None
+    """Where the log was when the state was saved that the stores were restored from."""
+    on_replaced: Callable[[], None] | None = None
+    """Called when another writer has taken the log; the run should end."""
+    record_bytes: int = RECORD_BYTES
+    """Changes are cut into increments of about so many bytes."""
+    clock: Clock | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "dense_interval", "record_bytes")
+        if not self.interval >= SHORTEST_INTERVAL:
+            raise InvalidArgumentError(
+                f"DeltaPublisher: interval must be at least {SHORTEST_INTERVAL} seconds, got {self.interval}"
+            )
+
+
+class DeltaPublisher:
+    """Publishes what one or several stores change. Any thread may call it. A context manager, which starts its thread.
+
+    Args:
+        stores: The tables: one store, or several by name.
+        log: Where changes go; a path or URL, or a `DeltaLog`.
+        options: The fields of `PublisherOptions`, by name.
+
+    >>> import tempfile
+    >>> from monolith.deltalog import DeltaLog
+    >>> from monolith.online import DeltaPublisher, Follower
+    >>> from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
+    >>> trained = LocalStore({"item": TableConfig([Segment(2)])})
+    >>> served = LocalStore({"item": TableConfig([Segment(2)], serving=True)})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     publisher = DeltaPublisher(trained, f"{folder}/log")
+    ...     TableGroup.of_store(trained)["item"].assign([7], [[1.0, 2.0]])
+    ...     _ = publisher.publish()
+    ...     publisher.close()
+    ...     with Follower(served, f"{folder}/log") as follower:
+    ...         follower.catch_up()
+    >>> TableGroup.of_store(served)["item"].lookup([7])
+    tensor([[1., 2.]])
+    """
+
+    def __init__(self, stores: Store | Mapping[str, Store], log: DeltaLog | str, **options: Any) -> None:
+        self._wanted = PublisherOptions(**options)
+        self._clock = self._wanted.clock or SystemClock()
+        self._stores = named_stores(stores)
+        self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
+        self.tally = ExamplesTally()
+        """What was trained since the last increment; who trains adds to it."""
+        self._kept = Trained()
+        """What was taken from the tally and is not in the log yet."""
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._parts: dict[str, PartPublisher] = {}
+        self._dense: PartWriter | None = None
+        self._dense_due = 0.0
+        self._before_cut: dict[str, int] = {}
+        self.failures = 0
+        """Rounds that failed."""
+        self.last_error: OpError | None = None
+        """Of the last round; None: it went well."""
+        self._replaced: AbortedError | None = None
+        self.restored = self._wanted.restored
+        """Where the log was when the state was saved that the stores were restored from."""
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Part -> number of its last increment; JSON can hold it."""
+        numbers = {each.part: each.last_number for each in self._parts.values()}
+        return numbers if self._dense is None else {**numbers, DENSE_PART: self._dense.last_number}
+
+    def open(self) -> None:
+        """Takes the log from whoever had it; `publish` does it if needed.
+
+        Raises:
+            OpError: the log is away, or of another model; it can be tried again.
+        """
+        with self._lock:
+            for name, store in self._stores.items():
+                if name not in self._parts:
+                    self._parts[name] = PartPublisher(
+                        name,
+                        store,
+                        self.log,
+                        buckets=self._wanted.buckets,
+                        restored=self.restored,
+                        record_bytes=self._wanted.record_bytes,
+                    )
+            if self._wanted.dense is not None and self._dense is None:
+                self._dense = self.log.open_writer(DENSE_PART)
+
+    def require_own(self) -> None:
+        """Raises what says that another writer has the log, if one has."""
+        if self._replaced is not None:
+            raise self._replaced
+
+    def publish(self) -> int:
+        """Writes what has changed until now; returns how many increments that took.
+
+        Raises:
+            AbortedError: another writer has the log; this publisher is at its end.
+            OpError: the log is away; the changes come with the next round.
+        """
+        with self._lock:
+            if self._replaced is not None:
+                raise self._replaced
+            try:
+                written = self._round()
+            except AbortedError as error:
+                self._replaced = error
+                self.last_error = error
+                raise
+            except OpError as error:
+                self.failures += 1
+                self.last_error = error
+                raise
+            self.last_error = None
+            return written
+
+    def start(self) -> None:
+        """Begins to publish by its clock."""
+        if self._thread is not None:
+            raise FailedPreconditionError("DeltaPublisher: it was started before")
+        # What changes from now on is followed even if the log is away: opened here if that is possible.
+        try:
+            self.open()
+        except AbortedError:
+            raise
+        except OpError as error:
+            _log.warning("delta log: cannot be opened now, and is tried again: %s", error)
+        self._thread = threading.Thread(target=self._run, name="monolith-delta-publisher", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread and publishes what is left, if the log takes it. Again: does nothing."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._lock:
+            if self._parts and self._replaced is None:
+                try:
+                    self.publish()
+                except OpError as error:
+                    _log.warning("delta log: the last changes could not be published: %s", error)
+            with ExitStack() as closing:
+                for part in self._parts.values():
+                    closing.callback(part.close)
+                if self._dense is not None:
+                    closing.callback(self._dense.close)
+            self._parts, self._dense = {}, None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Checkpoints: see `monolith.checkpoint.train_state.CutWitness`
+
+    def before_cut(self) -> None:
+        """What is in the log now was written before the cut."""
+        with self._lock:
+            self._before_cut = self.numbers
+
+    def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
+        """The position of the log at a cut; None where nobody could go on from it."""
+        with self._lock:
+            for part in self._parts.values():
+                part.want_mark()
+            if not marks or not self._before_cut:
+                return None
+            position = LogPosition(place=self.log.place, step=step, numbers=self._before_cut, marks=marks)
+            return position.to_bytes()
+
+    # Inside
+
+    def _round(self) -> int:
+        self.open()
+        now = self._clock.monotonic()
+        is_dense_due = self._dense is not None and now >= self._dense_due
+        weights = self._copied_weights() if is_dense_due else {}
+        self._kept = self._kept.before(self.tally.take())
+        written = sum(part.publish(self._kept) for part in self._parts.values())
+        trained, self._kept = self._kept, Trained(step=self._kept.step, stamps=self._kept.stamps)
+        if is_dense_due and self._dense is not None:
+            # The rows that these weights were trained with are in the log now.
+            needs = {part.part: part.last_number for part in self._parts.values()}
+            payload = tensors_to_bytes(weights)
+            self._dense.append(kind=IncrementKind.DENSE, step=trained.step, needs=needs, payload=payload)
+            self._dense_due = now + self._wanted.dense_interval
+            written += 1
+        return written
+
+    def _copied_weights(self) -> dict[str, Tensor]:
+        dense = self._wanted.dense
+        if dense is None:
+            return {}
+        with nullcontext() if self._wanted.step_lock is None else self._wanted.step_lock:
+            return {name: tensor.detach().cpu().clone() for name, tensor in dense().items()}
+
+    def _run(self) -> None:
+        pause = self._wanted.interval
+        while not self._stop.is_set():
+            begun = self._clock.monotonic()
+            try:
+                self.publish()
+            except AbortedError as error:
+                _log.error("%s", error)
+                if self._wanted.on_replaced is not None:
+                    self._wanted.on_replaced()
+                return
+            except OpError as error:
+                if pause == self._wanted.interval:
+                    _log.warning("delta log: cannot be written now, and is tried again without end: %s", error)
+                pause = min(2 * pause, max(LONGEST_PAUSE, self._wanted.interval))
+            else:
+                pause = self._wanted.interval
+            self._stop.wait(max(0.0, begun + pause - self._clock.monotonic()))
