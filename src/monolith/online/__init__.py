@@ -1,7 +1,8 @@
 """Online: from what users do to examples, and from trained rows to whoever serves them.
 
 May import everything below `monolith.launch`. `publisher.py` writes the changes of a run to a delta log, `follower.py`
-keeps the tables of another process up to date from it.
+keeps the tables of another process up to date from it, and `monolith.online.joiner` makes examples of impressions and
+actions.
 """
 
 from __future__ import annotations

@@ -1,0 +1,14 @@
+"""The joiner: impressions and actions in, numbered examples out, each exactly once.
+
+`machine` decides, `state` keeps what is undecided, `partition` brings both together with inputs and output, and
+`service` runs partitions in threads. Read `machine` first.
+"""
+
+from __future__ import annotations
+
+from monolith.online.joiner.counts import JoinCounts
+from monolith.online.joiner.events import action_record, impression_record
+from monolith.online.joiner.machine import Joined, JoinMachine
+from monolith.online.joiner.rules import JoinRules
+
+__all__ = ["JoinCounts", "JoinMachine", "JoinRules", "Joined", "action_record", "impression_record"]

@@ -1,0 +1,100 @@
+"""From what was joined to the bytes of an example: the impression's sample with labels and what happened.
+
+Nothing is parsed: bytes that follow a serialized message are merged into it by every reader of protocol buffers. Fields
+of the line id that are set here replace those of the sample; labels come behind those that it has.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from monolith.data.sample_format import SampleFormat
+from monolith.online.joiner.events import item_of
+
+if TYPE_CHECKING:
+    from monolith.online.joiner.machine import Joined
+    from monolith.online.joiner.rules import JoinRules
+
+__all__ = ["ExampleWriter"]
+
+_FIELDS = {SampleFormat.EXAMPLE: (100, 101), SampleFormat.INSTANCE: (5, 3)}
+"""Numbers of line id and label."""
+_REQ_TIME, _ITEM_ID, _ACTIONS, _PRE_ACTIONS, _SAMPLE_RATE = 3, 4, 6, 23, 27
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MASK = (1 << 64) - 1
+_FLOAT = struct.Struct("<f")
+
+
+class ExampleWriter:
+    """Completes samples of one format. Thread-safe.
+
+    Args:
+        rules: Say which labels an example has.
+        sample: What the samples of impressions are: Example or Instance.
+    """
+
+    def __init__(self, rules: JoinRules, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
+        self.sample = SampleFormat.of(sample)
+        if self.sample not in _FIELDS:
+            names = " or ".join(each.name for each in _FIELDS)
+            raise ValueError(f"the joiner completes samples of format {names}, got {self.sample.name}")
+        line_id, self._label = _FIELDS[self.sample]
+        self._line_id_tag = _tag(line_id, _BYTES)
+        self._rate = b""
+        if rules.negative_rate < 1:
+            self._rate = _tag(_SAMPLE_RATE, _FIXED32) + _FLOAT.pack(rules.negative_rate)
+        self._nothing = rules.negative_action
+        self._tasks = tuple(map(frozenset, rules.tasks))
+        self._negative_label = rules.negative_label
+        self._tails: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes]] = {}
+
+    def example(self, joined: Joined) -> bytes:
+        """The bytes of an example."""
+        known = (joined.actions, joined.pre_actions)
+        tail = self._tails.get(known)
+        if tail is None:
+            tail = self._tail(*known)
+            if len(self._tails) < 1 << 12:  # as a rule the same few come again and again
+                self._tails[known] = tail
+        happened, labels = tail
+        line_id = _REQ_TIME_TAG + _varint(joined.shown_ms // 1000) + _ITEM_ID_TAG + item_of(joined.key) + happened
+        return b"".join((joined.sample, self._line_id_tag, _varint(len(line_id)), line_id, labels))
+
+    def labels(self, actions: tuple[int, ...]) -> list[float]:
+        """One for each task."""
+        happened = {action for action in actions if action != self._nothing}
+        if not self._tasks:
+            return [1.0 if happened else self._negative_label]
+        return [1.0 if happened & wanted else self._negative_label for wanted in self._tasks]
+
+    def _tail(self, actions: tuple[int, ...], pre_actions: tuple[int, ...]) -> tuple[bytes, bytes]:
+        happened = _packed(_ACTIONS, actions) + _packed(_PRE_ACTIONS, pre_actions) + self._rate
+        floats = b"".join(map(_FLOAT.pack, self.labels(actions)))
+        return happened, _tag(self._label, _BYTES) + _varint(len(floats)) + floats
+
+
+def _varint(value: int) -> bytes:
+    """A number as protocol buffers write it; a negative one as its two's complement of 64 bits."""
+    value &= _MASK
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _tag(number: int, kind: int) -> bytes:
+    return _varint(number << 3 | kind)
+
+
+def _packed(number: int, values: tuple[int, ...]) -> bytes:
+    if not values:
+        return b""
+    joined = b"".join(map(_varint, values))
+    return _tag(number, _BYTES) + _varint(len(joined)) + joined
+
+
+_REQ_TIME_TAG = _tag(_REQ_TIME, _VARINT)
+_ITEM_ID_TAG = _tag(_ITEM_ID, _FIXED64)

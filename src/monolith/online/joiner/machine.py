@@ -1,0 +1,273 @@
+"""The decision of the joiner: events and the time of events in, examples out. No clock, no files, no threads.
+
+What goes out is a function of what came in, in its order. An entry (`Entry`) goes from EARLY (actions only) or from
+nothing to OPEN with its impression, to CLOSED when its window closes, and is forgotten `late_ms` later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.online.joiner.counts import JoinCounts
+from monolith.online.joiner.entry import Entry, Held, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monolith.online.joiner.events import Event
+    from monolith.online.joiner.rules import JoinRules
+
+__all__ = ["JoinMachine", "Joined"]
+
+
+class Joined(NamedTuple):
+    """An example that goes out."""
+
+    key: bytes
+    shown_ms: int
+    """Time of the impression."""
+    known_ms: int
+    """Since when this could be known: the time of the action, or of the close of the window."""
+    sample: bytes
+    actions: tuple[int, ...]
+    pre_actions: tuple[int, ...]
+
+
+class JoinMachine:
+    """Joins the events of one partition. Belongs to one thread.
+
+    Whoever keeps part of the entries elsewhere brings in (`bring_in`) those of the keys that come, and those that are
+    due, before the call that is about them, and reads from `changed` and `removed` what it has to save.
+    """
+
+    def __init__(self, rules: JoinRules, *, counts: JoinCounts | None = None, watermark_ms: int = 0) -> None:
+        self.rules = rules
+        self.counts = JoinCounts() if counts is None else counts
+        self.watermark_ms = watermark_ms
+        """How far the time of events has come."""
+        self.entries: dict[bytes, Entry] = {}
+        self.num_bytes = 0
+        """What the entries take in memory, about."""
+        self.changed: dict[bytes, Entry] = {}
+        """Entries that came or changed since `saved`."""
+        self.removed: list[int] = []
+        """Rows on disk of entries that were forgotten since then."""
+        self._timers: list[tuple[int, bytes]] = []
+        self._outgoing: list[Joined] = []
+        self._window_ms, self._late_ms = rules.window_ms, rules.late_ms
+        self._is_fast = rules.mode == "fast_emit"
+        self._corrects = rules.late_actions == "correct"
+        self._keeps_samples = rules.keeps_samples
+        self._nothing = () if rules.negative_action is None else (rules.negative_action,)
+        self._kept_below = round(rules.negative_rate * 2**64)
+        self._seed = rules.seed.to_bytes(8, "little", signed=True)
+
+    def bring_in(self, key: bytes, entry: Entry) -> None:
+        """Takes an entry that was saved before."""
+        self.entries[key] = entry
+        self.num_bytes += entry.num_bytes + len(key)
+        heapq.heappush(self._timers, (entry.due_ms, key))
+
+    def put_out(self, keys: Iterable[bytes]) -> None:
+        """Forgets entries that are kept elsewhere from now on."""
+        for key in keys:
+            self._drop(key)
+        if len(self._timers) > 2 * len(self.entries):
+            # Those of entries that are gone would take the memory that is to be saved here.
+            self._timers = [(entry.due_ms, key) for key, entry in self.entries.items()]
+            heapq.heapify(self._timers)
+
+    def saved(self) -> None:
+        """What `changed` and `removed` tell is saved."""
+        self.changed, self.removed = {}, []
+
+    def take_outgoing(self) -> list[Joined]:
+        """The examples that came out since the last call."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Takes events in their order."""
+        for event in events:
+            if event.sample:
+                self._take_impression(event)
+            for action in event.actions:
+                self._take_action(event.key, event.time_ms, action)
+
+    def advance(self, watermark_ms: int) -> None:
+        """The time of events has come this far: closes and forgets what is due. It never goes back."""
+        self.watermark_ms = max(self.watermark_ms, watermark_ms)
+        timers = self._timers
+        while timers and timers[0][0] <= self.watermark_ms:
+            due_ms, key = heapq.heappop(timers)
+            entry = self.entries.get(key)
+            if entry is not None and entry.due_ms == due_ms:
+                self._come_due(key, entry)
+
+    def _take_impression(self, event: Event) -> None:
+        counts = self.counts
+        counts.impressions += 1
+        key, time_ms, sample, _ = event
+        entry = self.entries.get(key)
+        if entry is not None and entry.stage is not Stage.EARLY:
+            counts.duplicate_impressions += 1
+            return
+        due_ms = time_ms + self._window_ms
+        if due_ms <= self.watermark_ms:
+            counts.late_impressions += 1
+            return
+        held: tuple[Held, ...] = ()
+        if entry is None:
+            entry = Entry(Stage.OPEN, time_ms, due_ms, sample)
+            self._add(key, entry)
+        else:
+            self.num_bytes += len(sample)
+            held = entry.held
+            entry.stage, entry.time_ms, entry.due_ms, entry.sample, entry.held = Stage.OPEN, time_ms, due_ms, sample, ()
+            self._changed(key, entry, is_due_anew=True)
+        if held:
+            self._join_held(key, entry, held)
+        if self._is_fast and entry.out is None:
+            self._emit_negative(key, entry, time_ms)
+
+    def _join_held(self, key: bytes, entry: Entry, held: tuple[Held, ...]) -> None:
+        """The actions that came before their impression: one example with all that belong to it."""
+        begin, end = entry.time_ms - self._window_ms, entry.time_ms + self._window_ms
+        joined = tuple(each for each in held if begin <= each.time_ms <= end)
+        if joined:
+            actions = tuple(dict.fromkeys(each.action for each in joined))
+            self.counts.duplicate_actions += len(joined) - len(actions)
+            self._emit(key, entry, max(each.time_ms for each in joined), actions)
+        for each in held:
+            if each.time_ms < begin:
+                self.counts.unmatched_actions += 1
+            elif each.time_ms > end:
+                self._take_late(key, entry, each)
+
+    def _take_action(self, key: bytes, time_ms: int, action: int) -> None:
+        self.counts.actions += 1
+        entry = self.entries.get(key)
+        if action in self._nothing:
+            self.counts.duplicate_actions += 1
+        elif entry is None:
+            self._take_early(key, Held(time_ms, action))
+        elif entry.stage is Stage.EARLY:
+            self._hold(key, entry, Held(time_ms, action))
+        elif time_ms < entry.time_ms - self._window_ms:
+            self.counts.unmatched_actions += 1
+        elif entry.out is not None and action in entry.out:
+            self.counts.duplicate_actions += 1
+        elif entry.stage is Stage.OPEN and time_ms <= entry.time_ms + self._window_ms and self._may_go_out(entry):
+            self._emit(key, entry, time_ms, (action,))
+        else:
+            self._take_late(key, entry, Held(time_ms, action))
+
+    def _take_early(self, key: bytes, held: Held) -> None:
+        """An action of a key that is not known."""
+        due_ms = held.time_ms + self._window_ms
+        if due_ms <= self.watermark_ms:
+            self.counts.unmatched_actions += 1
+            return
+        self._add(key, Entry(Stage.EARLY, held.time_ms, due_ms, held=(held,)))
+
+    def _may_go_out(self, entry: Entry) -> bool:
+        return entry.out is None or self._is_fast
+
+    def _take_late(self, key: bytes, entry: Entry, held: Held) -> None:
+        """An action whose example is out, or that happened behind the window of an example that is not."""
+        if entry.out is not None and held.action in entry.out:
+            self.counts.duplicate_actions += 1
+            return
+        self.counts.late_actions += 1
+        if not self._corrects:
+            return
+        if entry.stage is Stage.OPEN and held.time_ms > entry.time_ms + self._window_ms:
+            # Its example goes out first, as it is at the close of the window.
+            self._hold(key, entry, held)
+        else:
+            self._emit(key, entry, held.time_ms, (held.action,))
+
+    def _hold(self, key: bytes, entry: Entry, held: Held) -> None:
+        if held in entry.held:
+            self.counts.duplicate_actions += 1
+            return
+        entry.held += (held,)
+        self._changed(key, entry)
+
+    def _come_due(self, key: bytes, entry: Entry) -> None:
+        if entry.stage is Stage.EARLY:
+            rest = tuple(each for each in entry.held if each.time_ms + self._window_ms > self.watermark_ms)
+            self.counts.unmatched_actions += len(entry.held) - len(rest)
+            if rest:
+                entry.held, entry.due_ms = rest, min(rest).time_ms + self._window_ms
+                self._changed(key, entry, is_due_anew=True)
+                return
+        elif entry.stage is Stage.OPEN:
+            self._close(key, entry)
+            if self._late_ms:
+                return
+        self.changed.pop(key, None)
+        if entry.row:
+            self.removed.append(entry.row)
+        self._drop(key)
+
+    def _close(self, key: bytes, entry: Entry) -> None:
+        if entry.out is None and not self._is_fast:
+            self._emit_negative(key, entry, entry.due_ms)
+        entry.stage = Stage.CLOSED
+        held, entry.held = entry.held, ()
+        for each in held:
+            if entry.out is not None and each.action in entry.out:
+                self.counts.duplicate_actions += 1
+            else:
+                self._emit(key, entry, each.time_ms, (each.action,))
+        if not self._corrects:
+            self._forget_sample(entry)
+        entry.due_ms += self._late_ms
+        self._changed(key, entry, is_due_anew=bool(self._late_ms))
+
+    def _emit_negative(self, key: bytes, entry: Entry, known_ms: int) -> None:
+        if self._kept_below < 1 << 64:
+            draw = blake2b(key, digest_size=8, key=self._seed).digest()
+            if int.from_bytes(draw, "little") >= self._kept_below:
+                self.counts.sampled_out += 1
+                return
+        self.counts.negatives += 1
+        entry.out = self._nothing
+        self._outgoing.append(Joined(key, entry.time_ms, known_ms, entry.sample, self._nothing, ()))
+        self.changed[key] = entry
+
+    def _emit(self, key: bytes, entry: Entry, action_ms: int, new: tuple[int, ...]) -> None:
+        """An example with these actions and those that it had before."""
+        before = entry.out
+        if before is None:
+            self.counts.positives += 1
+            actions = new
+        else:
+            self.counts.corrections += 1
+            actions = new if before == self._nothing else before + new
+        entry.out = actions
+        known_ms = max(action_ms, entry.time_ms)
+        self._outgoing.append(Joined(key, entry.time_ms, known_ms, entry.sample, actions, before or ()))
+        if not self._keeps_samples:
+            self._forget_sample(entry)
+        self.changed[key] = entry
+
+    def _forget_sample(self, entry: Entry) -> None:
+        self.num_bytes -= len(entry.sample)
+        entry.sample = b""
+
+    def _add(self, key: bytes, entry: Entry) -> None:
+        self.bring_in(key, entry)
+        self.changed[key] = entry
+
+    def _changed(self, key: bytes, entry: Entry, *, is_due_anew: bool = False) -> None:
+        self.changed[key] = entry
+        if is_due_anew:
+            heapq.heappush(self._timers, (entry.due_ms, key))
+
+    def _drop(self, key: bytes) -> None:
+        entry = self.entries.pop(key)
+        self.num_bytes -= entry.num_bytes + len(key)
