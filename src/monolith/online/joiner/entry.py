@@ -5,7 +5,10 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Entry", "Stage"]
 
@@ -59,7 +62,7 @@ class Entry:
         return self.due_ms, int(self.stage), self.time_ms, out, held, self.sample
 
     @classmethod
-    def from_row(cls, row: int, columns: tuple[int, int, int, bytes | None, bytes, bytes]) -> Entry:
+    def from_row(cls, row: int, columns: Sequence[Any]) -> Entry:
         """What `to_row` gave, at its place on disk."""
         due_ms, stage, time_ms, out, held, sample = columns
         return cls(

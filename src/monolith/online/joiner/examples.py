@@ -35,6 +35,7 @@ class ExampleWriter:
     """
 
     def __init__(self, rules: JoinRules, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
+        self.rules = rules
         self.sample = SampleFormat.of(sample)
         if self.sample not in _FIELDS:
             names = " or ".join(each.name for each in _FIELDS)

@@ -106,6 +106,10 @@ class JoinMachine:
             if entry is not None and entry.due_ms == due_ms:
                 self._come_due(key, entry)
 
+    def has_due(self, watermark_ms: int) -> bool:
+        """Whether `advance` would find anything to do."""
+        return bool(self._timers) and self._timers[0][0] <= watermark_ms
+
     def _take_impression(self, event: Event) -> None:
         counts = self.counts
         counts.impressions += 1

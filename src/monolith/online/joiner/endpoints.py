@@ -1,0 +1,93 @@
+"""Where events come from and examples go to: what a file and a topic have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Arrived", "JoinInput", "JoinOutput", "KafkaPlace", "kafka_place"]
+
+_SCHEME = "kafka://"
+
+
+class Arrived(NamedTuple):
+    """Records that came."""
+
+    records: Sequence[bytes]
+    places: Sequence[int]
+    """The offset of each."""
+    following: int | None
+    """Offset to go on at behind them; None: nobody asked."""
+
+
+class JoinInput(Protocol):
+    """One partition of the impressions or of the actions. Belongs to one thread."""
+
+    name: str
+    """For messages: file, or topic and partition."""
+
+    def open(self, offset: int | None) -> None:
+        """Goes to an offset; None: where an input begins that nobody has read."""
+        ...
+
+    def read(self, limit: int) -> Arrived:
+        """At most `limit` records; none when none came in a short time."""
+        ...
+
+    def is_at_end(self) -> bool:
+        """Whether nothing is there that was not read; False when nobody can tell."""
+        ...
+
+    def close(self) -> None:
+        """Closes files and connections."""
+        ...
+
+
+class JoinOutput(Protocol):
+    """One partition of the examples. Belongs to one thread."""
+
+    name: str
+
+    def open(self, place: int) -> tuple[int, int]:
+        """Looks behind a place at which a record began or begins, and goes to the end.
+
+        Returns:
+            The number of the last example behind that place, 0 if there is none, and the place of the end.
+
+        Raises:
+            DataLossError: the output ends before that place, or is not that of a joiner.
+        """
+        ...
+
+    def append(self, packed: bytes) -> int:
+        """Appends packed examples, see `numbered`; they are safe when it returns the place behind them."""
+        ...
+
+    def close(self) -> None:
+        """Closes files and connections."""
+        ...
+
+
+class KafkaPlace(NamedTuple):
+    """A topic and its brokers."""
+
+    brokers: str
+    topic: str
+
+
+def kafka_place(url: str) -> KafkaPlace | None:
+    """What ``kafka://host:port,host:port/topic`` means; None for what is a path.
+
+    >>> kafka_place("kafka://10.0.0.7:9092/clicks")
+    KafkaPlace(brokers='10.0.0.7:9092', topic='clicks')
+    """
+    if not url.startswith(_SCHEME):
+        return None
+    brokers, _, topic = url.removeprefix(_SCHEME).partition("/")
+    if not brokers or not topic or "/" in topic:
+        raise InvalidArgumentError(f"'{url}': a topic is written kafka://HOST:PORT[,HOST:PORT]/TOPIC")
+    return KafkaPlace(brokers, topic)

@@ -1,0 +1,176 @@
+"""Events from files that grow, and examples to one: a file for each partition."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith import _core
+from monolith.data.record_reader import MAX_RECORD_BYTES
+from monolith.errors import DataLossError
+from monolith.files import named_errors, refuse_special_file
+from monolith.online.joiner.endpoints import Arrived
+from monolith.online.joiner.numbered import whole_examples
+
+if TYPE_CHECKING:
+    from monolith.data.bad_records import BadRecords
+    from monolith.data.framing import Framing
+
+__all__ = ["FileInput", "FileOutput"]
+
+_CHUNK = 1 << 20
+
+
+class FileInput:
+    """Reads the whole records of a file that may grow, and waits at a torn one; a file that is not there is empty.
+
+    Args:
+        path: A local file.
+        framing: What stands around each record.
+        bad: What to do with records that cannot be read.
+    """
+
+    def __init__(self, path: str, framing: Framing, bad: BadRecords) -> None:
+        self.name = f"file '{path}'"
+        self._path = path
+        self._framing = framing
+        self._bad = bad
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._wanted = _CHUNK
+        self._came_to_end = False
+
+    def open(self, offset: int | None) -> None:
+        """Goes to an offset."""
+        self._offset = offset or 0
+        self._try_to_open()
+        if self._offset and (self._descriptor is None or os.fstat(self._descriptor).st_size < self._offset):
+            raise DataLossError(
+                f"{self.name}: ends before byte {self._offset}, up to which it was read; it is not the file that was"
+                " read before: put that back, or begin with another state_dir"
+            )
+
+    def read(self, limit: int) -> Arrived:
+        """At most `limit` records, at once."""
+        if self._descriptor is None and not self._try_to_open():
+            self._came_to_end = True
+            return Arrived((), (), self._offset)
+        with named_errors(self._path, "read"):
+            data = os.pread(self._descriptor or 0, self._wanted, self._offset)
+        spans, end, wanted, problem, reason, resume = _core.scan_frames(
+            np.frombuffer(data, np.uint8),
+            0,
+            framing=self._framing.value,
+            at_end=False,
+            max_record_bytes=MAX_RECORD_BYTES,
+            max_records=limit,
+        )
+        pairs = spans.reshape(-1, 2).tolist()
+        if problem and not pairs:
+            self._leave_out(reason, resume)
+            return Arrived((), (), self._offset)
+        # A record may be larger than what was read of it.
+        self._wanted = max(_CHUNK, wanted if not pairs else 0)
+        self._came_to_end = not pairs and len(data) < self._wanted
+        began, self._offset = self._offset, self._offset + end
+        return Arrived(
+            [data[begin : begin + length] for begin, length in pairs],
+            [began + begin for begin, _ in pairs],
+            self._offset,
+        )
+
+    def is_at_end(self) -> bool:
+        """Whether the last reading found nothing more; a torn record is nothing."""
+        return self._came_to_end
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _try_to_open(self) -> bool:
+        refuse_special_file(self._path)
+        with named_errors(self._path, "read"):
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def _leave_out(self, reason: str, resume: int) -> None:
+        text = f"{self.name}: offset {self._offset}: {reason}"
+        if resume <= 0:
+            raise DataLossError(f"{text}; what follows cannot be told apart: is {self._framing.name} its framing?")
+        self._bad.add(text)
+        self._offset += resume
+
+
+class FileOutput:
+    """Appends to a file; what is appended is on disk when the call returns."""
+
+    def __init__(self, path: str) -> None:
+        self.name = f"file '{path}'"
+        self._path = path
+        self._descriptor: int | None = None
+        self._end = 0
+
+    def open(self, place: int) -> tuple[int, int]:
+        """Finds the last whole record behind a place, and cuts off a torn one."""
+        refuse_special_file(self._path)
+        with named_errors(self._path, "written"):
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            _core.sync_directory(str(Path(self._path).parent))
+            size = os.fstat(self._descriptor).st_size
+            if size < place:
+                raise DataLossError(
+                    f"{self.name}: has {size} bytes, {place} were written; it is not the output of this state: put that"
+                    " back, or begin with another state_dir and output"
+                )
+            number, self._end = self._last_number(place, size)
+            if self._end < size:
+                os.ftruncate(self._descriptor, self._end)
+        return number, self._end
+
+    def append(self, packed: bytes) -> int:
+        """Appends packed examples; they are on disk when it returns."""
+        descriptor = self._opened()
+        with named_errors(self._path, "written"):
+            rest = memoryview(packed)
+            while rest:
+                written = os.pwrite(descriptor, rest, self._end)
+                rest, self._end = rest[written:], self._end + written
+            os.fdatasync(descriptor)
+        return self._end
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _last_number(self, place: int, size: int) -> tuple[int, int]:
+        descriptor = self._opened()
+        number, wanted = 0, _CHUNK
+        while place < size:
+            data = os.pread(descriptor, wanted, place)
+            try:
+                examples, end = whole_examples(data)
+            except DataLossError as error:
+                raise DataLossError(f"{self.name}: from byte {place}: {error.message}") from error
+            if examples:
+                number, place, wanted = examples[-1].number, place + end, _CHUNK
+            elif place + len(data) >= size:
+                break
+            else:
+                wanted *= 2
+        return number, place
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise DataLossError(f"{self.name}: is not open")
+        return self._descriptor

@@ -1,0 +1,206 @@
+"""One partition of a join: reads both inputs, decides, commits, and sends what came out. Exactly once.
+
+A step commits, in one transaction, what is undecided, how far both inputs were read, and the examples that came out
+with their numbers. Only then they are sent. A partition that is opened again looks at the end of its output, and sends
+what is committed and not there; what was not committed is read again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.errors import DataLossError
+from monolith.online.joiner.counts import JoinCounts
+from monolith.online.joiner.endpoints import Arrived
+from monolith.online.joiner.events import decode_event, request_of
+from monolith.online.joiner.machine import JoinMachine
+from monolith.online.joiner.numbered import NumberedExample, pack_examples, split_examples
+from monolith.online.joiner.watermark import Watermark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.clock import Clock
+    from monolith.data.bad_records import BadRecords
+    from monolith.online.joiner.endpoints import JoinInput, JoinOutput
+    from monolith.online.joiner.events import Event
+    from monolith.online.joiner.examples import ExampleWriter
+    from monolith.online.joiner.state import PartitionState
+
+__all__ = ["JoinPartition"]
+
+_MOST_PARSED_BYTES = 1 << 40
+
+
+class JoinPartition:
+    """Joins one partition. Belongs to one thread, and owns what it is given.
+
+    Args:
+        writer: Makes the bytes of examples, and knows the rules.
+        inputs: ``impressions`` and ``actions``; the first one is taken first.
+        output: Where examples go.
+        state: What was committed.
+        bad: What to do with records that cannot be read.
+        clock: What time it is.
+        batch_records: Records of one input in a step, at most.
+    """
+
+    def __init__(
+        self,
+        writer: ExampleWriter,
+        *,
+        inputs: Mapping[str, JoinInput],
+        output: JoinOutput,
+        state: PartitionState,
+        bad: BadRecords,
+        clock: Clock,
+        batch_records: int = 4096,
+    ) -> None:
+        rules = writer.rules
+        self._inputs = dict(inputs)
+        self._output = output
+        self._state = state
+        self._writer = writer
+        self._bad = bad
+        self._clock = clock
+        self._batch_records = batch_records
+        self._lead_ms = max(rules.window_ms, 1000)
+        self._max_ahead_ms = rules.max_ahead_seconds * 1000
+        self._samples = _core.SampleSchema(writer.sample.value, [])
+        head = state.head
+        counts = JoinCounts.from_dict(head.counts)
+        self.machine = JoinMachine(rules, counts=counts, watermark_ms=head.watermark_ms)
+        self._watermark = Watermark.of(rules, self._inputs, now_ms=self._now_ms(), newest=head.newest)
+
+    @property
+    def counts(self) -> JoinCounts:
+        """What became of the events."""
+        return self.machine.counts
+
+    @property
+    def lag_ms(self) -> float:
+        """How far the time of events is behind the clock; 0 before the first event."""
+        return self._now_ms() - self.machine.watermark_ms if self.machine.watermark_ms else 0.0
+
+    @property
+    def num_waiting(self) -> int:
+        """Keys that are known."""
+        return len(self.machine.entries) + self._state.head.num_spilled
+
+    def open(self) -> None:
+        """Goes on where the last one stopped, and completes the output."""
+        head = self._state.head
+        self._state.load(self.machine)
+        found, head.sent_place = self._output.open(head.sent_place)
+        head.sent_number = max(head.sent_number, found)
+        if head.sent_number > head.last_number:
+            raise DataLossError(
+                f"{self._output.name}: has example {head.sent_number}, the state '{self._state.path}' knows of"
+                f" {head.last_number}; another joiner wrote there, or the state is an older copy"
+            )
+        self._send_rest()
+        for name, each in self._inputs.items():
+            each.open(head.offsets.get(name))
+
+    def close(self) -> None:
+        """Closes inputs, output and state; a step under way is undone."""
+        for each in self._inputs.values():
+            each.close()
+        self._output.close()
+        self._state.close()
+
+    def step(self) -> int:
+        """Takes what came, and sends what came out; the number of records that came."""
+        arrived = {name: self._read(name, each) for name, each in self._inputs.items()}
+        events = {name: self._events(name, came) for name, came in arrived.items()}
+        now_ms = self._now_ms()
+        for name, came in arrived.items():
+            if came.records or came.following is None or not self._inputs[name].is_at_end():
+                self._watermark.hear(name, max((each.time_ms for each in events[name]), default=0), now_ms=now_ms)
+        self._take([event for each in events.values() for event in each], arrived, self._watermark.at(now_ms=now_ms))
+        return sum(len(came.records) for came in arrived.values())
+
+    def is_at_end(self) -> bool:
+        """Whether both inputs were read up to their ends."""
+        return all(each.is_at_end() for each in self._inputs.values())
+
+    def drain(self) -> None:
+        """Closes all windows, as if their time had come: the inputs have ended."""
+        while last := self._state.last_due(self.machine):
+            self._take([], {}, last)
+
+    def _now_ms(self) -> float:
+        return self._clock.now() * 1000
+
+    def _read(self, name: str, source: JoinInput) -> Arrived:
+        if self._watermark.may_wait(name, lead_ms=self._lead_ms, now_ms=self._now_ms()):
+            return Arrived((), (), None)
+        return source.read(self._batch_records)
+
+    def _events(self, name: str, came: Arrived) -> list[Event]:
+        """The events of some records, without those that cannot be joined."""
+        counts, events, places = self.counts, [], []
+        latest_ms = self._now_ms() + self._max_ahead_ms
+        for record, place in zip(came.records, came.places, strict=True):
+            try:
+                event = decode_event(record)
+            except DataLossError as error:
+                counts.bad += 1
+                self._bad.add(f"{self._inputs[name].name}: offset {place}: {error.message}")
+                continue
+            if event.time_ms > latest_ms:
+                counts.ahead += 1
+            else:
+                events.append(event)
+                places.append(place)
+        return self._with_good_samples(name, events, places)
+
+    def _with_good_samples(self, name: str, events: list[Event], places: list[int]) -> list[Event]:
+        """Leaves out impressions whose sample nobody could read; one look at all of them."""
+        shown = [index for index, event in enumerate(events) if event.sample]
+        if not shown:
+            return events
+        samples = [events[index].sample for index in shown]
+        *_, rows, problems = self._samples.parse_list(samples, skip_bad=True, max_parsed_bytes=_MOST_PARSED_BYTES)
+        if not len(rows):
+            return events
+        bad = {shown[row] for row in rows.tolist()}
+        for index, problem in zip(sorted(bad), problems, strict=False):
+            self.counts.bad += 1
+            self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: the sample: {problem}")
+        return [event for index, event in enumerate(events) if index not in bad]
+
+    def _take(self, events: list[Event], arrived: Mapping[str, Arrived], watermark_ms: int) -> None:
+        machine, state, head = self.machine, self._state, self._state.head
+        came = {name: each.following for name, each in arrived.items() if each.following is not None}
+        if came.items() <= head.offsets.items() and not state.has_due(machine, watermark_ms):
+            return
+        state.begin()
+        state.bring_in(machine, (event.key for event in events))
+        machine.take(events)
+        while state.bring_due(machine, watermark_ms):
+            machine.advance(watermark_ms)
+        machine.advance(watermark_ms)
+        outgoing = [
+            NumberedExample(number, each.known_ms, request_of(each.key), self._writer.example(each))
+            for number, each in enumerate(machine.take_outgoing(), head.last_number + 1)
+        ]
+        packed = pack_examples(outgoing)
+        head.last_number += len(outgoing)
+        head.offsets.update(came)
+        head.newest = self._watermark.newest
+        head.watermark_ms, head.counts = machine.watermark_ms, machine.counts.to_dict()
+        state.commit(machine, packed)
+        if packed:
+            head.sent_place = self._output.append(packed)
+            head.sent_number = head.last_number
+
+    def _send_rest(self) -> None:
+        """Sends what is committed and not in the output."""
+        head = self._state.head
+        for packed in self._state.outbox():
+            missing = [each for each in split_examples(packed) if each.number > head.sent_number]
+            if missing:
+                head.sent_place = self._output.append(pack_examples(missing))
+                head.sent_number = missing[-1].number

@@ -1,0 +1,272 @@
+"""One partition: every event counts once, whatever happens between two of its steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolith.data.protos.example_pb2 import Example
+from monolith.data.record_reader import read_examples
+from monolith.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
+from monolith.online.joiner.events import action_record, impression_record
+from monolith.online.joiner.files import FileOutput
+from monolith.online.joiner.machine import JoinMachine
+from monolith.online.joiner.numbered import NumberedExample, pack_examples, split_examples
+from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.state import PartitionState
+from online.joiner.joins import CLICK, RULES, START_MS, FolderJoin, append, framed, outcome, sample, traffic
+
+
+def test_files_are_joined_into_numbered_examples_that_any_reader_takes(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(300)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    counts = join.run().counts
+    examples = join.examples()
+    assert [each.number for each in examples] == list(range(1, 301))
+    assert outcome(examples) == expected
+    assert (counts.positives, counts.negatives) == (len(actions), 300 - len(actions))
+    plain = [Example.FromString(record) for record in read_examples(join.output, "sort_id")]
+    assert [each.SerializeToString() for each in plain] == [
+        Example.FromString(each.example).SerializeToString() for each in examples
+    ]
+    first = examples[0]
+    assert first.request.startswith(b"request-")
+    assert START_MS <= first.known_ms <= START_MS + 4000
+
+
+def test_a_file_may_grow_and_its_torn_end_is_waited_for(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(120)
+    partition = join.partition()
+    partition.open()
+    assert partition.step() == 0
+    data = framed(impressions)
+    for begin in range(0, len(data), 1000):
+        with join.impressions.open("ab") as file:
+            file.write(data[begin : begin + 1000])
+        while partition.step():
+            pass
+    append(join.actions, actions)
+    while partition.step():
+        pass
+    assert partition.counts.impressions == 120
+    partition.drain()
+    partition.close()
+    assert outcome(join.examples()) == expected
+
+
+class Stop(BaseException):
+    """As sudden as a kill: nobody handles it."""
+
+
+def _dying(count: int, function: Callable[..., Any], *, before: bool) -> Callable[..., Any]:
+    """The function, which dies in its call number `count`, before or behind what it does."""
+    calls = 0
+
+    def call(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == count and before:
+            raise Stop
+        answer = function(*args)
+        if calls == count:
+            raise Stop
+        return answer
+
+    return call
+
+
+def _torn_append(self: FileOutput, packed: bytes) -> int:
+    os.pwrite(self._opened(), packed[: len(packed) // 2], self._end)
+    raise Stop
+
+
+DEATHS: dict[str, tuple[Any, str, Any]] = {
+    "after reading": (JoinMachine, "take", True),
+    "before the commit": (PartitionState, "commit", True),
+    "behind the commit": (PartitionState, "commit", False),
+    "behind sending": (FileOutput, "append", False),
+    "while sending": (FileOutput, "append", _torn_append),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_every_event_counts_once_wherever_it_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: str) -> None:
+    owner, name, how = DEATHS[death]
+    join = FolderJoin(tmp_path, batch_records=20)
+    impressions, actions, expected = traffic(200)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    original = getattr(owner, name)
+    deaths = 0
+    for count in (1, 2, 3, 4):
+        dying = how if callable(how) else _dying(count, original, before=how)
+        monkeypatch.setattr(owner, name, lambda self, *args, dying=dying: dying(self, *args))
+        try:
+            join.run()
+        except Stop:
+            deaths += 1
+        monkeypatch.setattr(owner, name, original)
+    join.run()
+    assert deaths == 4
+    assert [each.number for each in join.examples()] == list(range(1, 201))
+    assert outcome(join.examples()) == expected
+
+
+def test_a_window_larger_than_memory_goes_to_disk_and_comes_out_the_same(tmp_path: Path) -> None:
+    rules = JoinRules(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
+    impressions, actions, _ = traffic(300)
+    late = [action_record(b"request-%d" % 290, 290, time_ms=START_MS + 2900, actions=[7])]
+    found = {}
+    for memory_bytes in (1 << 30, 20_000):
+        folder = tmp_path / str(memory_bytes)
+        folder.mkdir()
+        join = FolderJoin(folder, rules, memory_bytes=memory_bytes, batch_records=40)
+        append(join.impressions, impressions)
+        append(join.actions, actions)
+        partition = join.partition()
+        partition.open()
+        spilled = 0
+        while partition.step() or not partition.is_at_end():
+            assert partition.machine.num_bytes <= memory_bytes
+            spilled = max(spilled, partition._state.head.num_spilled)
+        append(join.actions, late)
+        partition.close()
+        join.run()
+        assert (spilled > 100) == (memory_bytes == 20_000)
+        found[memory_bytes] = join.examples()
+    small, large = found.values()
+    assert sorted(each.example for each in small) == sorted(each.example for each in large)
+    firsts = [each for each in small if not Example.FromString(each.example).line_id.pre_actions]
+    assert len(firsts) == 300
+    assert any(7 in Example.FromString(each.example).line_id.actions for each in small)
+
+
+def test_state_that_does_not_fit_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path, max_bytes=60_000)
+    impressions, actions, expected = traffic(600)
+    append(join.impressions, impressions)
+    append(join.actions, actions[:0])
+    with pytest.raises(ResourceExhaustedError, match="the window does not fit: make room, raise max_state_bytes"):
+        join.run()
+    append(join.actions, actions)
+    join.max_bytes = None
+    join.run()
+    assert outcome(join.examples()) == expected
+
+
+def test_bad_records_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(20)
+    poisoned = impression_record(b"p", 1, time_ms=START_MS, sample=sample(1)[:-1])
+    append(join.impressions, [*impressions[:10], b"\xff\xff\xff", poisoned, *impressions[10:]])
+    append(join.actions, actions)
+    with pytest.raises(DataLossError, match=r"impressions': offset \d+: 3 bytes that are no JoinEvent"):
+        join.run()
+    join.bad_limit = 1
+    with pytest.raises(DataLossError, match=r"offset \d+: the sample: .*2 bad records, 1 may be left out"):
+        join.run()
+    join.bad_limit = 2
+    assert join.run().counts.bad == 2
+    assert outcome(join.examples()) == expected
+
+
+def test_events_from_the_future_close_no_window(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(20)
+    future = round(join.clock.now() * 1000) + 3_700_000
+    ahead = [impression_record(b"f", 1, time_ms=future, sample=sample(1))]
+    append(join.impressions, [*impressions[:10], *ahead, *impressions[10:]])
+    append(join.actions, [*actions, action_record(b"f", 1, time_ms=future, actions=[CLICK])])
+    counts = join.run().counts
+    assert (counts.ahead, counts.late_impressions) == (2, 0)
+    assert outcome(join.examples()) == expected
+
+
+def test_an_input_far_ahead_of_the_other_waits_for_it(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path, batch_records=10)
+    impressions, actions, _ = traffic(1000)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    partition = join.partition()
+    partition.open()
+    most = 0
+    while partition.step() or not partition.is_at_end():
+        most = max(most, partition.num_waiting)
+    partition.close()
+    # Of ten seconds of events one window behind the close is known, one is open, and one is the lead.
+    assert most < 500
+
+
+def test_silence_closes_the_last_windows(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, _, _ = traffic(5)
+    append(join.impressions, impressions)
+    partition = join.partition()
+    partition.open()
+    while partition.step():
+        pass
+    join.clock.advance(RULES.idle_seconds)
+    partition.step()
+    assert partition.counts.negatives == 0
+    join.clock.advance(1.2)
+    partition.step()
+    partition.close()
+    assert partition.counts.negatives == 5
+
+
+def test_silence_writes_nothing(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    append(join.impressions, traffic(5)[0])
+    partition = join.partition()
+    partition.open()
+    while partition.step():
+        pass
+    before = partition._state._database.total_changes
+    for _ in range(5):
+        join.clock.advance(0.1)
+        partition.step()
+    assert partition._state._database.total_changes == before
+    partition.close()
+
+
+def test_a_foreign_state_or_output_is_refused_by_name(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, _ = traffic(50)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    join.run()
+    join.identity = {"mode": "fast_emit"}
+    with pytest.raises(FailedPreconditionError, match="was begun with mode 'wait', got 'fast_emit'"):
+        join.partition()
+    join.identity = {"mode": "wait"}
+    whole = join.output.read_bytes()
+    join.output.write_bytes(whole + pack_examples([NumberedExample(51, 1, b"r", b"")]))
+    with pytest.raises(DataLossError, match=r"has example 51, .* knows of 50; another joiner wrote there"):
+        join.run()
+    join.output.write_bytes(whole[:100])
+    with pytest.raises(DataLossError, match=rf"has 100 bytes, {len(whole)} were written"):
+        join.run()
+    join.output.write_bytes(whole)
+    join.impressions.write_bytes(b"")
+    with pytest.raises(DataLossError, match=r"ends before byte \d+, up to which it was read"):
+        join.run()
+    join.state.write_bytes(b"something else than SQLite's" * 1000)
+    with pytest.raises(DataLossError, match=r"state .*file is not a database; restore the file"):
+        join.run()
+
+
+def test_packed_examples_are_checked() -> None:
+    examples = [NumberedExample(1, 5, b"r", b"one"), NumberedExample(2, 6, b"", b"")]
+    packed = pack_examples(examples)
+    assert list(split_examples(packed)) == examples
+    with pytest.raises(DataLossError, match="inside a record"):
+        split_examples(packed[:-1])
+    with pytest.raises(DataLossError, match="a sort id of 0 bytes"):
+        split_examples(bytes(16))
