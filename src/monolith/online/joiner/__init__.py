@@ -6,9 +6,20 @@
 
 from __future__ import annotations
 
+from monolith.online.joiner.config import JoinerConfig
 from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.machine import Joined, JoinMachine
 from monolith.online.joiner.rules import JoinRules
+from monolith.online.joiner.service import Joiner
 
-__all__ = ["JoinCounts", "JoinMachine", "JoinRules", "Joined", "action_record", "impression_record"]
+__all__ = [
+    "JoinCounts",
+    "JoinMachine",
+    "JoinRules",
+    "Joined",
+    "Joiner",
+    "JoinerConfig",
+    "action_record",
+    "impression_record",
+]

@@ -1,0 +1,89 @@
+"""``monolith joiner``: joins what was shown with what users did into examples, each exactly once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from monolith.observe import MetricsEndpoint
+from monolith.observe.progress import Progress
+from monolith.online.joiner import Joiner, JoinerConfig, JoinRules
+
+if TYPE_CHECKING:
+    import argparse
+
+_RULES = (
+    *("window_seconds", "mode", "late_actions", "late_seconds", "disorder_seconds", "idle_seconds"),
+    *("max_ahead_seconds", "negative_rate", "seed", "negative_action", "negative_label"),
+)
+_PROCESS = (
+    *("impressions", "actions", "output", "state_dir", "partitions", "num_joiners", "sample", "framing"),
+    *("memory_bytes", "max_state_bytes", "max_bad_records"),
+)
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Join until the end is asked for."""
+    joiner = Joiner(_config(args))
+    with ExitStack() as stack:
+        if args.metrics_port is not None:
+            endpoint = stack.enter_context(MetricsEndpoint(args.metrics_port))
+            sys.stderr.write(f"metrics on port {endpoint.port}\n")
+        for each in _ENDINGS:
+            stack.callback(signal.signal, each, signal.signal(each, lambda *_: joiner.stop()))
+        joiner.run(_Teller(stack.enter_context(Progress(unit="examples"))))
+    counts = joiner.counts.to_dict()
+    told = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in counts.items() if value)
+    sys.stdout.write((json.dumps(counts) if args.json else f"joined: {told or 'nothing came'}") + "\n")
+    return 0
+
+
+class _Teller:
+    """Says which partitions are joined here, and how far they are."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._partitions: list[int] | None = None
+
+    def __call__(self, joiner: Joiner) -> None:
+        partitions, counts = joiner.partitions, joiner.counts
+        if partitions != self._partitions:
+            self._partitions = partitions
+            names = ", ".join(map(str, partitions))
+            self._progress.write(f"joining partitions {names}" if names else "waiting: other processes have all")
+        done = counts.positives + counts.negatives + counts.corrections
+        self._progress.update(done - self._progress.done, late_actions=counts.late_actions, bad=counts.bad)
+
+
+def _config(args: argparse.Namespace) -> JoinerConfig:
+    rules = _given(args, _RULES)
+    if args.label_actions:
+        rules["tasks"] = tuple(_actions(text) for text in args.label_actions)
+    return JoinerConfig(
+        **_given(args, _PROCESS),
+        rules=JoinRules(**rules),
+        stop_at_end=args.stop_at_end,
+        kafka=dict(_setting(text) for text in args.kafka),
+    )
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+def _actions(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(","))
+    except ValueError:
+        raise ValueError(f"--label_actions takes numbers of actions separated by commas, got '{text}'") from None
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"--kafka takes KEY=VALUE, got '{text}'")
+    return key, value

@@ -1,0 +1,81 @@
+"""What a joiner process is told."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from monolith.config import Config, config, require_at_least
+from monolith.data.framing import Framing
+from monolith.online.joiner.endpoints import kafka_place
+from monolith.online.joiner.rules import JoinRules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["JoinerConfig"]
+
+_PARTITION = "{partition}"
+
+
+@config
+class JoinerConfig(Config):
+    """Where events come from, where examples go, and how they are joined.
+
+    A place is ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it. Events of one request must
+    lie in partitions of one number: write both topics with the request as key.
+    """
+
+    impressions: str
+    actions: str
+    output: str
+    state_dir: str
+    """Folder for the state of every partition, on a file system that all joiner processes share, or of one machine."""
+    rules: JoinRules = field(default_factory=JoinRules)
+    partitions: int | None = None
+    """How many there are; None: as many as the topic of the impressions has."""
+    num_joiners: int = 1
+    """Processes that share the partitions: each takes the same number of free ones, at most. A process that finds none
+    waits until one is free."""
+    sample: str = "example"
+    """What the samples of impressions are: ``"example"`` or ``"instance"``."""
+    framing: str = "plain"
+    """Of the records in input files."""
+    memory_bytes: int = 1 << 30
+    """For what is undecided, of all partitions of this process together; what goes beyond is on disk only."""
+    max_state_bytes: int | None = None
+    """Of the state of one partition on disk; None: as much as there is room."""
+    max_bad_records: int = 0
+    """Records that may be left out because they cannot be read, in the life of a process."""
+    stop_at_end: bool = False
+    """End when all inputs have been read, and close all windows then."""
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of librdkafka, such as ``security.protocol``."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "num_joiners")
+        require_at_least(self, 0, "max_bad_records")
+        require_at_least(self, 1 << 16, "memory_bytes")
+        Framing.of(self.framing)
+        topics = []
+        for name in ("impressions", "actions", "output"):
+            place = getattr(self, name)
+            topic = kafka_place(place)
+            topics.append(topic)
+            if topic is None and _PARTITION not in place and self.partitions != 1:
+                raise ValueError(
+                    f"JoinerConfig: {name} must be kafka://HOST:PORT/TOPIC or a path with {_PARTITION} in it, got"
+                    f" '{place}'; or give partitions=1"
+                )
+        if len({self.impressions, self.actions, self.output}) < 3:
+            raise ValueError("JoinerConfig: impressions, actions and output must be three different places")
+        if self.kafka and not any(topics):
+            raise ValueError("JoinerConfig: kafka has settings, but no place is a topic")
+        if self.partitions is not None:
+            require_at_least(self, 1, "partitions")
+        elif topics[0] is None:
+            raise ValueError("JoinerConfig: partitions must be given, as impressions is no topic that would tell")
+
+    def path(self, place: str, number: int) -> str:
+        """The file of a partition."""
+        return place.replace(_PARTITION, f"{number:05d}")

@@ -1,0 +1,210 @@
+"""A joiner process: takes partitions that nobody has, and joins each in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith.clock import LOOK_SECONDS, SystemClock
+from monolith.data.bad_records import BadRecords
+from monolith.data.framing import Framing
+from monolith.errors import InvalidArgumentError
+from monolith.observe import MetricClient
+from monolith.online.joiner.counts import JoinCounts
+from monolith.online.joiner.endpoints import kafka_place
+from monolith.online.joiner.examples import ExampleWriter
+from monolith.online.joiner.files import FileInput, FileOutput
+from monolith.online.joiner.locks import PartitionLock
+from monolith.online.joiner.partition import JoinPartition
+from monolith.online.joiner.state import PartitionState
+from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.clock import Clock
+    from monolith.online.joiner.config import JoinerConfig
+    from monolith.online.joiner.endpoints import JoinInput, JoinOutput
+
+__all__ = ["Joiner"]
+
+_LOG = logging.getLogger(__name__)
+_PAUSE_SECONDS = 0.02
+"""When a file brought nothing; topics wait by themselves."""
+_SECONDS_BETWEEN_METRICS = 1.0
+
+
+class Joiner:
+    """Joins until it is stopped, the inputs end, or a partition fails.
+
+    >>> from monolith.online.joiner import Joiner, JoinerConfig
+    >>> Joiner(JoinerConfig(impressions="i-{partition}", actions="a-{partition}", output="o-{partition}",
+    ...                     state_dir="state", partitions=2)).partitions
+    []
+    """
+
+    def __init__(self, config: JoinerConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self._clock = SystemClock() if clock is None else clock
+        self._bad = BadRecords(config.max_bad_records)
+        self._writer = ExampleWriter(config.rules, config.sample)
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._threads: dict[int, threading.Thread] = {}
+        self._counts: dict[int, JoinCounts] = {}
+        self._ended: set[int] = set()
+        self._failure: BaseException | None = None
+
+    @property
+    def partitions(self) -> list[int]:
+        """Numbers of the partitions that this process has."""
+        with self._lock:
+            return sorted(self._threads)
+
+    @property
+    def counts(self) -> JoinCounts:
+        """What became of the events of these partitions, since their state was made."""
+        with self._lock:
+            return sum(self._counts.values(), JoinCounts())
+
+    def stop(self) -> None:
+        """Lets `run` return when the step under way is done; may be called by a signal handler."""
+        self._stopped.set()
+
+    def run(self, tell: Callable[[Joiner], object] = lambda _: None) -> None:
+        """Joins; `tell` is called when partitions come, and some times a second.
+
+        Raises:
+            OpError: what made it impossible to go on; the state is that of the last step.
+        """
+        total = self._num_partitions()
+        share = -(-total // self.config.num_joiners)
+        try:
+            while not self._stopped.is_set() and self._failure is None:
+                self._take_partitions(total, share)
+                tell(self)
+                if self.config.stop_at_end and len(self._ended) == min(share, total):
+                    break
+                self._stopped.wait(LOOK_SECONDS)
+        finally:
+            self._stopped.set()
+            for thread in self._threads.values():
+                thread.join()
+        tell(self)
+        if self._failure is not None:
+            raise self._failure
+
+    def _num_partitions(self) -> int:
+        config = self.config
+        asked = {}
+        for name in ("impressions", "actions", "output"):
+            place = kafka_place(getattr(config, name))
+            if place is not None:
+                asked[name] = num_partitions(place, config.kafka)
+        total = asked.get("impressions", 1) if config.partitions is None else config.partitions
+        for name, found in asked.items():
+            if found < total or (found > total and name != "output"):
+                raise InvalidArgumentError(
+                    f"joiner: {name} '{getattr(config, name)}' has {found} partitions, expected {total}: events of one"
+                    " request must lie in partitions of one number"
+                )
+        return total
+
+    def _take_partitions(self, total: int, share: int) -> None:
+        """Takes free partitions up to this process's share."""
+        for number in range(total):
+            if len(self._threads) >= share:
+                return
+            if number in self._threads:
+                continue
+            lock = PartitionLock(self._state_path(number, "lock"))
+            if lock.acquire():
+                _LOG.info("partition %d of %d is joined here now", number, total)
+                thread = threading.Thread(
+                    target=self._join, args=(number, lock, total, share), name=f"joiner-{number}", daemon=True
+                )
+                with self._lock:
+                    self._threads[number] = thread
+                thread.start()
+
+    def _state_path(self, number: int, ending: str) -> str:
+        return str(Path(self.config.state_dir) / f"partition-{number:05d}.{ending}")
+
+    def _join(self, number: int, lock: PartitionLock, total: int, share: int) -> None:
+        try:
+            partition = self._partition(number, total, share)
+            try:
+                partition.open()
+                self._follow(number, partition)
+            finally:
+                partition.close()
+        except BaseException as error:  # noqa: BLE001 - it is raised by `run`
+            self._failure = self._failure or error
+        finally:
+            lock.release()
+
+    def _follow(self, number: int, partition: JoinPartition) -> None:
+        emitted = 0.0
+        while not self._stopped.is_set() and self._failure is None:
+            came = partition.step()
+            self._note(number, partition)
+            if self._clock.monotonic() - emitted >= _SECONDS_BETWEEN_METRICS:
+                emitted = self._clock.monotonic()
+                _emit(number, partition)
+            if not came and self.config.stop_at_end and partition.is_at_end():
+                partition.drain()
+                self._note(number, partition)
+                self._ended.add(number)
+                break
+            if not came:
+                self._stopped.wait(_PAUSE_SECONDS)
+        _emit(number, partition)
+
+    def _note(self, number: int, partition: JoinPartition) -> None:
+        counts = JoinCounts.from_dict(partition.counts.to_dict())
+        with self._lock:
+            self._counts[number] = counts
+
+    def _partition(self, number: int, total: int, share: int) -> JoinPartition:
+        config = self.config
+        identity: dict[str, Any] = {"mode": config.rules.mode, "partitions": total}
+        for name in ("impressions", "actions", "output"):
+            place = kafka_place(getattr(config, name))
+            identity[name] = getattr(config, name) if place is None else place.topic
+        state = PartitionState(
+            self._state_path(number, "sqlite"),
+            identity=identity,
+            memory_bytes=config.memory_bytes // share,
+            max_bytes=config.max_state_bytes,
+        )
+        return JoinPartition(
+            self._writer,
+            inputs={name: self._input(getattr(config, name), number) for name in ("impressions", "actions")},
+            output=self._output(config.output, number),
+            state=state,
+            bad=self._bad,
+            clock=self._clock,
+        )
+
+    def _input(self, place: str, number: int) -> JoinInput:
+        topic = kafka_place(place)
+        if topic is None:
+            return FileInput(self.config.path(place, number), Framing.of(self.config.framing), self._bad)
+        return TopicInput(topic, number, self.config.kafka)
+
+    def _output(self, place: str, number: int) -> JoinOutput:
+        topic = kafka_place(place)
+        if topic is None:
+            return FileOutput(self.config.path(place, number))
+        return TopicOutput(topic, number, self.config.kafka)
+
+
+def _emit(number: int, partition: JoinPartition) -> None:
+    """Shows to metrics how far a partition is."""
+    client, tags = MetricClient("monolith.joiner"), {"partition": number}
+    for name, value in partition.counts.to_dict().items():
+        client.emit_store(name, value, tags)
+    client.emit_store("waiting_keys", partition.num_waiting, tags)
+    client.emit_store("lag_seconds", partition.lag_ms / 1000, tags)
