@@ -24,6 +24,7 @@ _REQ_TIME, _ITEM_ID, _ACTIONS, _PRE_ACTIONS, _SAMPLE_RATE = 3, 4, 6, 23, 27
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MASK = (1 << 64) - 1
 _FLOAT = struct.Struct("<f")
+_SMALL = [bytes([value]) for value in range(128)]
 
 
 class ExampleWriter:
@@ -48,6 +49,8 @@ class ExampleWriter:
         self._nothing = rules.negative_action
         self._tasks = tuple(map(frozenset, rules.tasks))
         self._negative_label = rules.negative_label
+        self._shown = (-1, b"")
+        """The last second, and the bytes that it stands in."""
         self._tails: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes]] = {}
 
     def example(self, joined: Joined) -> bytes:
@@ -59,7 +62,12 @@ class ExampleWriter:
             if len(self._tails) < 1 << 12:  # as a rule the same few come again and again
                 self._tails[known] = tail
         happened, labels = tail
-        line_id = _REQ_TIME_TAG + _varint(joined.shown_ms // 1000) + _ITEM_ID_TAG + item_of(joined.key) + happened
+        second, shown = self._shown
+        if second != joined.shown_ms // 1000:  # as a rule many follow of the same second
+            second = joined.shown_ms // 1000
+            shown = _REQ_TIME_TAG + _varint(second) + _ITEM_ID_TAG
+            self._shown = (second, shown)
+        line_id = shown + item_of(joined.key) + happened
         return b"".join((joined.sample, self._line_id_tag, _varint(len(line_id)), line_id, labels))
 
     def labels(self, actions: tuple[int, ...]) -> list[float]:
@@ -77,6 +85,8 @@ class ExampleWriter:
 
 def _varint(value: int) -> bytes:
     """A number as protocol buffers write it; a negative one as its two's complement of 64 bits."""
+    if 0 <= value < len(_SMALL):
+        return _SMALL[value]
     value &= _MASK
     found = bytearray()
     while value > 0x7F:
