@@ -206,7 +206,7 @@ ENTRIES = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(ENTRIES)
 def test_an_entry_survives_its_row(entry: Entry) -> None:
     assert Entry.from_row(entry.row, entry.to_row()) == entry
@@ -222,7 +222,7 @@ HISTORY = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(HISTORY, st.sampled_from(["wait", "fast_emit"]), st.sampled_from(["drop", "count", "correct"]))
 def test_every_impression_in_time_goes_out_and_every_event_is_counted(
     history: list[Event | int], mode: str, policy: str
@@ -263,7 +263,7 @@ def plain_join(impressions: list[Event], actions: list[Event]) -> Counter[Any]:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(IMPRESSIONS, CLICKS, st.randoms(use_true_random=False))
 def test_any_mixture_of_two_logs_in_order_gives_what_a_plain_join_gives(
     impressions: list[Event], actions: list[Event], random: Any
