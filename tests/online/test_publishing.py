@@ -15,7 +15,13 @@ import torch
 from monolith import _core
 from monolith.checkpoint import Saver, TrainState
 from monolith.deltalog import DeltaLog, GapError, rows_part
-from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
+from monolith.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower
 from monolith.online.examples_tally import Trained
@@ -251,6 +257,31 @@ def test_compaction_beside_a_live_writer_lets_a_late_follower_begin_there(tmp_pa
     log.remove_base("b1")
     with pytest.raises(GapError, match="increments 0 to"):
         followed(log)
+
+
+def test_an_increment_that_could_not_be_applied_is_applied_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, served = trained_store(), serving_store()
+    publisher = DeltaPublisher(store, str(tmp_path / "log"))
+    for value in (1.0, 2.0):
+        assign(store, {int(value): value})
+        publisher.publish()
+    publisher.close()
+
+    def away(*_: object, **__: object) -> None:
+        raise UnavailableError("not now")
+
+    with Follower(served, str(tmp_path / "log")) as follower:
+        for _ in range(2):
+            with monkeypatch.context() as patched:
+                patched.setattr(served, "load", away)
+                with pytest.raises(UnavailableError):
+                    follower.catch_up()
+        assert follower.lag.increments > 0
+        follower.catch_up()
+        assert follower.lag.increments == 0
+    assert blocks(served) == blocks(store)
 
 
 def test_pausing_holds_and_resuming_goes_on(tmp_path: Path) -> None:

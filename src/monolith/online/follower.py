@@ -67,7 +67,7 @@ class Follower:
         self._clock = clock or SystemClock()
         self._readers: dict[str, PartReader] = {}
         self._held: dict[str, Increment] = {}
-        """Increments that need others first."""
+        """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
         self._version: dict[str, int] = {}
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
         self._began = False
@@ -206,11 +206,11 @@ class Follower:
         return applied
 
     def _apply_next(self, part: str) -> bool:
-        found = self._held.pop(part, None) or self._readers[part].read()
+        found = self._held.get(part) or self._readers[part].read()
         if found is None:
             return False
+        self._held[part] = found
         if any(self._version.get(other, -1) < number for other, number in found.needs.items()):
-            self._held[part] = found
             return False
         if found.kind is IncrementKind.OPENING and found.base is not None:
             self._load_base(self.log.base(found.base), part)
@@ -218,6 +218,7 @@ class Follower:
             self._load_rows(part, found)
         elif found.kind is IncrementKind.DENSE and self._on_dense is not None:
             self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {part!r}"))
+        del self._held[part]
         self._version[part] = found.number
         if found.examples and found.oldest_event_ms:
             self._seen.append(self._clock.now() - found.oldest_event_ms / 1000)
@@ -257,6 +258,7 @@ class Follower:
         _log.warning("follower: begins anew at base %r: %s", bases[-1].name, error)
         self._load_base(bases[-1], part)
         self._version[part] = bases[-1].numbers[part]
+        self._held.pop(part, None)
         self._readers.pop(part).close()
         self._look_again = 0.0
 
