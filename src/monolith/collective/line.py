@@ -13,6 +13,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import torch
+
 from monolith.collective.headers import Headers
 from monolith.collective.wire import ExchangeError
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
@@ -164,6 +166,7 @@ class Line:
         self._process, self._running = os.getpid(), None  # alone, a child goes on by itself
 
     def _serve(self) -> None:
+        torch.get_num_threads()  # tells this thread's BLAS, too, what was set: else it takes all cores of the machine
         while True:
             with self._changed:
                 while not (self._waiting and self._running is None):
