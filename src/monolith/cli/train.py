@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,11 @@ from monolith.train.prediction_files import prediction_file_for
 if TYPE_CHECKING:
     import argparse
 
+    from monolith.checkpoint import TrainState
     from monolith.launch import LaunchPlan
     from monolith.train import Trainer
+
+_log = logging.getLogger(__name__)
 
 _INTERRUPTED = 130
 _NOT_FLAGS = frozenset({"config_file", "is_local", "task"})
@@ -90,7 +94,8 @@ def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace
 
 
 def _train(trainer: Trainer, args: argparse.Namespace) -> int:
-    file = io.StringIO() if args.json else None
+    is_first = _is_first(trainer)
+    file = io.StringIO() if args.json or not is_first else None
     limit = args.max_steps if args.max_steps is not None else trainer.task.p.train.max_steps
     with Progress(total=limit, file=file) as bar:
         stop = StopOnSignal(bar)
@@ -99,10 +104,20 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
             state = trainer.train(steps=args.steps, max_steps=args.max_steps, hooks=hooks)
         finally:
             stop.restore()
-            if stop.received is not None:
+            if stop.received is not None and is_first:
                 bar.close()
                 tell(f"go on with: {command_of(args)}")
-    rows = sum(each.num_rows for each in state.embeddings.values())
+    rows = sum(each.num_rows for each in state.embeddings.values())  # ranks count them together
+    _tell_result(trainer, state, rows, as_json=args.json)
+    return 0 if stop.received is None else _INTERRUPTED
+
+
+def _is_first(trainer: Trainer) -> bool:
+    """Whether this process speaks for all: of the ranks of a synchronous run rank 0 does, and the others log."""
+    return trainer.config.sync is None or trainer.config.worker_index == 0
+
+
+def _tell_result(trainer: Trainer, state: TrainState, rows: int, *, as_json: bool) -> None:
     history = trainer.history
     found = {
         "global_step": state.global_step,
@@ -111,7 +126,9 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
         "rows": rows,
         "model_dir": trainer.config.model_dir,
     }
-    if args.json:
+    if not _is_first(trainer):
+        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(found))
+    elif as_json:
         sys.stdout.write(f"{json.dumps(found)}\n")
     elif trainer.config.only_feature_engineering:
         tell(f"the features of {state.global_step:,} batches are in {trainer.config.model_dir}/features")
@@ -124,12 +141,13 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
         tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
     else:
         tell("no step was trained, and nothing saved")
-    return 0 if stop.received is None else _INTERRUPTED
 
 
 def _evaluate(trainer: Trainer, args: argparse.Namespace) -> int:
     found = trainer.evaluate(steps=args.steps)
-    if args.json:
+    if not _is_first(trainer):
+        _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(found))
+    elif args.json:
         sys.stdout.write(f"{json.dumps(found)}\n")
     else:
         sys.stdout.writelines(f"{name}: {value:g}\n" for name, value in sorted(found.items()))
