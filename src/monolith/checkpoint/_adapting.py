@@ -15,6 +15,7 @@ from monolith.checkpoint.model_state import model_state
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from monolith.checkpoint._store_restore import RestoredRows
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
 
@@ -39,11 +40,17 @@ class Parts:
     lost: Lost = field(default_factory=dict)
     lost_dense: Sequence[int] | None = None
     """Owners of dense weights of other processes that have lost theirs, where others have not; None: all, or none."""
+    rows: Mapping[str, RestoredRows] | None = None
+    """What takes the tables, by name; None: the stores of the state."""
 
     @property
     def is_whole(self) -> bool:
         """Whether everything is restored, whatever the state is made of."""
         return self.keeps is keep_nothing and not self.lost and self.lost_dense is None
+
+    def takes(self, store: str) -> bool:
+        """Whether a store gets tables."""
+        return store in self.lost or not self.keeps(store)
 
 
 ALL_PARTS = Parts()

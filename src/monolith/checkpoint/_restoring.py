@@ -8,28 +8,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
-from monolith import _core
 from monolith.checkpoint._adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
 from monolith.checkpoint._random_state import set_random_state
+from monolith.checkpoint._snapshots import snapshots_of
 from monolith.checkpoint._store_restore import StoreRestore
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint.model_state import load_model_state, model_state
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.checkpoint.value_tree import decode
-from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.errors import FailedPreconditionError
 from monolith.nn.row_state import EXTRA_STATE
-from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.checkpoint._folder import Folder
-    from monolith.checkpoint.manifest import TablesEntry
+    from monolith.checkpoint._store_restore import RestoredRows
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables.store import Store
@@ -60,15 +58,13 @@ class LoadedCheckpoint:
         self.manifest = read_manifest(path)
         self._folder = open_folder(split_path(path)[0])
         self._prepared: list[StoreRestore] = []
+        rows: Mapping[str, RestoredRows] = stores if parts.rows is None else parts.rows
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
             reading = beside.submit(self._read_tensors)
             if self.manifest.kind == "full":
-                for name, entry in _matching(self.manifest.tables, stores).items():
-                    if name in parts.lost or not parts.keeps(name):
-                        _require_same_snapshot(self._folder, entry)
-                        folder = self._folder.place(entry.folder)
-                        prepared = StoreRestore(stores[name], folder, lost=parts.lost.get(name))
-                        self._prepared.append(undone.enter_context(prepared))
+                for name, folders in snapshots_of(path, self.manifest, rows, is_needed=parts.takes).items():
+                    prepared = StoreRestore(rows[name], folders, lost=parts.lost.get(name))
+                    self._prepared.append(undone.enter_context(prepared))
             self.state: dict[str, Any] = decode(self.manifest.state, reading.result())
             """The trees with their tensors."""
             self._closing = undone.pop_all()
@@ -196,6 +192,21 @@ def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts
     return Prepared(checkpoint, saved, optimizers)
 
 
+def require_readable(path: str, state: TrainState, options: RestoreOptions | None) -> None:
+    """Reads and checks all but the tables, and changes nothing. Raises as `restore_all`.
+
+    Args:
+        path: Of the checkpoint.
+        state: What it is for.
+        options: What may differ; None: whether it fits does not matter.
+    """
+    parts = Parts(rows={})
+    if options is None:
+        LoadedCheckpoint(path, state.stores, parts).close()
+    else:
+        _prepare(path, state, options, parts).close()
+
+
 def restore_without_dense(
     path: str,
     state: TrainState,
@@ -291,22 +302,3 @@ def changed_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
 
 def _shape_of(value: Any) -> str:
     return f", shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-
-
-def _matching(tables: Mapping[str, TablesEntry], stores: Mapping[str, Store]) -> dict[str, TablesEntry]:
-    if not stores:
-        return {}
-    if set(tables) == set(stores):
-        return dict(tables)
-    if len(tables) == len(stores) == 1:  # the module was renamed
-        return dict(zip(stores, tables.values(), strict=True))
-    raise FailedPreconditionError(
-        f"restore: the checkpoint has the tables of {sorted(tables)}, the model those of {sorted(stores)}; name the"
-        " Embeddings modules as they were"
-    )
-
-
-def _require_same_snapshot(folder: Folder, entry: TablesEntry) -> None:
-    name = f"{entry.folder}/{MANIFEST_NAME}"
-    if _core.crc32c(folder.read(name)) != entry.manifest_crc32c:
-        raise DataLossError(f"file '{folder.place(name)}': not the one that this checkpoint was committed with")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from monolith.checkpoint.part_owners import part_owners
+from monolith.tables._local_history import overlap
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import BlockKind
@@ -15,15 +16,39 @@ from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.matching import match_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from monolith.tables.history import OwnerClock
     from monolith.tables.row_block import RowBlock
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.manifest import Manifest
     from monolith.tables.snapshot.restore import RestoreReport
-    from monolith.tables.store import PreparedRestore, Store
+    from monolith.tables.store import LoadReport, PreparedRestore
 
-__all__ = ["StoreRestore"]
+__all__ = ["RestoredRows", "StoreRestore"]
 
 logger = logging.getLogger(__name__)
+
+
+class RestoredRows(Protocol):
+    """What a restore needs of a store: the calls of `monolith.tables.store.Store` of these names."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the rows hold."""
+        ...
+
+    def prepare_restore(self, folder: str, manifest: Manifest, *, buckets: range) -> PreparedRestore:
+        """Reads and checks."""
+        ...
+
+    def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
+        """Takes over rows."""
+        ...
+
+    def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Takes over how far the saved run had come."""
+        ...
 
 
 class StoreRestore:
@@ -34,22 +59,28 @@ class StoreRestore:
 
     Args:
         store: The tables.
-        folder: Of the snapshot.
+        folders: Of the snapshot; of all its parts, where ranks have saved one each.
         lost: Owners that have no state; None: everything is replaced.
     """
 
-    def __init__(self, store: Store, folder: str, *, lost: Sequence[int] | None = None) -> None:
+    def __init__(self, store: RestoredRows, folders: Sequence[str], *, lost: Sequence[int] | None = None) -> None:
         self._store = store
         self._lost = lost
         self._owners = None if lost is None else part_owners(store)
         self._filters: list[tuple[range, list[RowBlock]]] = []
         with ExitStack() as undone:
-            self.manifest = undone.enter_context(closing(open_source(folder))).manifest
+            sources = [undone.enter_context(closing(open_source(folder))) for folder in folders]
+            self._parts = dict(zip(folders, (source.manifest for source in sources), strict=True))
+            self.applied: list[OwnerClock] = [clock for each in self._parts.values() for clock in each.applied]
+            """What the rows hold of every worker."""
+            self.manifest = next(iter(self._parts.values()))
+            """Of the snapshot, or of its first part."""
             self._prepared: list[PreparedRestore] = [
-                undone.enter_context(store.prepare_restore(folder, self.manifest, buckets=buckets))
-                for buckets in self._lost_ranges()
+                undone.enter_context(store.prepare_restore(folder, manifest, buckets=buckets))
+                for folder, manifest in self._parts.items()
+                for buckets in self._lost_ranges(manifest)
             ]
-            self._read_filters(folder)
+            self._read_filters()
             self._require_agreement()
             self._closing = undone.pop_all()
 
@@ -57,12 +88,12 @@ class StoreRestore:
         """Replaces what the store holds, and how far it has come."""
         reports = [prepared.load() for prepared in self._prepared]
         if self._owners is None or self._lost is None:
-            self._store.resume(applied=self.manifest.applied, generation=generation)
+            self._store.resume(applied=self.applied, generation=generation)
             return reports
         for buckets, blocks in self._filters:
             self._store.load(blocks, buckets=buckets, replace=False)
         if self._lost:
-            self._owners.resume(self._lost, applied=self.manifest.applied, generation=generation)
+            self._owners.resume(self._lost, applied=self.applied, generation=generation)
         return reports
 
     def __enter__(self) -> Self:
@@ -71,10 +102,14 @@ class StoreRestore:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def _lost_ranges(self) -> list[range]:
-        if self._owners is None or self._lost is None:
-            return [ALL_BUCKETS]
-        return [self._owners.owned[owner] for owner in self._lost]
+    def _lost_ranges(self, manifest: Manifest) -> list[range]:
+        """The buckets to take from one snapshot."""
+        wanted = [ALL_BUCKETS]
+        if self._owners is not None and self._lost is not None:
+            wanted = [self._owners.owned[owner] for owner in self._lost]
+        if len(self._parts) == 1:
+            return wanted
+        return [part for part in (overlap(each, manifest.buckets) for each in wanted) if part]
 
     def _require_agreement(self) -> None:
         """Refuses before anything has changed what `resume` would refuse: batches that one owner cannot have in part.
@@ -84,18 +119,23 @@ class StoreRestore:
         """
         for owner, buckets in enumerate(getattr(self._store, "owned", (ALL_BUCKETS,))):
             if self._lost is None or owner in self._lost:
-                agreed_stamps(self.manifest.applied, buckets)
+                agreed_stamps(self.applied, buckets)
 
-    def _read_filters(self, folder: str) -> None:
+    def _read_filters(self) -> None:
         """Those of the owners that keep their rows."""
+        for folder, manifest in self._parts.items():
+            self._read_filters_of(folder, manifest)
+
+    def _read_filters_of(self, folder: str, manifest: Manifest) -> None:
         if self._owners is None or self._lost is None:
             return
         tables = self._store.schema.tables
-        match = match_tables(self.manifest, tables, ignore_unknown_tables=False, origin=f"folder '{folder}'")
+        match = match_tables(manifest, tables, ignore_unknown_tables=False, origin=f"folder '{folder}'")
         if list(match.targets) != list(range(len(tables))):
             logger.warning("'%s' has other tables: what admission has counted stays where rows stay", folder)
             return
-        for owner, buckets in enumerate(self._owners.owned):
-            if owner not in self._lost:
-                found = blocks_of(folder, self.manifest, buckets, kinds={BlockKind.FILTER})
+        for owner, owned in enumerate(self._owners.owned):
+            buckets = owned if len(self._parts) == 1 else overlap(owned, manifest.buckets)
+            if owner not in self._lost and buckets:
+                found = blocks_of(folder, manifest, buckets, kinds={BlockKind.FILTER})
                 self._filters.append((buckets, [block for block in found if block.bucket in buckets]))

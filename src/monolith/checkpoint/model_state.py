@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.nn import Embeddings, without_rows
-from monolith.nn.row_state import EXTRA_STATE
+from monolith.nn.row_state import EXTRA_STATE, uncounted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def model_state(model: nn.Module) -> dict[str, Any]:
     """`model.state_dict()` without rows, what modules know of theirs as plain values."""
-    with without_rows():
+    with uncounted_rows():
         state = dict(model.state_dict())
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Embeddings):

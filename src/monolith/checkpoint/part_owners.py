@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.tables.history import OwnerClock
-    from monolith.tables.store import Store
 
 __all__ = ["PartOwners", "part_owners"]
 
@@ -34,6 +33,6 @@ class PartOwners(Protocol):
         ...
 
 
-def part_owners(store: Store) -> PartOwners | None:
+def part_owners(store: object) -> PartOwners | None:
     """The owners of a store's rows that can be lost one by one; None: they share one life."""
     return cast("PartOwners | None", getattr(store, "owners", None))

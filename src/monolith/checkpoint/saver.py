@@ -19,6 +19,7 @@ from monolith.checkpoint._restoring import restore_all, restore_without_dense
 from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
+from monolith.checkpoint.rank_folders import newest_of_ranks
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.staging import Staging
@@ -158,7 +159,7 @@ class Saver:
             self._folder.make()
             try:
                 self._lock = ModelDirLock(self._folder.path)
-                self._claim = GenerationClaim(self._folder, above=self._catalog.highest_generation())
+                self._claim = GenerationClaim(self._folder, above=self._highest_generation())
                 self._take_stock()
             except BaseException:
                 self._let_go()
@@ -285,7 +286,18 @@ class Saver:
 
     def _candidates(self) -> list[str]:
         """The checkpoints to try, the best first."""
-        return list(self._catalog.newest_first())
+        return newest_of_ranks(self._folder, self._wanted.basename, self._catalog.newest_first())
+
+    def _highest_generation(self) -> int:
+        """Above which a run begins its own."""
+        return self._catalog.highest_generation()
+
+    def _before_commit(self, claim: GenerationClaim) -> None:
+        """All files are written; what it raises gives the checkpoint up."""
+        claim.require()
+
+    def _after_commit(self) -> None:
+        """The checkpoint exists, and older ones have not gone yet."""
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
@@ -350,8 +362,9 @@ class Saver:
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
         path = f"{self.model_dir}/{order.prefix}"
         try:
-            manifest = write_checkpoint(self._folder, cut, order, before_commit=claim.require)
+            manifest = write_checkpoint(self._folder, cut, order, before_commit=lambda: self._before_commit(claim))
             self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+            self._after_commit()
             self._records.record(path, manifest.created)
             self._write_info(manifest)
         except BaseException:

@@ -66,7 +66,7 @@ def _restore(state: TrainState, assets: str, ps_monitor: PsMonitor | None) -> No
     for name, store in state.stores.items():
         if ps_monitor is not None and name not in served and not ps_monitor.has_lost(state, name):
             continue
-        with StoreRestore(store, f"{assets}/{name}", lost=lost.get(name)) as restore:
+        with StoreRestore(store, [f"{assets}/{name}"], lost=lost.get(name)) as restore:
             reports = restore.load(generation=restore.manifest.generation)
         logger.info("tables of %r were restored from '%s': %s", name, assets, [report.rows for report in reports])
         if lost.get(name) == []:

@@ -114,6 +114,12 @@ class CutCalls:
         (number,), _blobs = unpack(arguments)
         settled(self.saving.wire, lambda: self.release_here(number))
 
+    def take(self, number: int) -> LocalCut:
+        """The cut of this rank, which the caller releases from now on."""
+        cut = self._own(number)
+        del self._open[number]
+        return cut
+
     def release_here(self, number: int) -> bytes:
         """The part of this rank."""
         cut = self._open.pop(number, None)
@@ -191,6 +197,13 @@ class ShardedCut(Cut):
             self._calls.saving.run("release cut of", pack([self._number]))
         except OpError:  # the run is over: this rank alone lets go
             self._calls.release_here(self._number)
+
+    def take_own(self) -> LocalCut:
+        """The part of this rank, to be written and released by itself; of the whole nothing is left then."""
+        with self._lock:
+            self._require_open()
+            self._is_released = True
+        return self._calls.take(self._number)
 
     def _take(self, buckets: range) -> None:
         """Refuses here what one rank would refuse after others have given theirs away."""

@@ -14,7 +14,15 @@ from monolith.nn import _saved_state
 from monolith.nn._passes import Ledger
 from monolith.nn._worker import StoreWorker
 from monolith.nn.row_anchor import RowAnchor
-from monolith.nn.row_state import EXTRA_STATE, ROWS, SMALL_ROWS_BYTES, pack_rows, rows_are_elsewhere, unpack_rows
+from monolith.nn.row_state import (
+    EXTRA_STATE,
+    ROWS,
+    SMALL_ROWS_BYTES,
+    pack_rows,
+    rows_are_counted,
+    rows_are_elsewhere,
+    unpack_rows,
+)
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS
 
@@ -135,7 +143,7 @@ class RowsModule(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """For `state_dict`: the saved state as a tensor, as programs that save tensors want it."""
-        return _saved_state.encode(self.saved_state(), num_rows=self.num_rows)
+        return _saved_state.encode(self.saved_state(), num_rows=self.num_rows if rows_are_counted() else 0)
 
     def set_extra_state(self, state: Mapping[str, Any] | Tensor) -> None:
         """For `load_state_dict`; rows are not its affair.

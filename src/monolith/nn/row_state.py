@@ -45,6 +45,7 @@ _LENGTH = struct.Struct("<Q")
 _TABLE_OFFSET = 16
 """Where a block has the number of its table."""
 _are_elsewhere: ContextVar[bool] = ContextVar("rows_are_elsewhere", default=False)
+_are_counted: ContextVar[bool] = ContextVar("rows_are_counted", default=True)
 
 
 @contextlib.contextmanager
@@ -63,6 +64,22 @@ def without_rows() -> Iterator[None]:
         yield
     finally:
         _are_elsewhere.reset(token)
+
+
+@contextlib.contextmanager
+def uncounted_rows() -> Iterator[None]:
+    """`without_rows`, and the extra state does not say how many there are, which only all ranks together can count."""
+    token = _are_counted.set(False)
+    try:
+        with without_rows():
+            yield
+    finally:
+        _are_counted.reset(token)
+
+
+def rows_are_counted() -> bool:
+    """Whether `uncounted_rows` is not open."""
+    return _are_counted.get()
 
 
 def rows_are_elsewhere() -> bool:

@@ -107,7 +107,7 @@ class LocalRestore(PreparedRestore):
 
 def _require_held(manifest: Manifest, buckets: range, origin: str) -> None:
     held = manifest.buckets
-    if buckets.start < held.start or buckets.stop > held.stop:
+    if buckets and (buckets.start < held.start or buckets.stop > held.stop):  # an owner may have none of a part
         raise FailedPreconditionError(
             f"{origin}: buckets [{buckets.start}, {buckets.stop}) wanted, the snapshot holds"
             f" [{held.start}, {held.stop})"

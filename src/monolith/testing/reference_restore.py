@@ -29,7 +29,7 @@ class ReferenceRestore(PreparedRestore):
         self._buckets = buckets
         origin = f"folder '{folder}'"
         held = manifest.buckets
-        if buckets.start < held.start or buckets.stop > held.stop:
+        if buckets and (buckets.start < held.start or buckets.stop > held.stop):
             raise FailedPreconditionError(f"{origin}: {buckets} wanted, the snapshot holds {held}")
         self._match = match_tables(
             manifest, store.schema.tables, ignore_unknown_tables=ignore_unknown_tables, origin=origin

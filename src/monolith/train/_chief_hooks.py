@@ -146,8 +146,10 @@ def _saving_hooks(
     if dense_timer is None:
         return [full]
     options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
-    folder = join(saver.model_dir, DENSE_ONLY)
-    dense_saver = Saver(folder, **options) if ranks is None or ranks.is_alone else RankSaver(folder, ranks, **options)
+    if isinstance(saver, RankSaver):
+        dense_saver = saver.beside(DENSE_ONLY, **options)
+    else:
+        dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), **options)
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver, timer=dense_timer, full_saver_hook=full, guard_saver_listeners=dense_guards
     )

@@ -19,12 +19,17 @@ _PLACE = ("index", "num_workers")
 def take_place(config: CpuTrainingConfig) -> None:
     """Makes rank and number of ranks those of the options, where they say nothing else.
 
+    Ranks may keep each other waiting as long as the option ``sync_timeout_secs`` says, from now on.
+
     Raises:
         ValueError: they say something else, or are about servers.
     """
+    if not config.is_set("enable_sync_training"):
+        config.enable_sync_training = True
     if not config.enable_sync_training:
         raise ValueError("synchronous training: enable_sync_training must be True, got False; leave it out")
-    require_one_process(config, but=_PLACE)
+    own_folders = () if config.merge_sync_training_ckpt else ("uuid",)  # which it names
+    require_one_process(config, but=(*_PLACE, *own_folders))
     if config.num_ps:
         raise ValueError(
             f"synchronous training: num_ps must be 0, as ranks keep the rows, got {config.num_ps}; for servers use"
@@ -43,7 +48,9 @@ def take_rank(config: CpuTrainingConfig, *, scheduled: int | None = None) -> Non
     Raises:
         ValueError: they say something else.
     """
-    collective.init()
+    if not config.sync_timeout_secs > 0:
+        raise ValueError(f"option sync_timeout_secs must be > 0 seconds, got {config.sync_timeout_secs}")
+    collective.init(timeout_seconds=config.sync_timeout_secs)
     for name, own in (("index", collective.rank()), ("num_workers", collective.size())):
         is_scheduled = name == "index" and scheduled is not None
         said = scheduled if is_scheduled else getattr(config, name)

@@ -10,7 +10,9 @@ from monolith import collective, environment
 from monolith.collective.key_store import MemoryKeyStore
 from monolith.hook import Hook
 from monolith.hooks.save_agreement import SyncTrainingBarrierSaverListener
+from monolith.hooks.summaries import has_tensorboard
 from monolith.hooks.table_info import SyncTrainingInfoHook
+from monolith.train._alltoall_metrics import AlltoallMetricsHook
 from monolith.train._rank_saver import RankSaver
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import begin_rows_of_ranks
@@ -46,7 +48,7 @@ LOG_INTERVAL = "MONOLITH_ROOT_LOG_INTERVAL"
 
 
 def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
-    """The config with what a task's parameter ``accelerator`` adds to it.
+    """The config with what a task's parameter ``accelerator`` adds to it: to train in step, as the launcher's rank.
 
     Raises:
         ValueError: it names one that a trainer does not have.
@@ -59,7 +61,11 @@ def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
             f"task {params.name}: parameter accelerator must be None or 'horovod' for a trainer, got {name!r}; tasks"
             " for TPUs are run by their own runner"
         )
-    return dataclasses.replace(config, sync=SyncConfig())
+    sync = SyncConfig()
+    if (config.worker_index, config.num_workers) != (0, 1):
+        return dataclasses.replace(config, sync=sync)
+    collective.init(timeout_seconds=sync.timeout_seconds)
+    return dataclasses.replace(config, sync=sync, worker_index=collective.rank(), num_workers=collective.size())
 
 
 def join_ranks(config: TrainerConfig, servers: PsCluster | None = None) -> RankPart | None:
@@ -140,14 +146,34 @@ def _interval(variable: str) -> int | None:
     return steps
 
 
-def rank_hooks(part: RankPart) -> list[Hook]:
+def rank_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
     """Of every rank: the sizes of its tables in the log, and of ranks that log no steps the last loss."""
     if not part.shares_rows:
         return [SyncTrainingInfoHook()] if part.is_first else [LastLossHook()]
     if part.is_alone:
         return [SyncTrainingInfoHook()]
     own = SyncTrainingInfoHook(stores=lambda _: {store.name: store.own_rows for store in part.stores})
-    return [own] if part.is_first else [own, LastLossHook()]
+    return [own, *_exchange_hooks(part, config), *([] if part.is_first else [LastLossHook()])]
+
+
+def _exchange_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
+    """Of every rank, since all of them refuse a slot that is not there; rank 0 tells."""
+    reporting = config.reporting
+    every_steps = reporting.summary_every_steps or reporting.log_every_steps
+    if not part.settings.alltoall_metrics:
+        return []
+    if part.is_first and every_steps is None:
+        _log.warning("enable_alltoall_metrics shows nothing: neither records nor log lines are wanted")
+    writes = has_tensorboard() if reporting.tensorboard is None else reporting.tensorboard
+    return [
+        AlltoallMetricsHook(
+            lambda: part.stores,
+            slot=part.settings.alltoall_metrics_slot,
+            every_steps=every_steps or 1,
+            log_dir=config.model_dir if writes else None,
+            tells=part.is_first and every_steps is not None,
+        )
+    ]
 
 
 def rank_listeners(saver: Saver) -> Sequence[SaverListener]:

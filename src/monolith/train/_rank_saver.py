@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
-from monolith.checkpoint._restoring import LoadedCheckpoint, Prepared, restore_all, restore_without_dense
+from monolith.checkpoint._restoring import (
+    LoadedCheckpoint,
+    Prepared,
+    require_readable,
+    restore_all,
+    restore_without_dense,
+)
 from monolith.checkpoint.saver import CLEAR_NN
 from monolith.collective.lock_step import Call, LockStep
 from monolith.errors import OpError
+from monolith.files import join
 from monolith.tables.batch import BatchStamp
 from monolith.train._rank_words import error_of
 
@@ -58,6 +65,14 @@ class RankSaver(Saver):
         # A save in the background counts as done at the same step everywhere.
         self._writing = part.add_wish(lambda _: self._pending is not None and not self._pending.is_written)
 
+    def beside(self, name: str, **options: Any) -> Saver:
+        """One for other checkpoints of the run, in a folder of this name inside the directory of this one."""
+        return RankSaver(join(self.model_dir, name), self._part, **options)
+
+    @property
+    def _writes_dense(self) -> bool:
+        return self._part.is_first
+
     # Saving
 
     def begin(self, *, preparing: TrainState | None = None) -> None:
@@ -74,7 +89,7 @@ class RankSaver(Saver):
         self._words.decide("the state file", created)
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
-        cut = self._own_cut(state, staging if self._part.is_first else None)  # others write no dense weights
+        cut = self._own_cut(state, staging if self._writes_dense else None)
         try:
             stamps = self._words.gather("the last batches", [_plain(each) for each in cut.applied.values()])
         except BaseException:
@@ -148,6 +163,7 @@ class RankSaver(Saver):
         self.wait()
         options = self._wanted.restoring if options is None else options
         clears = options.clear_nn and not self._words.decide("clear_nn", lambda: self._folder.exists(CLEAR_NN))
+        self._require_readable(path, state, None if clears else options)
         if clears:
             restored = restore_without_dense(
                 path,
@@ -159,6 +175,22 @@ class RankSaver(Saver):
             self._words.decide("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
             return restored
         return restore_all(path, state, options, self._parts(state), checked=self._all_or_none)
+
+    def _require_readable(self, path: str, state: TrainState, options: RestoreOptions | None) -> None:
+        """Refuses, on all ranks alike, what one of them cannot read; before they read tables, which they do together.
+
+        Raises:
+            OpError: names the rank and the file.
+        """
+        failed: list[str] | None = None
+        try:
+            require_readable(path, state, options)
+        except OpError as error:
+            failed = [type(error).__name__, error.message]
+        answers = self._words.gather("reading a checkpoint", failed)
+        rank = next((rank for rank, each in enumerate(answers) if each is not None), None)
+        if rank is not None:
+            raise error_of(*answers[rank], rank=rank)
 
     def _all_or_none(self, prepare: Callable[[], P]) -> P:
         """What every rank has read and checked; or what one of them raised, on all."""

@@ -13,6 +13,7 @@ from monolith.checkpoint import (
 )
 from monolith.errors import NotFoundError
 from monolith.hooks.checkpoint_restorer import custom_restore_options
+from monolith.train._own_folder_saver import OwnFolderSaver
 from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def go_on(
     """
     restoring = config.restoring
     if restoring.from_dir is not None and words is not None:
-        words.decide("copying a checkpoint", lambda: _copy(config, saver))
+        _copy_for_ranks(config, saver, words)
     elif restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
         _copy(config, saver)
     elif restoring.from_dir is not None:
@@ -63,7 +64,16 @@ def go_on(
 
 
 def _copy(config: TrainerConfig, saver: Saver) -> None:
-    copy_checkpoint_state(str(config.restoring.from_dir), saver.model_dir, restore_ckpt=config.restoring.checkpoint)
+    from_dir = str(config.restoring.from_dir)
+    source = saver.source_of(from_dir) if isinstance(saver, OwnFolderSaver) else from_dir
+    copy_checkpoint_state(source, saver.model_dir, restore_ckpt=config.restoring.checkpoint)
+
+
+def _copy_for_ranks(config: TrainerConfig, saver: Saver, words: RankWords) -> None:
+    if isinstance(saver, OwnFolderSaver):
+        words.together("copying checkpoints", lambda: _copy(config, saver))
+    else:
+        words.decide("copying a checkpoint", lambda: _copy(config, saver))
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:
@@ -74,7 +84,7 @@ def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> N
     """
     if config.model_dir is None:
         raise NotFoundError(f"{name}: there is nothing trained yet, and no model_dir to restore from; train first")
-    with Saver(config.model_dir) as saver:
+    with Saver(config.model_dir if config.sync is None else config.sync.checkpoint_dir(config.model_dir)) as saver:
         path = _named_checkpoint(config, saver.model_dir, training=False)
         if saver.restore(state, path, options=_left_by_the_task(state)) is None:
             raise NotFoundError(f"'{config.model_dir}' has no checkpoint; train first")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from monolith.checkpoint import TrainState
 from monolith.cluster import monolith_discovery
 from monolith.files import join
+from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
 from monolith.train.distributed_runner import distributed_train
@@ -88,7 +89,8 @@ class Estimator:
             What was trained; of a job, whose servers have it, the step alone: `evaluate` and `predict` read its last
             checkpoint.
         """
-        if self._options.enable_full_sync_training:
+        in_step = trains_in_step(self._options, self._params)
+        if in_step and not self._options.enable_partial_sync_training:
             return self._train_in_step(steps, max_steps, hooks)
         if not self.is_job:
             return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)

@@ -13,6 +13,7 @@ import torch
 from monolith.errors import FailedPreconditionError
 from monolith.files import remove_folder
 from monolith.train._rank_place import take_place
+from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.refusal import require_effective, require_one_process
@@ -92,7 +93,7 @@ def make_trainer(
         ValueError: an option that does nothing here, or that contradicts another one.
     """
     require_effective(options)
-    if options.enable_sync_training:
+    if trains_in_step(options, params):
         take_place(options)
     else:
         require_one_process(options)

@@ -19,6 +19,7 @@ from monolith.train._dense_step import require_servers
 from monolith.train._job_hooks import chief_job_hooks, worker_job_hooks
 from monolith.train._job_restoring import JOB, JobSaver, restore_in_job
 from monolith.train._marker_hooks import marker_hooks
+from monolith.train._own_folder_saver import OwnFolderSaver
 from monolith.train._prediction import run_batches, write_predictions
 from monolith.train._rank_run import (
     config_of_rank,
@@ -319,7 +320,7 @@ class Trainer:
         # A checkpoint of the same step holds what they leave; rows of a job are those of all workers.
         first = eviction_hooks(self.config.tables, ranks) if is_chief else []
         together = [] if job is None else worker_job_hooks(job)
-        together += [] if ranks is None else rank_hooks(ranks)
+        together += [] if ranks is None else rank_hooks(ranks, self.config)
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
@@ -416,6 +417,9 @@ class Trainer:
             "background": saving.background or (is_one_of_many and not self.config.deterministic),
             "restoring": self.config.restoring,
         }
+        sync = self.config.sync
+        if self._ranks is not None and sync is not None and sync.own_folders is not None:
+            return OwnFolderSaver(sync.checkpoint_dir(self.config.model_dir), self._ranks, **options)
         if self._ranks is not None and is_one_of_many:
             kind = RankSaver if self._ranks.shares_rows else ServerRankSaver
             return kind(self.config.model_dir, self._ranks, **options)

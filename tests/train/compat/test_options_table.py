@@ -49,8 +49,16 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "only_feature_engineering": {"model_dir": "m"},
     **{
         name: {"enable_sync_training": True}
-        for name in ("sync_combine", "enable_async_optimize", "enable_pipelined_fwda2a")
+        for name in (
+            "sync_combine",
+            "sync_timeout_secs",
+            "merge_sync_training_ckpt",
+            "enable_alltoall_metrics",
+            "enable_async_optimize",
+            "enable_pipelined_fwda2a",
+        )
     },
+    "enable_alltoall_metrics_for_slot": {"enable_sync_training": True, "enable_alltoall_metrics": True},
     "enable_pipelined_bwda2a": {"enable_sync_training": True, "enable_async_optimize": True},
     "processes_per_gpu": {"enable_gpu_training": True},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
@@ -227,6 +235,10 @@ class TestRanks:
         ("name", "value"),
         [
             ("sync_combine", "mean"),
+            ("sync_timeout_secs", 5.0),
+            ("merge_sync_training_ckpt", False),
+            ("enable_alltoall_metrics", True),
+            ("enable_alltoall_metrics_for_slot", "user"),
             ("enable_async_optimize", True),
             ("enable_pipelined_fwda2a", True),
         ],
@@ -251,6 +263,11 @@ class TestRanks:
         )
         pipeline = trainer_config_of(options).pipeline
         assert (pipeline.prefetch, pipeline.postpush, pipeline.push_delay) == (3, True, 2)
+
+    def test_a_slot_is_counted_only_with_the_other_numbers(self) -> None:
+        options = RunnerConfig(enable_sync_training=True, enable_alltoall_metrics_for_slot="user")
+        with pytest.raises(ValueError, match="counts nothing without enable_alltoall_metrics; set it"):
+            trainer_config_of(options)
 
     def test_a_sum_or_a_mean(self) -> None:
         with pytest.raises(ValueError, match="combine must be 'sum' or 'mean', got 'max'"):

@@ -15,6 +15,7 @@ from monolith.observe.summaries.head import (
     SummaryType,
     prepare_head,
 )
+from monolith.observe.summaries.histogram_summary import histograms
 from monolith.observe.summaries.nas_weight import nas_weight_json
 from monolith.observe.summaries.scalar_summary import scalars
 from monolith.observe.summaries.summary_writer import SummaryWriter
@@ -31,6 +32,7 @@ __all__ = [
     "SummaryWriter",
     "create_summary_metadata",
     "feature_insight_data",
+    "histograms",
     "nas_data",
     "nas_weight_json",
     "prepare_head",

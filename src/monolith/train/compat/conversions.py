@@ -97,13 +97,18 @@ def _say_that_there_is_no_controller() -> None:
     )
 
 
+def trains_in_step(options: CpuTrainingConfig, params: Params) -> bool:
+    """Whether options, or the task's parameter ``accelerator``, ask for ranks that train in step."""
+    return options.enable_sync_training or ("accelerator" in params and params.accelerator == "horovod")
+
+
 def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None:
     """How ranks train together; None where they do not.
 
     Raises:
         ValueError: an option of ranks where there are none.
     """
-    if not options.enable_sync_training and ("accelerator" not in params or params.accelerator != "horovod"):
+    if not trains_in_step(options, params):
         for name in _OF_RANKS:
             if getattr(options, name) != options.default_of(name):
                 raise ValueError(
@@ -117,11 +122,28 @@ def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None
             "option serve_controller=True is refused with enable_sync_training: a call to one rank cannot save all of"
             " them; use files in the model directory (docs/how-to/hooks.md), or leave it at None"
         )
-    return SyncConfig(combine=options.sync_combine)
+    own_folders = None if options.merge_sync_training_ckpt else getattr(options, "uuid", "")
+    slot = options.enable_alltoall_metrics_for_slot
+    if slot is not None and not options.enable_alltoall_metrics:
+        raise ValueError(
+            f"option enable_alltoall_metrics_for_slot={slot!r} counts nothing without enable_alltoall_metrics; set it,"
+            " too"
+        )
+    return SyncConfig(
+        combine=options.sync_combine,
+        own_folders=own_folders,
+        timeout_seconds=options.sync_timeout_secs,
+        alltoall_metrics=options.enable_alltoall_metrics,
+        alltoall_metrics_slot=slot,
+    )
 
 
 _OF_RANKS = (
     "sync_combine",
+    "sync_timeout_secs",
+    "merge_sync_training_ckpt",
+    "enable_alltoall_metrics",
+    "enable_alltoall_metrics_for_slot",
     "enable_async_optimize",
     "enable_pipelined_fwda2a",
     "enable_pipelined_bwda2a",

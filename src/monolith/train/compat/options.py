@@ -87,12 +87,16 @@ class CpuTrainingConfig(FlatConfig):
     """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
     """Ranks that share a GPU; refused without enable_gpu_training."""
-    merge_sync_training_ckpt: Annotated[
-        bool, Refused("ranks always save into one directory, from which any number of them, or of servers, goes on")
-    ] = True
-    """All ranks save to one directory."""
+    merge_sync_training_ckpt: Annotated[bool, Makes("sync", synchronous)] = True
+    """All ranks save into one directory. False: each into one of its own, `<model_dir>/<uuid>/index-<rank>`."""
     sync_combine: Annotated[str, Makes("sync", synchronous)] = "sum"
     """What becomes of the gradients of a row that several ranks have: sum, or mean. Not in the original."""
+    sync_timeout_secs: Annotated[float, Makes("sync", synchronous)] = 1800.0
+    """How long ranks may keep each other waiting in any call, before those that wait end. Not in the original."""
+    enable_alltoall_metrics: Annotated[bool, Makes("sync", synchronous)] = False
+    """Of ranks: show how ids and rows are spread over them, in the log and in event files of rank 0."""
+    enable_alltoall_metrics_for_slot: Annotated[str | None, Makes("sync", synchronous)] = None
+    """A table whose ids are counted there, too, as `<slot>_size`; refused without enable_alltoall_metrics."""
     mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
     """What to do: train, eval, or infer (also predict)."""
     partial_recovery: Annotated[bool | None, OfAJob(), Sets("job.partial_recovery", bool)] = None

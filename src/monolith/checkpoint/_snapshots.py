@@ -1,0 +1,120 @@
+"""Which snapshots hold the tables of a checkpoint: one of each store, or one of each rank that has saved its part."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from monolith import _core
+from monolith.checkpoint._catalog import read_manifest
+from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint.rank_folders import parts_of_others
+from monolith.checkpoint.state_files import split_path
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
+from monolith.tables._local_history import overlap
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.snapshot.location import open_source
+from monolith.tables.snapshot.manifest import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint._store_restore import RestoredRows
+    from monolith.checkpoint.manifest import Manifest, TablesEntry
+
+__all__ = ["snapshots_of"]
+
+
+def snapshots_of(
+    path: str, manifest: Manifest, rows: Mapping[str, RestoredRows], *, is_needed: Callable[[str], bool]
+) -> dict[str, list[str]]:
+    """Store -> the folders to read, together all that it needs.
+
+    Args:
+        path: Of the checkpoint, or of one part of it.
+        manifest: Its manifest.
+        rows: What takes the tables.
+        is_needed: Which of them do so now; only their snapshots are looked at.
+
+    Raises:
+        NotFoundError: parts are missing that other ranks have saved; says which bucket.
+        DataLossError: a snapshot is not the one that the checkpoint was committed with.
+        FailedPreconditionError: the model has other tables.
+    """
+    if not rows:
+        return {}
+    own = (path, manifest)
+    others: list[tuple[str, Manifest]] | None = None
+    if not manifest.tables:  # of a rank without buckets
+        others = _others(path, manifest)
+    saved_names = _matching(next((part.tables for _, part in [own, *(others or [])] if part.tables), {}), rows)
+    found: dict[str, list[str]] = {}
+    for name in filter(is_needed, rows):
+        wanted = _wanted(rows[name])
+        held = _held([own], saved_names[name])
+        if _missing(wanted, held.values()) is not None:
+            others = _others(path, manifest) if others is None else others
+            held |= _held(others, saved_names[name])
+        _require_all(path, held, wanted)
+        found[name] = [folder for folder, buckets in held.items() if overlap(buckets, wanted)]
+    return found
+
+
+def _others(path: str, manifest: Manifest) -> list[tuple[str, Manifest]]:
+    return [(other, read_manifest(other)) for other in parts_of_others(path, manifest)]
+
+
+def _held(parts: Sequence[tuple[str, Manifest]], name: str) -> dict[str, range]:
+    """Folder of a store in each part -> the buckets that it holds."""
+    found: dict[str, range] = {}
+    for path, manifest in parts:
+        if name in manifest.tables:
+            folder, entry = open_folder(split_path(path)[0]), manifest.tables[name]
+            found[folder.place(entry.folder)] = _buckets(folder, entry)
+    return found
+
+
+def _buckets(folder: Folder, entry: TablesEntry) -> range:
+    name = f"{entry.folder}/{MANIFEST_NAME}"
+    if _core.crc32c(folder.read(name)) != entry.manifest_crc32c:
+        raise DataLossError(f"file '{folder.place(name)}': not the one that this checkpoint was committed with")
+    with closing(open_source(folder.place(entry.folder))) as source:
+        return source.manifest.buckets
+
+
+def _wanted(rows: RestoredRows) -> range:
+    """What it needs: all, or the part of a rank."""
+    wanted: range = getattr(rows, "buckets", ALL_BUCKETS)
+    return wanted
+
+
+def _require_all(path: str, folders: Mapping[str, range], wanted: range) -> None:
+    missing = _missing(wanted, folders.values())
+    if missing is not None:
+        raise NotFoundError(
+            f"checkpoint '{path}': bucket {missing} must be in one of its parts, which ranks save into index-<rank>"
+            f" each, got those of {sorted(folders)}; let this process see the directories of all ranks, or start as"
+            " many ranks as have saved it, each where its directory is"
+        )
+
+
+def _missing(wanted: range, held: Iterable[range]) -> int | None:
+    """The first bucket that nothing holds; None: all are there."""
+    begin = wanted.start
+    for each in sorted(held, key=lambda each: each.start):
+        if each.start <= begin:
+            begin = max(begin, each.stop)
+    return begin if begin < wanted.stop else None
+
+
+def _matching(tables: Collection[str], stores: Collection[str]) -> dict[str, str]:
+    """Store -> under which name it was saved."""
+    if set(tables) == set(stores):
+        return {name: name for name in stores}
+    if len(tables) == len(stores) == 1:  # the module was renamed
+        return dict(zip(stores, tables, strict=True))
+    raise FailedPreconditionError(
+        f"restore: the checkpoint has the tables of {sorted(tables)}, the model those of {sorted(stores)}; name the"
+        " Embeddings modules as they were"
+    )
