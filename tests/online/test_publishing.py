@@ -24,8 +24,8 @@ from monolith.errors import (
 )
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower
-from monolith.online.examples_tally import Trained
-from monolith.online.log_position import POSITION_NAME, LogPosition
+from monolith.publishing.examples_tally import Trained
+from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.tables import BlockKind, LocalStore, RowBlock, Segment, TableConfig, TableGroup, compressors
 from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION
 from monolith.testing import FakeClock

@@ -1,14 +1,13 @@
 """Online: from what users do to examples, and from trained rows to whoever serves them.
 
-May import everything below `monolith.launch`. `publisher.py` writes the changes of a run to a delta log, `follower.py`
-keeps the tables of another process up to date from it, and `monolith.online.joiner` makes examples of impressions and
-actions.
+May import everything below `monolith.launch`. `monolith.publishing` writes the changes of a run to a delta log,
+`follower.py` keeps the tables of another process up to date from it, and `monolith.online.joiner` makes examples of
+impressions and actions.
 """
 
 from __future__ import annotations
 
 from monolith.online.follower import Follower, Staleness
-from monolith.online.publish_hook import DeltaPublishHook
-from monolith.online.publisher import DeltaPublisher, PublisherOptions
+from monolith.publishing import DeltaPublisher, DeltaPublishHook, PublisherOptions
 
 __all__ = ["DeltaPublishHook", "DeltaPublisher", "Follower", "PublisherOptions", "Staleness"]

@@ -12,9 +12,9 @@ from monolith.clock import SystemClock
 from monolith.deltalog import DENSE_PART, DeltaLog, GapError, IncrementKind, Lag, store_of
 from monolith.errors import DataLossError, DeadlineExceededError, NotFoundError, OpError, UnavailableError
 from monolith.files import join
-from monolith.online.named_stores import named_stores
-from monolith.online.row_payload import row_blocks
-from monolith.online.serving_schema import serving_schema
+from monolith.publishing.named_stores import named_stores
+from monolith.publishing.row_payload import row_blocks
+from monolith.publishing.serving_schema import serving_schema
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.snapshot.restore import restore
 

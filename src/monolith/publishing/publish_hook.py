@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.hook import Hook, HookedSession, StepContext
-from monolith.online.examples_tally import Trained
-from monolith.online.log_position import POSITION_NAME, LogPosition
-from monolith.online.publisher import DeltaPublisher
+from monolith.publishing.examples_tally import Trained
+from monolith.publishing.log_position import POSITION_NAME, LogPosition
+from monolith.publishing.publisher import DeltaPublisher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

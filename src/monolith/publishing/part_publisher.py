@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.deltalog import GapError, IncrementKind, rows_part
-from monolith.online.row_payload import payloads_of, row_blocks
-from monolith.online.serving_schema import serving_schema
+from monolith.publishing.row_payload import payloads_of, row_blocks
+from monolith.publishing.serving_schema import serving_schema
 from monolith.tables.history import ALL_BUCKETS, Mark
 from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog, PartWriter
-    from monolith.online.examples_tally import Trained
-    from monolith.online.log_position import LogPosition
+    from monolith.publishing.examples_tally import Trained
+    from monolith.publishing.log_position import LogPosition
     from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
 

@@ -16,10 +16,10 @@ from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
-from monolith.online.examples_tally import ExamplesTally, Trained
-from monolith.online.log_position import LogPosition
-from monolith.online.named_stores import named_stores
-from monolith.online.part_publisher import RECORD_BYTES, PartPublisher
+from monolith.publishing.examples_tally import ExamplesTally, Trained
+from monolith.publishing.log_position import LogPosition
+from monolith.publishing.named_stores import named_stores
+from monolith.publishing.part_publisher import RECORD_BYTES, PartPublisher
 from monolith.tables.history import ALL_BUCKETS, Mark
 
 if TYPE_CHECKING:
