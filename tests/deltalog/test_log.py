@@ -12,6 +12,7 @@ import pytest
 from deltalog.increments import PART, increment
 from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
 from monolith.deltalog.object_transport import ObjectTransport
+from monolith.deltalog.retention import kept_by
 from monolith.errors import (
     AbortedError,
     DataLossError,
@@ -105,9 +106,10 @@ def test_a_corrupt_record_is_named(log: DeltaLog, segment: int) -> None:
     write(log, 12)
     assert len(segments(log)) > 2
     damage(segments(log)[segment], -20)
+    where = rf"\(file '{segments(log)[segment]}', offset \d+\)"
     with log.open_reader(PART) as reader:
         found: list[int] = []
-        with pytest.raises(DataLossError, match=rf"part '{PART}', increment \d+: checksum of the record does not"):
+        with pytest.raises(DataLossError, match=rf"'{PART}', generation 1, increment \d+: checksum of .*{where}"):
             read_until_it_fails(reader, found)
         assert found == list(range(len(found)))
         with pytest.raises(DataLossError, match="does not match"):
@@ -187,14 +189,27 @@ def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) 
         list(log.behind(PART, 1))
 
 
+def base(name: str, numbers: dict[str, int]) -> Base:
+    created = max(numbers.values())
+    return Base(name=name, kind="snapshots", path="x", numbers=numbers, stores={"model": "m"}, created_ms=created)
+
+
+def test_a_base_of_one_part_keeps_those_of_other_parts() -> None:
+    low, high = "model.0000-0512", "model.0512-1024"
+    both, one = base("both", {low: 5, high: 6, "dense": 3}), base("one", {low: 9})
+    kept = kept_by([both, one], [low, high, "dense"], keep=1)
+    assert kept.bases == [both, one]
+    assert kept.needed == {low: 10, high: 7, "dense": 0}  # the first has a number and no weights
+
+
 def test_retention_keeps_what_the_oldest_kept_base_needs(log: DeltaLog) -> None:
     write(log, 20)
     assert log.trim() == {PART: 0}  # without a base everything is needed
     for number in (5, 11, 15):
-        log.add_base(Base(name=f"b{number}", kind="snapshots", path="x", numbers={PART: number}, created_ms=number))
+        log.add_base(base(f"b{number}", {PART: number}))
     first = log.trim(keep_bases=2)[PART]
     assert 0 < first <= 12
-    assert [base.name for base in log.bases()] == ["b11", "b15"]
+    assert [each.name for each in log.bases()] == ["b11", "b15"]
     with log.open_reader(PART, number=12) as reader:
         assert numbers(reader) == list(range(12, 21))
     with pytest.raises(InvalidArgumentError, match="keep_bases must be >= 1, got 0"):

@@ -51,7 +51,7 @@ def test_a_corrupt_record_is_named_with_the_number_that_was_expected(where: int)
     damaged[where] ^= 4
     outcome = machine.take(bytes(damaged))
     assert outcome.verdict is Verdict.CORRUPT
-    with pytest.raises(DataLossError, match=rf"'log', part '{PART}', increment 4: .*begin at a base behind it"):
+    with pytest.raises(DataLossError, match=rf"part '{PART}', generation 1, increment 4: .*begin at a base behind it"):
         outcome.require()
 
 

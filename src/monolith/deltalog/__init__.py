@@ -6,6 +6,7 @@ May import: `tables`, the Kafka client of `data`, and what is below. Read `log.p
 
 from __future__ import annotations
 
+from monolith.deltalog.audit import Audit, Fault, Finding
 from monolith.deltalog.bases import Base
 from monolith.deltalog.increment import Increment, IncrementKind
 from monolith.deltalog.log import DeltaLog
@@ -16,12 +17,15 @@ from monolith.deltalog.transport import Appender, Claim, Extent, Tail, Transport
 from monolith.deltalog.writer import PartWriter
 
 __all__ = [
-    "DENSE_PART",
     "Appender",
+    "Audit",
     "Base",
     "Claim",
+    "DENSE_PART",
     "DeltaLog",
     "Extent",
+    "Fault",
+    "Finding",
     "GapError",
     "Increment",
     "IncrementKind",

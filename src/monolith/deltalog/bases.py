@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from monolith.deltalog.parts import store_of
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.files import is_name
 
@@ -27,7 +28,7 @@ class Base:
     numbers: dict[str, int]
     """Part -> number of the last increment that is contained."""
     stores: dict[str, str] = field(default_factory=dict)
-    """Store -> its folder below `path`."""
+    """Store -> its folder below `path`; the manifest of a checkpoint says that itself, and names alone count here."""
     created_ms: int = 0
     step: int = 0
     dense: str | None = None
@@ -41,6 +42,15 @@ class Base:
     def document(self) -> str:
         """Name of its document."""
         return self.name + _SUFFIX
+
+    def holds(self, part: str) -> bool:
+        """Whether a reader can begin a part here: the position is known, and the rows or weights are there."""
+        if part not in self.numbers:
+            return False
+        rows = store_of(part)
+        if rows is not None:
+            return rows[0] in self.stores
+        return self.dense is not None or self.kind == "checkpoint"
 
     def at(self, numbers: Mapping[str, int]) -> Base:
         """The same state at another position."""

@@ -10,7 +10,9 @@ import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.deltalog.increment import HEAD, Head, decode, read_head
+import numpy as np
+
+from monolith.deltalog.increment import HEAD, MAGIC, Head, decode, read_head
 from monolith.errors import DataLossError
 from monolith.files import named_errors
 
@@ -86,6 +88,17 @@ def piece_at(descriptor: int, offset: int, *, origin: str) -> Piece:
     except DataLossError:
         return Piece(head, data, is_whole=False, may_come=len(data) < head.record_bytes)
     return Piece(head, data, is_whole=True, may_come=False)
+
+
+def next_magic(descriptor: int, offset: int) -> int:
+    """Where the next record may begin, from an offset on; the end of the file where none does."""
+    while data := os.pread(descriptor, 1 << 20, offset):
+        words = np.frombuffer(data[: len(data) // 8 * 8], "<u4")[::2]
+        found = np.flatnonzero(words == MAGIC)
+        if len(found):
+            return offset + 8 * int(found[0])
+        offset += len(data)
+    return offset
 
 
 def last_head(folder: Path, segments: list[Segment]) -> Head | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from monolith.deltalog.file_segments import NOTHING, Piece, Segment, first_head, piece_at, segments_in
+from monolith.deltalog.file_segments import NOTHING, Piece, Segment, first_head, next_magic, piece_at, segments_in
+from monolith.deltalog.increment import HEAD
 from monolith.files import named_errors
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class FileTail:
         """Number behind the last record that was handed out."""
         self._suspect: bytes | None = None
         """What was at the end of the part and was not a record."""
+        self._handed: tuple[Path, int] | None = None
+        """File and offset of what was handed out last."""
 
     def next(self) -> bytes | None:
         """The next record, once it is known that it was written before anybody else took the part."""
@@ -46,10 +49,26 @@ class FileTail:
                 if not piece.is_whole and not later:
                     return self._at_end(piece)
                 if self._is_damage(piece, later):
-                    return piece.data
+                    return self._hand_over(piece)
                 if not self._enter_next(later):
                     return None
         return None
+
+    @property
+    def where(self) -> str:
+        """File and offset."""
+        return "" if self._handed is None else f"file '{self._handed[0]}', offset {self._handed[1]}"
+
+    def skip(self) -> None:
+        """Looks for the next whole record of the segment; records begin at multiples of 8."""
+        if self._descriptor is None:
+            return
+        with named_errors(str(self._folder), "read"):
+            size = os.fstat(self._descriptor).st_size
+            self._offset += 8
+            while self._offset < size and not self._piece().is_whole:
+                self._offset = next_magic(self._descriptor, self._offset + 8)
+        self._suspect = None
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Looks at the size of the file again and again."""
@@ -114,7 +133,12 @@ class FileTail:
             return NOTHING
         return piece_at(self._descriptor, self._offset, origin=self._segment_or_fail.name)
 
+    def _hand_over(self, piece: Piece) -> bytes:
+        self._handed = (self._folder / self._segment_or_fail.name, self._offset)
+        return piece.data
+
     def _hand_out(self, piece: Piece) -> bytes:
+        self._hand_over(piece)
         self._offset += len(piece.data)
         self._suspect = None
         if piece.head is not None:
@@ -129,7 +153,7 @@ class FileTail:
         if self._suspect != piece.data:
             self._suspect = piece.data
             return None
-        return piece.data
+        return self._hand_over(piece)
 
     def _is_settled(self, piece: Piece, later: list[Segment]) -> bool:
         """Whether this record is part of the log, whatever its writer and others do from now on."""
@@ -162,8 +186,11 @@ class FileTail:
         return None
 
     def _enter_next(self, later: list[Segment]) -> bool:
-        """Goes on in the next segment that has a record: one without is that of a writer that died, or just begins."""
-        following = next((each for each in later if first_head(self._folder, each) is not None), None)
+        """Goes on in the next segment that has a record: one without is that of a writer that died, or just begins.
+
+        Within a generation such a segment is damaged if there is anything in it.
+        """
+        following = next((each for each in later if self._has_something(each)), None)
         if following is None:
             return False
         try:
@@ -171,6 +198,16 @@ class FileTail:
         except FileNotFoundError:
             self.close()  # it was trimmed; what is there now is looked for anew
         return True
+
+    def _has_something(self, segment: Segment) -> bool:
+        if first_head(self._folder, segment) is not None:
+            return True
+        if segment.generation != self._segment_or_fail.generation:
+            return False
+        try:
+            return (self._folder / segment.name).stat().st_size >= HEAD.size
+        except FileNotFoundError:
+            return False
 
     def _enter(self, segment: Segment) -> None:
         self.close()

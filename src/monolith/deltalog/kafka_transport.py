@@ -8,7 +8,6 @@ whether anybody wrote in between, and if so, what. Old records go by the retenti
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 from monolith import _core
@@ -18,14 +17,17 @@ from monolith.data.kafka.position import Partition
 from monolith.data.kafka.quiet_log import new_library_log
 from monolith.deltalog.file_transport import replaced
 from monolith.deltalog.increment import read_head
-from monolith.deltalog.kafka_pieces import Assembly, PieceHeader, pieces_of
+from monolith.deltalog.kafka_pieces import PieceHeader, pieces_of
+from monolith.deltalog.kafka_scan import KafkaScan
+from monolith.deltalog.kafka_tail import KafkaTail
 from monolith.deltalog.parts import require_part
-from monolith.deltalog.replay import Replay
-from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transport import Claim
 from monolith.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from monolith.deltalog.transport import Extent
 
 MESSAGE_BYTES = 900_000
 """Below the limit of a million that brokers have as a rule."""
@@ -61,7 +63,7 @@ class KafkaTransport:
         self._settings = dict(client or {})
         self._library = confluent_kafka()
         self._lock = threading.RLock()
-        self._scans: dict[str, _Scan] = {}
+        self._scans: dict[str, KafkaScan] = {}
         self._producer: Any = None
 
     def parts(self) -> list[str]:
@@ -167,11 +169,11 @@ class KafkaTransport:
         number = len(self.partitions())
         return Partition(self.topic, _core.crc32c(part.encode()) % number)
 
-    def scan(self, part: str) -> _Scan:
+    def scan(self, part: str) -> KafkaScan:
         """Who follows a part for writers; made once."""
         with self._lock:
             if part not in self._scans:
-                self._scans[part] = _Scan(self, part)
+                self._scans[part] = KafkaScan(self, part)
             return self._scans[part]
 
     def produce(self, part: str, record: bytes) -> list[int]:
@@ -257,165 +259,3 @@ class KafkaAppender:
 
     def close(self) -> None:
         """Holds nothing."""
-
-
-class KafkaTail:
-    """`monolith.deltalog.transport.Tail` over a partition.
-
-    Args:
-        transport: The log.
-        part: Which records are wanted; None: all of the partition.
-        number: The first number that is wanted; None: all.
-        partition: None: that of the part.
-        whole: Whether messages are pieces of records; otherwise each is handed out as it is.
-    """
-
-    def __init__(
-        self,
-        transport: KafkaTransport,
-        part: str | None,
-        number: int | None,
-        *,
-        partition: Partition | None = None,
-        whole: bool = True,
-    ) -> None:
-        self._part = part
-        self._wanted = number
-        self._whole = whole
-        self._assembly: dict[str, Assembly] = {}
-        self._transport = transport
-        self._given = partition
-        self._client: Client | None = None
-        self._partition = partition
-        self.offset = 0
-        """Of the next message."""
-        self._end = 0
-        self.last_part = ""
-        """Of the record that was handed out last."""
-        self._begin()
-
-    def next(self) -> bytes | None:
-        """The next record; None: there are no more messages."""
-        while (message := self._next_message()) is not None:
-            key = (message.key() or b"").decode(errors="replace")
-            value = message.value() or b""
-            if not self._whole and key:
-                self.last_part = key
-                return value
-            header = PieceHeader.of(message)
-            if header is None or (self._part is not None and key != self._part):
-                continue
-            if self._wanted is not None and header.number < self._wanted:
-                continue
-            record = self._assembly.setdefault(key, Assembly()).take(header, value)
-            if record is not None:
-                self.last_part = key
-                return record
-        return None
-
-    def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Asks the brokers for the end of the partition again and again."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not stop.wait(min(0.02, seconds)):
-            if self._client is None or self._newest_end() > self.offset:
-                return
-
-    def bytes_behind(self) -> int:
-        """Messages that come, each taken for one of the largest size but the last."""
-        behind = max(0, self._newest_end() - self.offset) if self._client is not None else 0
-        return behind * self._transport.message_bytes
-
-    def close(self) -> None:
-        """Closes the connections."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def _begin(self) -> None:
-        if self._partition is None and self._part is not None:
-            try:
-                self._partition = self._transport.partition_of(self._part)
-            except NotFoundError:
-                return  # nobody has written yet
-        assert self._partition is not None  # noqa: S101 - a part or a partition is given
-        client = self._transport.new_client(self._partition.topic)
-        try:
-            self.offset, self._end = client.watermarks([self._partition])[self._partition]
-            client.consumer.assign([client.at(self._partition, self.offset)])
-        except BaseException:
-            client.close()
-            raise
-        self._client = client
-
-    def _newest_end(self) -> int:
-        assert self._client is not None and self._partition is not None  # noqa: S101, PT018 - it was begun
-        self._end = self._client.ends([self._partition])[self._partition]
-        return self._end
-
-    def _next_message(self) -> Any:
-        if self._client is None:
-            self._begin()
-            if self._client is None:
-                return None
-        if self.offset >= self._end and self.offset >= self._newest_end():
-            return None
-        while True:
-            message = self._client.consumer.poll(0.1)
-            if message is None:
-                self._client.check_contact()
-                continue
-            error = message.error()
-            if error is None:
-                self._client.seen()
-                self.offset = int(message.offset() or 0) + 1
-                return message
-            if self._client.is_code(error, "_PARTITION_EOF"):
-                if int(message.offset() or 0) >= self._end:
-                    self.offset = max(self.offset, self._end)  # control messages at the end are not handed out
-                    return None
-                continue
-            raise self._client.translate(error, self._transport.place)
-
-
-class _Scan:
-    """Follows a part from its beginning, to know which records count."""
-
-    def __init__(self, transport: KafkaTransport, part: str) -> None:
-        transport.partition_of(part)  # raises where there is no topic
-        self.tail = KafkaTail(transport, part, None)
-        self._replay = Replay(part, place=transport.place)
-        self._first: int | None = None
-        self._last: dict[int, int] = {}
-        """Writer -> number of its last record that counts."""
-
-    @property
-    def extent(self) -> Extent | None:
-        """What was found."""
-        replay = self._replay
-        if self._first is None or replay.next_number is None or replay.generation is None or replay.writer is None:
-            return None
-        return Extent(self._first, replay.next_number, replay.generation, replay.writer)
-
-    def drain(self) -> None:
-        """Takes what there is."""
-        while (record := self.tail.next()) is not None:
-            self._take(record)
-
-    def has(self, writer: int, number: int, *, behind: int) -> bool:
-        """Whether a record that ends before an offset counts."""
-        while self.tail.offset < behind:
-            record = self.tail.next()
-            if record is not None:
-                self._take(record)
-        return self._last.get(writer, -1) >= number
-
-    def _take(self, record: bytes) -> None:
-        outcome = self._replay.take(record)
-        found = outcome.increment
-        if outcome.verdict.is_wrong and found is not None:
-            # What is damaged stays so for readers; a writer goes on behind it all the same.
-            self._replay = Replay(self._replay.part, place=self._replay.place, next_number=found.number)
-            outcome = self._replay.take(record)
-        if outcome.verdict.counts and found is not None:
-            self._first = found.number if self._first is None else self._first
-            self._last[found.writer] = found.number

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Self
 
+import fsspec
+
 from monolith.clock import SystemClock
 from monolith.deltalog.bases import Base
 from monolith.deltalog.file_transport import FileTransport
@@ -12,9 +14,10 @@ from monolith.deltalog.kafka_transport import KafkaTransport
 from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.reader import PartReader
 from monolith.deltalog.replay import GapError
+from monolith.deltalog.retention import kept_by
 from monolith.deltalog.writer import PartWriter
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.files import join
+from monolith.files import join, named_errors, remove_folder
 from monolith.tables.snapshot.save import save
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
 
+_DENSE_FILE = "dense.safetensors"
 _KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
 
 
@@ -156,7 +160,15 @@ class DeltaLog:
         """Names a state from which readers may begin."""
         self.transport.put_document(base.document, base.to_bytes())
 
-    def save_base(self, stores: Mapping[str, Store], *, name: str, numbers: Mapping[str, int], step: int = 0) -> Base:
+    def save_base(
+        self,
+        stores: Mapping[str, Store],
+        *,
+        name: str,
+        numbers: Mapping[str, int],
+        step: int = 0,
+        dense: bytes | None = None,
+    ) -> Base:
         """Saves what some stores hold as serving rows, and names it as a base; training and following go on meanwhile.
 
         Args:
@@ -164,6 +176,7 @@ class DeltaLog:
             name: Of the base.
             numbers: Part -> number of the last increment that the stores contain; they may contain more.
             step: Steps trained.
+            dense: The dense weights as a safetensors file; None: readers get them from the log alone.
 
         Raises:
             FailedPreconditionError: a log in Kafka was not given a `base_folder`.
@@ -175,6 +188,8 @@ class DeltaLog:
         path = join(self._base_folder, name)
         for store_name, store in stores.items():
             save(store, join(path, store_name), state=False)
+        if dense is not None:
+            self._write(join(path, _DENSE_FILE), dense)
         created = int(1000 * self._clock.now())
         folders = {store_name: store_name for store_name in stores}
         base = Base(
@@ -185,13 +200,20 @@ class DeltaLog:
             stores=folders,
             created_ms=created,
             step=step,
+            dense=None if dense is None else _DENSE_FILE,
         )
         self.add_base(base)
         return base
 
     def remove_base(self, name: str) -> None:
-        """Forgets a base; what it names stays where it is."""
+        """Forgets a base, and removes its files if `save_base` wrote them; a checkpoint stays with its owner."""
+        found = {base.name: base for base in self.bases()}.get(name)
         self.transport.remove_document(f"{name}.json")
+        if self._base_folder is None or found is None or found.kind != "snapshots":
+            return
+        if found.path == join(self._base_folder, name):
+            with named_errors(found.path, "removed"):
+                remove_folder(found.path)
 
     def trim(self, *, keep_bases: int = 1) -> Mapping[str, int]:
         """Lets go of what nobody needs who begins at one of the newest bases; older bases are forgotten.
@@ -199,7 +221,7 @@ class DeltaLog:
         Without a base nothing goes: a reader that begins now needs it all.
 
         Args:
-            keep_bases: So many of them stay, at least one.
+            keep_bases: So many of each part stay, at least one.
 
         Returns:
             Part -> number of its first increment that is still there.
@@ -207,14 +229,12 @@ class DeltaLog:
         if keep_bases < 1:
             raise InvalidArgumentError(f"delta log: keep_bases must be >= 1, got {keep_bases}")
         bases = self.bases()
-        for base in bases[:-keep_bases]:
-            self.remove_base(base.name)
-        kept = bases[-keep_bases:]
-        firsts = {}
-        for part in self._known_parts():
-            # A part that a base does not know began after it.
-            needed = min((base.numbers.get(part, -1) + 1 for base in kept), default=0)
-            firsts[part] = self.transport.trim(part, needed)
+        kept = kept_by(bases, self._known_parts(), keep=keep_bases)
+        # First the records, then the bases: who begins at an older one meanwhile finds a gap, and not a lost base.
+        firsts = {part: self.transport.trim(part, needed) for part, needed in kept.needed.items()}
+        for base in bases:
+            if base not in kept.bases:
+                self.remove_base(base.name)
         return firsts
 
     def close(self) -> None:
@@ -226,6 +246,12 @@ class DeltaLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _write(self, path: str, data: bytes) -> None:
+        with named_errors(path, "written"):
+            files, place = fsspec.core.url_to_fs(path)
+            files.makedirs(place.rpartition("/")[0], exist_ok=True)
+            files.pipe_file(place, data)
 
     def _known_parts(self) -> list[str]:
         try:

@@ -93,7 +93,7 @@ class ObjectTransport:
         gone = [number for number in numbers[:-1] if number < below]
         with named_errors(f"{self.place}/parts/{part}", "removed"):
             for number in gone:  # the lowest first: what is left is without gaps
-                self.files.rm_file(self._path(part, number))
+                self.files.rm_file(self.path(part, number))
         return numbers[len(gone)] if numbers else 0
 
     # Documents
@@ -138,15 +138,19 @@ class ObjectTransport:
             matches = (_NAME.fullmatch(name) for name in self.listed(f"{self._root}/parts/{part}"))
             return sorted(int(found[1]) for found in matches if found)
 
+    def path(self, part: str, number: int) -> str:
+        """Of the object of a number."""
+        return f"{self._root}/parts/{part}/{number:020d}.increment"
+
     def head(self, part: str, number: int) -> Head:
         """Of the record of a number."""
-        path = self._path(part, number)
+        path = self.path(part, number)
         with named_errors(path, "read"):
             return read_head(self.files.cat_file(path, 0, HEAD.size), origin=path)
 
     def read(self, part: str, number: int) -> bytes | None:
         """The record of a number; None: it is not there."""
-        path = self._path(part, number)
+        path = self.path(part, number)
         with named_errors(path, "read"):
             try:
                 data: bytes = self.files.cat_file(path)
@@ -160,7 +164,7 @@ class ObjectTransport:
         Raises:
             FileExistsError: it is there.
         """
-        path = self._path(part, number)
+        path = self.path(part, number)
         with named_errors(path, "written"):
             try:
                 self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -174,7 +178,7 @@ class ObjectTransport:
     def size(self, part: str, number: int) -> int:
         """Of the object of a number; 0 where it has gone."""
         try:
-            return int(self.files.size(self._path(part, number)) or 0)
+            return int(self.files.size(self.path(part, number)) or 0)
         except FileNotFoundError:
             return 0
 
@@ -213,9 +217,6 @@ class ObjectTransport:
                 f"'{self.place}': its driver cannot make an object only if it is not there, which a log rests on; use"
                 " another store, or Kafka"
             )
-
-    def _path(self, part: str, number: int) -> str:
-        return f"{self._root}/parts/{part}/{number:020d}.increment"
 
     def _make_log(self) -> None:
         with named_errors(self.place, "written"):
@@ -257,6 +258,8 @@ class ObjectTail:
         self._next = number
         self._poll_seconds = poll_seconds
         self._ahead: bytes | None = None
+        self.where = ""
+        """Path of the object that was handed out last."""
 
     def next(self) -> bytes | None:
         """The object of the next number, or of the first one behind it that there is."""
@@ -274,8 +277,12 @@ class ObjectTail:
             self._next = later[0]
             record = self._transport.read(self._part, self._next)
         if record is not None:
+            self.where = f"object '{self._transport.path(self._part, self._next)}'"
             self._next += 1
         return record
+
+    def skip(self) -> None:
+        """Does nothing: the next object is the next record."""
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Asks for the next object again and again."""

@@ -81,7 +81,7 @@ class PartReader:
         if self._replay.wrong is not None:
             self._replay.wrong.require()
         while (record := self._tail.next()) is not None:
-            outcome = self._replay.take(record)
+            outcome = self._replay.take(record, where=self._tail.where)
             if outcome.verdict is Verdict.IGNORE:
                 self.ignored += 1
                 continue

@@ -12,7 +12,7 @@ come to the same end, whatever two writers at once have left behind.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from monolith.deltalog.increment import Increment, IncrementKind, decode
@@ -97,7 +97,8 @@ class Replay:
         self.generation: int | None = None
         """Of the last record that counted; None before the first."""
         self.writer: int | None = None
-        self._schema = schema
+        self.schema = schema
+        """What the rows must look like; None: anything."""
         self._wrong: Outcome | None = None
 
     @property
@@ -105,11 +106,13 @@ class Replay:
         """What was wrong; None: nothing."""
         return self._wrong
 
-    def take(self, record: bytes) -> Outcome:
-        """What becomes of the next record."""
+    def take(self, record: bytes, *, where: str = "") -> Outcome:
+        """What becomes of the next record; `where` it is kept, for what is said of it."""
         if self._wrong is not None:
             return self._wrong
         outcome = self._judged(record)
+        if where and outcome.text:
+            outcome = replace(outcome, text=f"{outcome.text} ({where})")
         if outcome.verdict.is_wrong:
             self._wrong = outcome
         elif outcome.verdict.counts and outcome.increment is not None:
@@ -124,7 +127,8 @@ class Replay:
 
     @property
     def _subject(self) -> str:
-        return f"delta log '{self.place}', part {self.part!r}"
+        generation = "" if self.generation is None else f", generation {self.generation}"
+        return f"delta log '{self.place}', part {self.part!r}{generation}"
 
     def _judged(self, record: bytes) -> Outcome:
         expected = "the first record" if self.next_number is None else f"increment {self.next_number}"
@@ -164,12 +168,12 @@ class Replay:
         return ""
 
     def _differences(self, found: Increment) -> str:
-        if self._schema is None or found.kind is IncrementKind.DENSE or found.schema_digest == self._schema.digest:
+        if self.schema is None or found.kind is IncrementKind.DENSE or found.schema_digest == self.schema.digest:
             return ""
         if found.kind is IncrementKind.OPENING:
             try:
                 theirs = Schema.parse(found.payload.decode())
             except (DataLossError, UnicodeDecodeError) as error:
                 return f"its schema cannot be read: {error}"
-            return "; ".join(self._schema.differences(theirs)) or "its schema has another digest"
-        return f"schema digest {self._schema.digest:#x} expected, got {found.schema_digest:#x}"
+            return "; ".join(self.schema.differences(theirs)) or "its schema has another digest"
+        return f"schema digest {self.schema.digest:#x} expected, got {found.schema_digest:#x}"

@@ -50,6 +50,18 @@ class Tail(Protocol):
         """
         ...
 
+    @property
+    def where(self) -> str:
+        """Where that which `next` handed out last is kept: file and offset, object, or offset of a topic."""
+        ...
+
+    def skip(self) -> None:
+        """Goes on behind what `next` handed out last, which was no record, at the next record that can be found.
+
+        For who counts what is damaged; a reader that applies begins at a base.
+        """
+        ...
+
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Returns when there may be more, after so many seconds, or when told to stop."""
         ...

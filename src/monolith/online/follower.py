@@ -7,16 +7,11 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from monolith.checkpoint.tensor_bytes import tensors_from_bytes
 from monolith.clock import SystemClock
-from monolith.deltalog import DENSE_PART, DeltaLog, GapError, IncrementKind, Lag, store_of
+from monolith.deltalog import DeltaLog, GapError, Lag
 from monolith.errors import DataLossError, DeadlineExceededError, NotFoundError, OpError, UnavailableError
-from monolith.files import join
+from monolith.online.log_applier import LogApplier
 from monolith.publishing.named_stores import named_stores
-from monolith.publishing.row_payload import row_blocks
-from monolith.publishing.serving_schema import serving_schema
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.snapshot.restore import restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.clock import Clock
-    from monolith.deltalog import Base, Increment, PartReader
+    from monolith.deltalog import Base, Increment
     from monolith.tables.store import Store
 
 _log = logging.getLogger(__name__)
@@ -50,6 +45,7 @@ class Follower:
         stores: Serving tables of the same shape as those that are trained: one store, or several by name.
         log: A path or URL, or a `DeltaLog`.
         on_dense: Called with the dense weights by name, in the thread that applies, once their rows are here.
+        on_increment: Called with every increment, in the same thread, once it is here.
         clock: Of this machine.
     """
 
@@ -59,16 +55,14 @@ class Follower:
         log: DeltaLog | str,
         *,
         on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
+        on_increment: Callable[[Increment], None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._stores = named_stores(stores)
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
-        self._on_dense = on_dense
+        self._on_increment = on_increment
         self._clock = clock or SystemClock()
-        self._readers: dict[str, PartReader] = {}
-        self._held: dict[str, Increment] = {}
-        """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
-        self._version: dict[str, int] = {}
+        self._applier = LogApplier(self._stores, self.log, on_applied=self._note, on_dense=on_dense)
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
         self._began = False
         self._look_again = 0.0
@@ -79,19 +73,19 @@ class Follower:
         self._running.set()
         self._thread: threading.Thread | None = None
         self.error: OpError | None = None
-        """What ended following; None: nothing did."""
+        """What following has ended with, or stands still at until a base comes; None: it goes on."""
 
     @property
     def version(self) -> dict[str, int]:
         """Part -> number of its last increment that is here; it never goes back."""
-        return dict(self._version)
+        return dict(self._applier.version)
 
     @property
     def lag(self) -> Lag:
         """How far it is behind, over all parts: increments and bytes that come, seconds of the slowest."""
         with self._lock:
-            lags = [reader.lag for reader in self._readers.values()]
-        held = len(self._held)
+            lags = [reader.lag for reader in self._applier.readers.values()]
+            held = len(self._applier.held)
         return Lag(
             held + sum(each.increments for each in lags),
             sum(each.bytes for each in lags),
@@ -139,7 +133,10 @@ class Follower:
     def save_base(self, name: str, *, keep_bases: int = 1) -> Base:
         """Saves what is here as a base and lets the log go of what is before it: compaction, beside a live writer."""
         with self._lock:
-            base = self.log.save_base(self._stores, name=name, numbers=self.version)
+            applier = self._applier
+            base = self.log.save_base(
+                self._stores, name=name, numbers=self.version, step=applier.step, dense=applier.dense_bytes()
+            )
             self.log.trim(keep_bases=keep_bases)
         return base
 
@@ -150,9 +147,7 @@ class Follower:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        for reader in self._readers.values():
-            reader.close()
-        self._readers = {}
+        self._applier.close()
 
     def __enter__(self) -> Self:
         return self
@@ -175,15 +170,23 @@ class Follower:
             except NotFoundError:
                 self._stop.wait(POLL_SECONDS)  # there is no log yet
                 continue
+            except (GapError, DataLossError) as error:
+                # A base behind what is missing may still come: from who compacts, or from a new generation.
+                if self.error is None:
+                    _log.error("follower: stands still until there is a base behind this: %s", error)
+                self.error = error
+                self._stop.wait(POLL_SECONDS)
+                continue
             except OpError as error:
                 self.error = error
                 _log.error("follower: %s", error)
                 return
+            self.error = None
             if not more:
                 self._wait_for_more()
 
     def _wait_for_more(self) -> None:
-        readers = list(self._readers.values())
+        readers = list(self._applier.readers.values())
         if len(readers) == 1:
             readers[0].wait(POLL_SECONDS, self._stop)
         else:
@@ -192,88 +195,16 @@ class Follower:
     def _apply_some(self) -> bool:
         """Applies what each part has next; whether there was anything."""
         if not self._began:
-            self._begin()
+            self._applier.begin()
+            self._began = True
         if self._clock.monotonic() >= self._look_again:
-            self._open_new_parts()
+            self._applier.look_for_parts()
             self._look_again = self._clock.monotonic() + POLL_SECONDS
-        applied = False
-        for part in list(self._readers):
-            try:
-                applied |= self._apply_next(part)
-            except (GapError, DataLossError) as error:
-                self._begin_behind(part, error)
-                applied = True
-        return applied
+        return self._applier.apply_next()
 
-    def _apply_next(self, part: str) -> bool:
-        found = self._held.get(part) or self._readers[part].read()
-        if found is None:
-            return False
-        self._held[part] = found
-        if any(self._version.get(other, -1) < number for other, number in found.needs.items()):
-            return False
-        if found.kind is IncrementKind.OPENING and found.base is not None:
-            self._load_base(self.log.base(found.base), part)
-        elif found.kind is IncrementKind.ROWS:
-            self._load_rows(part, found)
-        elif found.kind is IncrementKind.DENSE and self._on_dense is not None:
-            self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {part!r}"))
-        del self._held[part]
-        self._version[part] = found.number
+    def _note(self, found: Increment) -> None:
         if found.examples and found.oldest_event_ms:
-            self._seen.append(self._clock.now() - found.oldest_event_ms / 1000)
-        return True
-
-    def _load_rows(self, part: str, found: Increment) -> None:
-        place = store_of(part)
-        if place is not None and found.payload:
-            store, buckets = place
-            self._stores[store].load(row_blocks(found.payload), buckets=buckets, replace=False)
-
-    def _begin(self) -> None:
-        """At the newest base that there is, or at the first increment."""
-        bases = self.log.bases()
-        known = [base for base in bases if base.stores.keys() >= self._stores.keys()]
-        if known:
-            for part in known[-1].numbers:
-                self._load_base(known[-1], part)
-            self._version.update(known[-1].numbers)
-        self._began = True
-
-    def _begin_behind(self, part: str, error: OpError) -> None:
-        """Begins anew at a base that has what is missing.
-
-        Raises:
-            OpError: the error, where there is none.
-        """
-        wanted = self._readers[part].next_number or 0
-        place = store_of(part)
-        bases = [
-            base
-            for base in self.log.bases()
-            if base.numbers.get(part, -1) >= wanted and (place is None or place[0] in base.stores)
-        ]
-        if not bases:
-            raise error
-        _log.warning("follower: begins anew at base %r: %s", bases[-1].name, error)
-        self._load_base(bases[-1], part)
-        self._version[part] = bases[-1].numbers[part]
-        self._held.pop(part, None)
-        self._readers.pop(part).close()
-        self._look_again = 0.0
-
-    def _load_base(self, base: Base, part: str) -> None:
-        place = store_of(part)
-        if place is not None:
-            store, buckets = place
-            wanted = None if buckets == ALL_BUCKETS else buckets
-            restore(self._stores[store], join(base.path, base.stores[store]), buckets=wanted)
-
-    def _open_new_parts(self) -> None:
-        for part in self.log.parts():
-            place = store_of(part)
-            is_ours = part == DENSE_PART or (place is not None and place[0] in self._stores)
-            if part not in self._readers and is_ours:
-                schema = None if place is None else serving_schema(self._stores[place[0]].schema)
-                following = self._version.get(part, -1) + 1
-                self._readers[part] = self.log.open_reader(part, number=following, schema=schema)
+            # A clock that was put back makes nothing younger than new.
+            self._seen.append(max(0.0, self._clock.now() - found.oldest_event_ms / 1000))
+        if self._on_increment is not None:
+            self._on_increment(found)

@@ -1,0 +1,61 @@
+"""The arguments of ``monolith log``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+MEANT = {"--follow": "it is an action: monolith log follow PLACE", "--tail": "write --last N", "-n": "write --last N"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith log``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "log",
+        description="Looks at delta logs: what a training run tells those that keep tables up to date from it. No"
+        " training code is needed. A place is a folder, kafka://HOST:PORT/TOPIC, or any URL that fsspec knows.",
+        epilog="example: monolith log verify models/a/delta_log",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    for name, (text, example) in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=f"{text}.", epilog=f"example: {example}")
+        action.add_argument("place", metavar="PLACE", help="a folder, kafka://HOST:PORT/TOPIC, or a URL")
+        if name in {"show", "verify", "follow"}:
+            action.add_argument("--part", metavar="NAME", help="one part of the log (default: all)")
+        if name in {"show", "follow"}:
+            action.add_argument("--last", type=int, metavar="N", help="begin so many increments before the end")
+        _ADDED.get(name, lambda _: None)(action)
+        action.add_argument(
+            "--kafka", action="append", default=[], metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
+        )
+        action.add_argument("--json", action="store_true", help="print JSON instead of lines")
+    return parser
+
+
+def _add_follow(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--until_caught_up", action="store_true", help="end when everything was read")
+
+
+def _add_compact(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--keep_bases", type=int, default=1, metavar="N", help="bases that stay (default: 1)")
+    action.add_argument(
+        "--base_folder", metavar="PLACE", help="where the base goes (default: into the log; a topic needs it)"
+    )
+
+
+_ADDED = {"follow": _add_follow, "compact": _add_compact}
+_ACTIONS = {
+    "list": ("show the parts and the bases of a log", "monolith log list models/a/delta_log --json"),
+    "show": ("show the increments of a log", "monolith log show models/a/delta_log --part dense --last 5"),
+    "verify": (
+        "read every record and every base, and name what is missing, corrupt, foreign, doubled or out of order",
+        "monolith log verify models/a/delta_log",
+    ),
+    "follow": ("print increments as they come, until interrupted", "monolith log follow models/a/delta_log --last 0"),
+    "compact": (
+        "save what the log comes to as a base, beside its writer, and remove what nobody needs then",
+        "monolith log compact models/a/delta_log --keep_bases 2",
+    ),
+}

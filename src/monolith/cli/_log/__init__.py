@@ -1,0 +1,1 @@
+"""What ``monolith log`` is made of: `lines` shows an increment, `listing` a log; `verifying` and `compacting` work."""

@@ -1,0 +1,56 @@
+"""Which records of a partition count, for those who write to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.deltalog.kafka_tail import KafkaTail
+from monolith.deltalog.replay import Replay
+from monolith.deltalog.transport import Extent
+
+if TYPE_CHECKING:
+    from monolith.deltalog.kafka_transport import KafkaTransport
+
+
+class KafkaScan:
+    """Follows a part from its beginning, to know which records count."""
+
+    def __init__(self, transport: KafkaTransport, part: str) -> None:
+        transport.partition_of(part)  # raises where there is no topic
+        self.tail = KafkaTail(transport, part, None)
+        self._replay = Replay(part, place=transport.place)
+        self._first: int | None = None
+        self._last: dict[int, int] = {}
+        """Writer -> number of its last record that counts."""
+
+    @property
+    def extent(self) -> Extent | None:
+        """What was found."""
+        replay = self._replay
+        if self._first is None or replay.next_number is None or replay.generation is None or replay.writer is None:
+            return None
+        return Extent(self._first, replay.next_number, replay.generation, replay.writer)
+
+    def drain(self) -> None:
+        """Takes what there is."""
+        while (record := self.tail.next()) is not None:
+            self._take(record)
+
+    def has(self, writer: int, number: int, *, behind: int) -> bool:
+        """Whether a record that ends before an offset counts."""
+        while self.tail.offset < behind:
+            record = self.tail.next()
+            if record is not None:
+                self._take(record)
+        return self._last.get(writer, -1) >= number
+
+    def _take(self, record: bytes) -> None:
+        outcome = self._replay.take(record)
+        found = outcome.increment
+        if outcome.verdict.is_wrong and found is not None:
+            # What is damaged stays so for readers; a writer goes on behind it all the same.
+            self._replay = Replay(self._replay.part, place=self._replay.place, next_number=found.number)
+            outcome = self._replay.take(record)
+        if outcome.verdict.counts and found is not None:
+            self._first = found.number if self._first is None else self._first
+            self._last[found.writer] = found.number

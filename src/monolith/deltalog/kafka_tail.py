@@ -1,0 +1,140 @@
+"""A place in the partition of a topic that has the records of a part."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from monolith.deltalog.kafka_pieces import Assembly, PieceHeader
+from monolith.errors import NotFoundError
+
+if TYPE_CHECKING:
+    import threading
+
+    from monolith.data.kafka.client import Client
+    from monolith.data.kafka.position import Partition
+    from monolith.deltalog.kafka_transport import KafkaTransport
+
+
+class KafkaTail:
+    """`monolith.deltalog.transport.Tail` over a partition.
+
+    Args:
+        transport: The log.
+        part: Which records are wanted; None: all of the partition.
+        number: The first number that is wanted; None: all.
+        partition: None: that of the part.
+        whole: Whether messages are pieces of records; otherwise each is handed out as it is.
+    """
+
+    def __init__(
+        self,
+        transport: KafkaTransport,
+        part: str | None,
+        number: int | None,
+        *,
+        partition: Partition | None = None,
+        whole: bool = True,
+    ) -> None:
+        self._part = part
+        self._wanted = number
+        self._whole = whole
+        self._assembly: dict[str, Assembly] = {}
+        self._transport = transport
+        self._given = partition
+        self._client: Client | None = None
+        self._partition = partition
+        self.offset = 0
+        """Of the next message."""
+        self._end = 0
+        self.last_part = ""
+        """Of the record that was handed out last."""
+        self.where = ""
+        """Topic, partition and offset of its last message."""
+        self._begin()
+
+    def next(self) -> bytes | None:
+        """The next record; None: there are no more messages."""
+        while (message := self._next_message()) is not None:
+            self.where = f"topic '{message.topic()}', partition {message.partition()}, offset {message.offset()}"
+            key = (message.key() or b"").decode(errors="replace")
+            value = message.value() or b""
+            if not self._whole and key:
+                self.last_part = key
+                return value
+            header = PieceHeader.of(message)
+            if header is None or (self._part is not None and key != self._part):
+                continue
+            if self._wanted is not None and header.number < self._wanted:
+                continue
+            record = self._assembly.setdefault(key, Assembly()).take(header, value)
+            if record is not None:
+                self.last_part = key
+                return record
+        return None
+
+    def skip(self) -> None:
+        """Does nothing: the next message is what comes next."""
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Asks the brokers for the end of the partition again and again."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not stop.wait(min(0.02, seconds)):
+            if self._client is None or self._newest_end() > self.offset:
+                return
+
+    def bytes_behind(self) -> int:
+        """Messages that come, each taken for one of the largest size but the last."""
+        behind = max(0, self._newest_end() - self.offset) if self._client is not None else 0
+        return behind * self._transport.message_bytes
+
+    def close(self) -> None:
+        """Closes the connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _begin(self) -> None:
+        if self._partition is None and self._part is not None:
+            try:
+                self._partition = self._transport.partition_of(self._part)
+            except NotFoundError:
+                return  # nobody has written yet
+        assert self._partition is not None  # noqa: S101 - a part or a partition is given
+        client = self._transport.new_client(self._partition.topic)
+        try:
+            self.offset, self._end = client.watermarks([self._partition])[self._partition]
+            client.consumer.assign([client.at(self._partition, self.offset)])
+        except BaseException:
+            client.close()
+            raise
+        self._client = client
+
+    def _newest_end(self) -> int:
+        assert self._client is not None and self._partition is not None  # noqa: S101, PT018 - it was begun
+        self._end = self._client.ends([self._partition])[self._partition]
+        return self._end
+
+    def _next_message(self) -> Any:
+        if self._client is None:
+            self._begin()
+            if self._client is None:
+                return None
+        if self.offset >= self._end and self.offset >= self._newest_end():
+            return None
+        while True:
+            message = self._client.consumer.poll(0.1)
+            if message is None:
+                self._client.check_contact()
+                continue
+            error = message.error()
+            if error is None:
+                self._client.seen()
+                self.offset = int(message.offset() or 0) + 1
+                return message
+            if self._client.is_code(error, "_PARTITION_EOF"):
+                if int(message.offset() or 0) >= self._end:
+                    self.offset = max(self.offset, self._end)  # control messages at the end are not handed out
+                    return None
+                continue
+            raise self._client.translate(error, self._transport.place)

@@ -1,0 +1,197 @@
+"""Applies the increments of a log to tables, part by part: where to begin, in which order, and what to do at damage."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint.tensor_bytes import tensors_from_bytes
+from monolith.deltalog import DENSE_PART, GapError, IncrementKind, store_of
+from monolith.errors import DataLossError, NotFoundError, OpError
+from monolith.online.base_state import BaseState
+from monolith.publishing.serving_schema import serving_schema
+from monolith.tables.packed_blocks import PackedBlocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from monolith.deltalog import Base, DeltaLog, Increment, PartReader
+    from monolith.tables.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class LogApplier:
+    """Keeps the tables of a follower. One thread at a time may call it.
+
+    Args:
+        stores: Serving tables by name.
+        log: What they follow.
+        on_applied: Called with every increment that is here now.
+        on_dense: Called with the dense weights by name, once their rows are here.
+    """
+
+    def __init__(
+        self,
+        stores: Mapping[str, Store],
+        log: DeltaLog,
+        *,
+        on_applied: Callable[[Increment], None],
+        on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> None:
+        self._stores = stores
+        self._log = log
+        self._on_applied = on_applied
+        self._on_dense = on_dense
+        self.readers: dict[str, PartReader] = {}
+        self.held: dict[str, Increment] = {}
+        """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
+        self.version: dict[str, int] = {}
+        """Part -> number of its last increment that is here; it never goes back."""
+        self.step = 0
+        """Steps trained of the newest rows that are here."""
+        self._dense_from: int | Base | None = None
+        """Number of the increment that has the newest dense weights, or the base that has them."""
+
+    def begin(self) -> None:
+        """Loads of every part the newest base that there is."""
+        bases = self._log.bases()
+        parts = {part for base in bases for part in base.numbers}
+        for part in sorted(parts, key=lambda part: part == DENSE_PART):  # rows first, weights need them
+            if self._is_ours(part):
+                self._load_newest(part, bases, at_least=-1)
+
+    def look_for_parts(self) -> None:
+        """Opens what is in the log by now."""
+        for part in self._log.parts():
+            if part not in self.readers and self._is_ours(part):
+                place = store_of(part)
+                schema = None if place is None else serving_schema(self._stores[place[0]].schema)
+                following = self.version.get(part, -1) + 1
+                self.readers[part] = self._log.open_reader(part, number=following, schema=schema)
+
+    def apply_next(self) -> bool:
+        """Applies what each part has next; whether anything was to be done.
+
+        Raises:
+            GapError, DataLossError: increments are missing or damaged, and no base is behind them.
+            FailedPreconditionError: the log is of another model.
+            UnavailableError: the log is away; what was read is applied the next time.
+        """
+        applied = False
+        for part in list(self.readers):
+            try:
+                applied |= self._apply_next(part)
+            except (GapError, DataLossError) as error:
+                self._begin_behind(part, error)
+                applied = True
+        return applied
+
+    def dense_bytes(self) -> bytes | None:
+        """The newest dense weights that are here as a safetensors file; None: there are none."""
+        if self._dense_from is None or self.version.get(DENSE_PART) is None:
+            return None
+        if not isinstance(self._dense_from, int):
+            return BaseState(self._dense_from).dense_bytes()
+        with self._log.open_reader(DENSE_PART, number=self._dense_from) as reader:
+            found = reader.read()
+        return None if found is None else found.payload
+
+    def close(self) -> None:
+        """Gives back what it holds of the log."""
+        for reader in self.readers.values():
+            reader.close()
+        self.readers = {}
+
+    # Increments
+
+    def _is_ours(self, part: str) -> bool:
+        place = store_of(part)
+        return part == DENSE_PART or (place is not None and place[0] in self._stores)
+
+    def _apply_next(self, part: str) -> bool:
+        found = self.held.get(part) or self.readers[part].read()
+        if found is None:
+            return False
+        self.held[part] = found
+        if any(self.version.get(other, -1) < number for other, number in found.needs.items()):
+            return False
+        if found.kind is IncrementKind.OPENING and found.base is not None:
+            self._load_named(part, found)
+        elif found.kind is IncrementKind.ROWS:
+            self._load_rows(part, found)
+        elif found.kind is IncrementKind.DENSE:
+            self._take_dense(found)
+        del self.held[part]
+        self.version[part] = found.number
+        self.step = max(self.step, found.step)
+        self._on_applied(found)
+        return True
+
+    def _load_rows(self, part: str, found: Increment) -> None:
+        place = store_of(part)
+        if place is not None and found.payload:
+            store, buckets = place
+            self._stores[store].load(PackedBlocks(found.payload), buckets=buckets, replace=False)
+
+    def _take_dense(self, found: Increment) -> None:
+        if self._on_dense is not None:
+            self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {found.part!r}"))
+        self._dense_from = found.number
+
+    # Bases
+
+    def _load_named(self, part: str, found: Increment) -> None:
+        """The base that an opening begins with.
+
+        Raises:
+            GapError: it has gone, and one behind it is needed.
+        """
+        try:
+            self._load(part, self._log.base(found.base or ""))
+        except NotFoundError as error:
+            raise GapError(
+                f"delta log '{self._log.place}', part {part!r}: increment {found.number} begins with base"
+                f" {found.base!r}, which has gone: {error.message}; begin at a base behind it"
+            ) from error
+
+    def _begin_behind(self, part: str, error: OpError) -> None:
+        """Begins anew at a base that has what is missing.
+
+        Raises:
+            OpError: the error, where there is none.
+        """
+        held = self.held.get(part)
+        wanted = held.number if held is not None else self.readers[part].next_number or 0
+        base = self._load_newest(part, self._log.bases(), at_least=wanted)
+        if base is None:
+            raise error
+        _log.warning("follower: begins anew at base %r: %s", base.name, error)
+        self.held.pop(part, None)
+        self.readers.pop(part).close()
+        self.look_for_parts()
+
+    def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
+        """The newest base that holds a part and can be read; None: there is none."""
+        for base in reversed(bases):
+            if base.holds(part) and base.numbers[part] >= at_least:
+                try:
+                    self._load(part, base)
+                except (NotFoundError, DataLossError) as error:
+                    _log.warning("follower: base %r cannot be used, and is passed over: %s", base.name, error)
+                    continue
+                self.version[part] = base.numbers[part]
+                self.step = max(self.step, base.step)
+                return base
+        return None
+
+    def _load(self, part: str, base: Base) -> None:
+        place = store_of(part)
+        if place is not None:
+            BaseState(base).load(part, self._stores[place[0]])
+            return
+        if self._on_dense is not None:
+            self._on_dense(BaseState(base).dense())
+        self._dense_from = base

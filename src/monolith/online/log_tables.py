@@ -1,0 +1,49 @@
+"""Serving tables for a delta log whose training code is not at hand: made from the schema that the log carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.deltalog import IncrementKind, store_of
+from monolith.errors import FailedPreconditionError
+from monolith.online.base_state import BaseState
+from monolith.tables.local_store import LocalStore
+from monolith.tables.schema import Schema
+from monolith.tables.serving_tables import serving_tables
+
+if TYPE_CHECKING:
+    from monolith.deltalog import DeltaLog
+
+
+def schemas_of(log: DeltaLog) -> dict[str, Schema]:
+    """Store -> what its serving rows look like: as its newest base says, or the opening that the log begins with.
+
+    Raises:
+        NotFoundError: there is no log.
+        FailedPreconditionError: neither is there, as in a topic whose first messages have gone.
+    """
+    bases = {store: base for base in log.bases() for store in base.stores}
+    found: dict[str, Schema] = {}
+    for part in log.parts():
+        place = store_of(part)
+        if place is None or place[0] in found:
+            continue
+        store = place[0]
+        found[store] = BaseState(bases[store]).schema(store) if store in bases else _opening_schema(log, part)
+    return found
+
+
+def stores_of_log(log: DeltaLog) -> dict[str, LocalStore]:
+    """Empty serving tables for every store of a log; they keep rows as they come, and none of them expires."""
+    return {store: LocalStore(serving_tables(schema)) for store, schema in schemas_of(log).items()}
+
+
+def _opening_schema(log: DeltaLog, part: str) -> Schema:
+    with log.open_reader(part) as reader:
+        first = reader.read()
+    if first is None or first.kind is not IncrementKind.OPENING or not first.payload:
+        raise FailedPreconditionError(
+            f"delta log '{log.place}', part {part!r}: it has neither a base nor the opening that says what its rows"
+            " look like; add a base, for example by a checkpoint of the run that writes it"
+        )
+    return Schema.parse(first.payload.decode())

@@ -1,0 +1,73 @@
+"""Serving tables made from what a schema says of them, for who has rows and no training code."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import UnimplementedError
+from monolith.tables import compressors, row_optimizers
+from monolith.tables.local_store import LocalStore
+from monolith.tables.table_config import Segment, TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+
+    from monolith.tables.schema import Schema, SegmentSchema, TableSchema
+
+__all__ = ["serving_tables"]
+
+_SHARED_STATE = "hessian_compression_times"
+"""The one option of a row optimizer that the size of its state depends on."""
+
+
+def serving_tables(schema: Schema) -> dict[str, TableConfig]:
+    """Tables that take and give the serving rows of a schema byte for byte.
+
+    What a schema does not say is left out: rows do not expire here, and what a compressor was told of its range is not
+    known, so that rows can be kept and handed on, and those of `FixedR8` and `OneBit` not be looked up.
+
+    Raises:
+        UnimplementedError: a segment is of a kind that this build does not know.
+
+    >>> from monolith.tables.schema import Schema
+    >>> trained = LocalStore({"item": TableConfig([Segment(4, optimizer=row_optimizers.Adagrad())])})
+    >>> LocalStore(serving_tables(trained.schema)).schema.tables[0].text
+    'monolith-table/1;serving=1;segment=4,adagrad,16,fp32,16'
+    """
+    return {table.name: _table(table) for table in schema.tables}
+
+
+def _table(table: TableSchema) -> TableConfig:
+    segments = [_segment(table.name, segment) for segment in table.segments]
+    return TableConfig(segments, name=table.name, serving=True, wide_slots=table.wide_slots)
+
+
+def _segment(table: str, wanted: SegmentSchema) -> Segment:
+    for candidate in _candidates(wanted):
+        if _schema_of(candidate) == wanted:
+            return candidate
+    raise UnimplementedError(f"table {table!r}: this build has no segment of the form {wanted.text}")
+
+
+def _candidates(wanted: SegmentSchema) -> Iterator[Segment]:
+    compressor = _of_kind(compressors, wanted.compressor)
+    optimizer = _of_kind(row_optimizers, wanted.optimizer)
+    if compressor is None or optimizer is None:
+        return
+    yield Segment(wanted.dim, optimizer=optimizer(), compressor=compressor())
+    if hasattr(optimizer, _SHARED_STATE):
+        for times in range(2, wanted.dim + 1):
+            yield Segment(wanted.dim, optimizer=optimizer(**{_SHARED_STATE: times}), compressor=compressor())
+
+
+def _of_kind(module: ModuleType, kind: str) -> Any:
+    """The public class of a module that the core knows by this name; None: there is none."""
+    named = (getattr(module, name) for name in module.__all__)
+    return next((each for each in named if getattr(each, "kind", None) == kind), None)
+
+
+@functools.lru_cache(maxsize=256)
+def _schema_of(segment: Segment) -> SegmentSchema:
+    return LocalStore({"one": TableConfig([segment])}).schema.tables[0].segments[0]
