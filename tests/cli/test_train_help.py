@@ -7,6 +7,7 @@ import re
 import pytest
 
 from monolith.cli import main
+from monolith.cli._arguments._streams import STREAM_ONLY
 from monolith.cli._arguments.train import MATTERING, MEANT, OPTION_PREFIX, mattering_options
 from monolith.train import RunnerConfig, flags
 from monolith.train.compat.effects import Refused, effects_of
@@ -54,6 +55,11 @@ def test_what_matters_is_grouped_and_described_with_its_default(
             "ps_memory",
             "worker_cpus",
             "worker_memory",
+            "stream",
+            *STREAM_ONLY,
+            "delta_log",
+            "publish_interval",
+            "publish_dense_interval",
         ),
     }
     assert all(f"\n{title}:\n" in text for title in ("what to do", *MATTERING))

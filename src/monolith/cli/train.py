@@ -17,6 +17,7 @@ from monolith.cli._forked_roles import look_for_task, role_body
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, tell
+from monolith.cli._streaming import stream_hooks, stream_of, stream_result
 from monolith.cli._train_progress import PredictionProgress, StopOnSignal
 from monolith.hooks.progress import ProgressHook
 from monolith.nn.row_anchor import weights_of
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.launch import LaunchPlan
+    from monolith.online.stream import ExampleStream
     from monolith.train import Trainer
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     """Train, or what else was asked for; 0 done, 130 stopped by a signal."""
     options = options_of(args)
     way = way_of(options, args)
+    stream = stream_of(options, args, way)
     if way == "alone":
         options.update({"is_local": True}, Origin.CODE)
     if args.print_config:
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
         return run_role(options, args)
     if way != "alone":
         return _launch(options, args)
-    return _run_alone(make_trainer(options, find_task(args.task), deterministic=args.deterministic), options, args)
+    trainer = make_trainer(options, find_task(args.task), deterministic=args.deterministic, stream=stream)
+    return _run_alone(trainer, options, args, stream)
 
 
 def _launch(options: RunnerConfig, args: argparse.Namespace) -> int:
@@ -77,7 +81,7 @@ def _launch(options: RunnerConfig, args: argparse.Namespace) -> int:
     return launch(plan, args)
 
 
-def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace) -> int:
+def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace, stream: ExampleStream | None) -> int:
     if args.dry_run:
         sys.stdout.write(_dry_run(trainer, as_json=args.json))
         return 0
@@ -90,16 +94,16 @@ def _run_alone(trainer: Trainer, options: RunnerConfig, args: argparse.Namespace
         return _predict(trainer, args)
     if mode == "eval":
         return _evaluate(trainer, args)
-    return _train(trainer, args)
+    return _train(trainer, args, stream)
 
 
-def _train(trainer: Trainer, args: argparse.Namespace) -> int:
+def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | None) -> int:
     is_first = _is_first(trainer)
     file = io.StringIO() if args.json or not is_first else None
     limit = args.max_steps if args.max_steps is not None else trainer.task.p.train.max_steps
     with Progress(total=limit, file=file) as bar:
         stop = StopOnSignal(bar)
-        hooks = [ProgressHook(bar), stop]
+        hooks = [ProgressHook(bar), *stream_hooks(stream, args, bar), stop]
         try:
             state = trainer.train(steps=args.steps, max_steps=args.max_steps, hooks=hooks)
         finally:
@@ -108,7 +112,7 @@ def _train(trainer: Trainer, args: argparse.Namespace) -> int:
                 bar.close()
                 tell(f"go on with: {command_of(args)}")
     rows = sum(each.num_rows for each in state.embeddings.values())  # ranks count them together
-    _tell_result(trainer, state, rows, as_json=args.json)
+    _tell_result(trainer, state, rows, as_json=args.json, stream=stream, was_stopped=stop.received is not None)
     return 0 if stop.received is None else _INTERRUPTED
 
 
@@ -117,7 +121,9 @@ def _is_first(trainer: Trainer) -> bool:
     return trainer.config.sync is None or trainer.config.worker_index == 0
 
 
-def _tell_result(trainer: Trainer, state: TrainState, rows: int, *, as_json: bool) -> None:
+def _tell_result(
+    trainer: Trainer, state: TrainState, rows: int, *, as_json: bool, stream: ExampleStream | None, was_stopped: bool
+) -> None:
     history = trainer.history
     found = {
         "global_step": state.global_step,
@@ -125,6 +131,7 @@ def _tell_result(trainer: Trainer, state: TrainState, rows: int, *, as_json: boo
         "ended_by": history.ended_by,
         "rows": rows,
         "model_dir": trainer.config.model_dir,
+        **stream_result(stream),
     }
     if not _is_first(trainer):
         _log.info("rank %d: %s", trainer.config.worker_index, json.dumps(found))
@@ -132,7 +139,7 @@ def _tell_result(trainer: Trainer, state: TrainState, rows: int, *, as_json: boo
         sys.stdout.write(f"{json.dumps(found)}\n")
     elif trainer.config.only_feature_engineering:
         tell(f"the features of {state.global_step:,} batches are in {trainer.config.model_dir}/features")
-    elif state.global_step and history.ended_by == "data" and not history.num_steps:
+    elif state.global_step and history.ended_by == "data" and not history.num_steps and not was_stopped:
         tell(
             f"nothing was trained: the input has no more data; step {state.global_step:,} with {rows:,} rows stays in"
             f" {trainer.config.model_dir}"

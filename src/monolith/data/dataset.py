@@ -72,7 +72,8 @@ class Dataset(IterableDataset[T_co], ABC):
         if not self.is_replayable:
             raise InvalidArgumentError(
                 f"{what}: a restart would lose and double rows, as messages come in another order when they are read "
-                'again; give the topics order="fixed", or, for batch, call it on the KafkaDataset itself'
+                'again; give the topics order="fixed", or, for batch, call it on the KafkaDataset itself; '
+                "examples of a stream come in batches already, of the size that ctx.examples was given"
             )
 
     def for_epoch(self, epoch: int) -> Dataset[T_co]:  # noqa: ARG002 - for those whose order depends on it

@@ -10,7 +10,7 @@ from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.publishing.publisher import DeltaPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -29,11 +29,21 @@ class DeltaPublishHook(Hook):
     Args:
         log: A path or URL, or a `DeltaLog`.
         publish_dense: Whether dense weights are published, too.
+        times_of: From the position behind a batch to the oldest and newest event of it, Unix milliseconds, or None; by
+            default the newest event so far stands for all.
         options: Of `PublisherOptions`, by name, but those that the session knows.
     """
 
-    def __init__(self, log: DeltaLog | str, *, publish_dense: bool = True, **options: Any) -> None:
+    def __init__(
+        self,
+        log: DeltaLog | str,
+        *,
+        publish_dense: bool = True,
+        times_of: Callable[[bytes], tuple[int, int] | None] = lambda _: None,
+        **options: Any,
+    ) -> None:
         self._log = log
+        self._times_of = times_of
         self._publish_dense = publish_dense
         self._options = options
         self.publisher: DeltaPublisher | None = None
@@ -69,10 +79,12 @@ class DeltaPublishHook(Hook):
             return
         self.publisher.require_own()
         stamps = dict(session.state.applied)
-        times = [stamp.event_time_ms for stamp in stamps.values() if stamp.event_time_ms]
         examples = 0 if session.last is None else session.last.num_examples
-        newest = max(times, default=0)
-        self.publisher.tally.add(Trained(examples, newest, newest, session.global_step, stamps))
+        newest = max((stamp.event_time_ms for stamp in stamps.values()), default=0)
+        told = [times for stamp in stamps.values() if (times := self._times_of(stamp.position)) is not None]
+        oldest = min((each for each, _ in told), default=newest)
+        newest = max((each for _, each in told), default=newest)
+        self.publisher.tally.add(Trained(examples, oldest, newest, session.global_step, stamps))
 
 
 def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:

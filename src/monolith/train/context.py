@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from monolith.errors import FailedPreconditionError
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.input_options import InputOptions
 from monolith.train.input_shares import InputShares
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from monolith.data.dataset import Dataset
+    from monolith.data.records import Records
     from monolith.data.sources.file_feed import Files
     from monolith.dependence import RecordedCall
 
@@ -92,6 +95,22 @@ class TaskContext:
             name: Tells queues apart, where a task shares more than one list of files.
         """
         return self.shares.files(paths, seed=seed, storage_options=storage_options, name=name)
+
+    def examples(self, batch_size: int) -> Dataset[Records]:
+        """The examples of the stream that the run was given, for `input_fn`: ``self.ctx.examples(256).parse(parser)``.
+
+        They come in blocks of at most so many, and no example waits long for others. Position and state are saved
+        together: each example is trained once.
+
+        Raises:
+            FailedPreconditionError: the run was given none.
+        """
+        if self.input.stream is None:
+            raise FailedPreconditionError(
+                "self.ctx.examples: the task reads a stream, and the run was given none; run it with `monolith train"
+                " TASK --stream PLACE`, or give InputOptions(stream=ExampleStream(PLACE))"
+            )
+        return self.input.stream.blocks(batch_size)
 
     @contextmanager
     def reading_as(self, shares: InputShares) -> Iterator[None]:

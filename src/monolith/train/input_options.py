@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from monolith.config import Config, config
 
-__all__ = ["InputOptions"]
+if TYPE_CHECKING:
+    from monolith.data.dataset import Dataset
+    from monolith.data.records import Records
+
+__all__ = ["InputOptions", "NumberedStream"]
+
+
+class NumberedStream(Protocol):
+    """What a run is trained on while it comes; `monolith.online.stream.ExampleStream` is one."""
+
+    def blocks(self, size: int) -> Dataset[Records]:
+        """Blocks of at most so many examples, as they come."""
+        ...
 
 
 @config
@@ -49,6 +63,8 @@ class InputOptions(Config):
     """Workers take files from a queue that they share, instead of a fixed share each."""
     num_readers: int = 1
     """Files that one worker reads at a time."""
+    stream: NumberedStream | None = None
+    """The examples of a joiner, see `TaskContext.examples`."""
 
     @property
     def topics(self) -> list[str]:

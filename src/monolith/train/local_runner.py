@@ -24,7 +24,7 @@ from monolith.train.trainer import Trainer
 if TYPE_CHECKING:
     from monolith.ps.dense_wire import DenseServers
     from monolith.train.compat.options import CpuTrainingConfig
-    from monolith.train.input_options import InputOptions
+    from monolith.train.input_options import InputOptions, NumberedStream
     from monolith.train.params import Params
 
 __all__ = ["local_train", "make_trainer", "use_threads"]
@@ -83,11 +83,16 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature that the original's u
 
 
 def make_trainer(
-    options: CpuTrainingConfig, params: Params, *, deterministic: bool = False, servers: DenseServers | None = None
+    options: CpuTrainingConfig,
+    params: Params,
+    *,
+    deterministic: bool = False,
+    servers: DenseServers | None = None,
+    stream: NumberedStream | None = None,
 ) -> Trainer:
     """A trainer for a task, as flat options say; they cannot change from now on.
 
-    For a `RunnerConfig` it first does what `prepare_run` says.
+    For a `RunnerConfig` it first does what `prepare_run` says. A `stream` is what the task finds in its context.
 
     Raises:
         ValueError: an option that does nothing here, or that contradicts another one.
@@ -105,7 +110,11 @@ def make_trainer(
     use_threads(options)
     return Trainer(
         params.instantiate(),
-        dataclasses.replace(config, deterministic=deterministic, input=_with_dispatcher(config.input, flags)),
+        dataclasses.replace(
+            config,
+            deterministic=deterministic,
+            input=dataclasses.replace(_with_dispatcher(config.input, flags), stream=stream),
+        ),
         servers=servers,
     )
 

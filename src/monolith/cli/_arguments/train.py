@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments import _launchers as launchers
+from monolith.cli._arguments import _streams as streams
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -148,6 +149,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     what.add_argument("--print-config", action="store_true", help="print every option, its value and its origin")
     what.add_argument("--json", action="store_true", help="print the result as JSON, and no progress")
     add_mattering(parser)
+    streams.add_arguments(parser)
     launchers.add_arguments(parser)
     return parser
 

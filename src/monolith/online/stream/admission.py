@@ -1,0 +1,90 @@
+"""Decides what becomes of a numbered example: trained, left out, or the end. Touches neither files nor clocks."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.errors import DataLossError
+
+if TYPE_CHECKING:
+    from monolith.online.stream.config import StreamConfig
+    from monolith.online.stream.counts import StreamCounts
+
+_log = logging.getLogger(__name__)
+
+_AHEAD_MS = 1000
+"""So far the clocks of two machines may be apart without a word."""
+
+
+class Reached(NamedTuple):
+    """How far a partition was read."""
+
+    number: int = 0
+    """Of the last example that was handed out or left out; 0: none was."""
+    place: int | None = None
+    """Byte of the file or offset of the topic where it lies; None: none was. Whoever goes on there finds that example
+    first, or knows that it is not the file or topic of before."""
+
+
+class Admission:
+    """Lets each number of each partition through once. Used by one thread.
+
+    Args:
+        name: Of the stream, for messages.
+        config: What to leave out.
+        counts: Counted here.
+        reached: Of each partition; what comes next is judged by it, and moves it on.
+    """
+
+    def __init__(self, name: str, config: StreamConfig, counts: StreamCounts, reached: list[Reached]) -> None:
+        self._name = name
+        self._config = config
+        self._counts = counts
+        self.reached = reached
+
+    def admit(self, partition: int, number: int, known_ms: int, *, place: int, now_ms: int) -> int | None:
+        """Whether an example is to be trained: since when it could be known, or None.
+
+        Raises:
+            DataLossError: numbers before it are missing.
+        """
+        last = self.reached[partition].number
+        if number <= last:
+            self._repeat(partition, number, last)
+            return None
+        if number > last + 1 and last:
+            self._miss(partition, number, last)
+        self.reached[partition] = Reached(number, place)
+        if known_ms > now_ms:
+            self._counts.ahead += known_ms > now_ms + _AHEAD_MS
+            known_ms = now_ms
+        limit = self._config.max_lag_seconds
+        if limit is not None and now_ms - known_ms > 1000 * limit:
+            self._counts.too_old += 1
+            return None
+        self._counts.examples += 1
+        return known_ms
+
+    def _repeat(self, partition: int, number: int, last: int) -> None:
+        if not self._counts.repeated:
+            _log.warning(
+                "%s, partition %d: example %d comes again behind %d, and is left out, as are all that came before; if"
+                " the joiner began anew with another state_dir, train its examples with another model_dir",
+                self._name,
+                partition,
+                number,
+                last,
+            )
+        self._counts.repeated += 1
+
+    def _miss(self, partition: int, number: int, last: int) -> None:
+        missing = number - last - 1
+        text = f"{self._name}, partition {partition}: example {number} follows {last}, {missing} are missing"
+        if self._config.missing == "raise":
+            raise DataLossError(
+                f"{text}; they were deleted before they were trained, or the joiner wrote to two places: put them back,"
+                ' or go on without them by missing="count" (--stream_missing count)'
+            )
+        _log.warning("%s, and are counted", text)
+        self._counts.missing += missing

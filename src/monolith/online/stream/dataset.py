@@ -1,0 +1,147 @@
+"""`ExampleStream`: the output of a joiner as a dataset, whose position says which numbers were trained."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from monolith.clock import SystemClock
+from monolith.data.bad_records import BadRecords
+from monolith.data.dataset import Dataset
+from monolith.data.pipeline.counts import whole_number
+from monolith.data.records import Records
+from monolith.errors import InvalidArgumentError
+from monolith.online.joiner.endpoints import kafka_place
+from monolith.online.joiner.topics import num_partitions
+from monolith.online.stream.admission import Admission
+from monolith.online.stream.config import StreamConfig
+from monolith.online.stream.counts import StreamCounts
+from monolith.online.stream.files import FileExamples
+from monolith.online.stream.position import StreamPosition
+from monolith.online.stream.reading import StreamReading
+from monolith.online.stream.topics import TopicExamples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.clock import Clock
+    from monolith.online.stream.admission import Reached
+    from monolith.online.stream.files import ExampleSource
+
+__all__ = ["ExampleStream"]
+
+
+class ExampleStream:
+    """The examples of a joiner, each once: a position says which numbers of which partition came before it.
+
+    A silent stream is waited for, one that comes faster than training is read in full blocks, and of one that was
+    rewound only new numbers are taken. One process reads it; a second stream needs a second object.
+
+    >>> ExampleStream("examples-{partition}", StreamConfig(partitions=2)).blocks(256)
+    ExampleStream('examples-{partition}').blocks(256)
+
+    Args:
+        place: ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it.
+        config: Everything else.
+        clock: Of this machine.
+    """
+
+    def __init__(self, place: str, config: StreamConfig | None = None, *, clock: Clock | None = None) -> None:
+        self.place = place
+        self.config = StreamConfig() if config is None else config
+        self.config.require_place(place)
+        self._topic = kafka_place(place)
+        self._clock = SystemClock() if clock is None else clock
+        self.name = f"topic {self._topic.topic}" if self._topic is not None else PurePath(place).name
+        """What a position remembers of it: brokers and folders may move."""
+        self.unit = "bytes" if self._topic is None else "messages"
+        """Of `behind`."""
+        self.counts = StreamCounts()
+        """What became of the examples."""
+        self.bad = BadRecords(self.config.max_bad_records)
+        self.was_read = False
+        """Whether anybody has begun to read it."""
+        self.lag_seconds = 0.0
+        """How far the last block was behind the clock; 0 where nothing waits behind it."""
+        self.behind = 0
+        """How much waits, as was found lately."""
+        self.on_silence: Callable[[float], None] | None = None
+        """Called by the thread that reads, with the seconds: when nothing comes for a moment, and again when the stream
+        has stalled."""
+        self.on_flow: Callable[[float], None] | None = None
+        """Called when examples come again behind a stall, with the seconds that it took."""
+        self.is_over: Callable[[], bool] = lambda: False
+        """Asked while it waits; True ends the reading."""
+        self._stopped = threading.Event()
+
+    def blocks(self, size: int) -> Dataset[Records]:
+        """Blocks of at most so many examples, as they come: one that is not full waits `linger_seconds` for more."""
+        return _Blocks(self, whole_number("blocks: size", size, at_least=1))
+
+    def stop(self) -> None:
+        """Ends readings, also those that wait; any thread may call it."""
+        self._stopped.set()
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether somebody wants readings to end."""
+        return self._stopped.is_set() or self.is_over()
+
+    def wait(self, seconds: float) -> None:
+        """Returns after this time, and at once when readings are to end."""
+        self._stopped.wait(seconds)
+
+    def read(self, size: int, position: bytes | None) -> StreamReading:
+        """Begins to read blocks of at most so many examples, behind a position.
+
+        Raises:
+            InvalidArgumentError: the position is of another stream.
+            NotFoundError, UnavailableError: there is no such topic, or no broker answers.
+        """
+        self.was_read = True
+        behind = None if position is None else StreamPosition.from_bytes(position, stream=self.name)
+        reached = (StreamPosition() if behind is None else behind).of_partitions(self._num_partitions())
+        source = self._source(reached)
+        admission = Admission(source.name, self.config, self.counts, reached)
+        return StreamReading(self, source, admission, size=size, clock=self._clock)
+
+    def _num_partitions(self) -> int:
+        if self._topic is None:
+            return self.config.partitions or 1
+        found = num_partitions(self._topic, self.config.kafka)
+        if self.config.partitions not in {None, found}:
+            raise InvalidArgumentError(
+                f"stream '{self.place}': the topic has {found} partitions, expected {self.config.partitions}"
+            )
+        return found
+
+    def _source(self, reached: list[Reached]) -> ExampleSource:
+        if self._topic is None:
+            return FileExamples(self.place, reached)
+        return TopicExamples(self._topic, reached, self.bad, self.config.kafka)
+
+
+class _Blocks(Dataset[Records]):
+    """The examples in blocks, which depend on when they come."""
+
+    def __init__(self, stream: ExampleStream, size: int) -> None:
+        self._stream = stream
+        self._size = size
+
+    @property
+    def is_replayable(self) -> bool:
+        return False
+
+    def read(self, position: bytes | None = None) -> StreamReading:
+        return self._stream.read(self._size, position)
+
+    def share(self, index: int, count: int) -> Dataset[Records]:
+        if count > 1:
+            raise InvalidArgumentError(
+                f"{self!r}: one process reads a stream, and this is number {index} of {count}; start one"
+            )
+        return self
+
+    def __repr__(self) -> str:
+        return f"ExampleStream({self._stream.place!r}).blocks({self._size})"

@@ -1,0 +1,192 @@
+"""Numbered examples from the files of a joiner, while they grow."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from monolith.errors import DataLossError
+from monolith.files import named_errors, refuse_special_file
+from monolith.online.joiner.numbered import NumberedExample, whole_examples
+from monolith.online.stream.config import PARTITION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.online.stream.admission import Reached
+
+_log = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+_FRAME_BYTES = 8 + 16 + 8
+"""Of a record, beside request and example."""
+
+
+class Fetched(NamedTuple):
+    """An example, and where it was."""
+
+    partition: int
+    example: NumberedExample
+    place: int
+    """Where it lies: its byte, or its offset."""
+
+
+class ExampleSource(Protocol):
+    """The partitions of a stream. Belongs to one thread."""
+
+    name: str
+    """For messages."""
+
+    def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
+        """At most `limit` examples, in the order of each partition; none when none came within this time or less."""
+        ...
+
+    def behind(self) -> int:
+        """Bytes or messages that are there and were not fetched, about."""
+        ...
+
+    def is_at_end(self) -> bool:
+        """Whether nothing is there that was not fetched; False when nobody can tell."""
+        ...
+
+    def close(self) -> None:
+        """Closes files and connections."""
+        ...
+
+
+class FileExamples:
+    """The files of all partitions, read in turns.
+
+    Args:
+        place: Path with the number of the partition in it.
+        reached: Where to go on, of each partition.
+    """
+
+    def __init__(self, place: str, reached: Sequence[Reached]) -> None:
+        self.name = f"stream '{place}'"
+        self._files = [
+            _GrowingFile(place.replace(PARTITION, f"{number:05d}"), each) for number, each in enumerate(reached)
+        ]
+        self._turn = 0
+
+    def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:  # noqa: ARG002 - a file answers at once
+        """What is there now."""
+        found: list[Fetched] = []
+        for _ in self._files:
+            number = self._turn
+            self._turn = (number + 1) % len(self._files)
+            taken = self._files[number].take(limit - len(found))
+            found += [Fetched(number, example, place) for example, place in taken]
+            if len(found) == limit:
+                break
+        return found
+
+    def behind(self) -> int:
+        """Bytes."""
+        return sum(each.behind() for each in self._files)
+
+    def is_at_end(self) -> bool:
+        """Whether no file had more; a torn record is nothing."""
+        return all(each.came_to_end for each in self._files)
+
+    def close(self) -> None:
+        """Closes the files."""
+        for each in self._files:
+            each.close()
+
+
+class _GrowingFile:
+    """One file. One that is not there is empty; one that was put back to an older state is read from its beginning."""
+
+    def __init__(self, path: str, reached: Reached) -> None:
+        self._path = path
+        self._offset = reached.place or 0
+        self._expected = None if reached.place is None else reached.number
+        """The number of the example there, which was handed out before; None: it was found, or there was none."""
+        self._descriptor: int | None = None
+        self._wanted = _CHUNK
+        self._waiting: deque[tuple[NumberedExample, int]] = deque()
+        self.came_to_end = False
+
+    def take(self, limit: int) -> list[tuple[NumberedExample, int]]:
+        if not self._waiting:
+            self._read()
+        return [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+
+    def behind(self) -> int:
+        waiting = sum(len(example.example) + _FRAME_BYTES for example, _ in self._waiting)
+        if self._descriptor is None:
+            return waiting
+        return waiting + max(0, os.fstat(self._descriptor).st_size - self._offset)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _read(self) -> None:
+        if self._descriptor is None and not self._try_to_open():
+            self.came_to_end = True
+            return
+        descriptor = self._descriptor or 0
+        with named_errors(self._path, "read"):
+            data = os.pread(descriptor, self._wanted, self._offset)
+        if not data:
+            self.came_to_end = True
+            self._look_for_another()
+            return
+        try:
+            examples, end = whole_examples(data)
+        except DataLossError as error:
+            if self._expected is None:
+                raise DataLossError(
+                    f"file '{self._path}': from byte {self._offset}: {error.message}; put the file back as the joiner"
+                    " wrote it"
+                ) from error
+            self._begin_anew("holds no example any more")
+            return
+        if self._expected is not None and examples and examples[0].number != self._expected:
+            self._begin_anew(f"holds example {examples[0].number} instead of {self._expected}")
+            return
+        self.came_to_end = not examples and len(data) < self._wanted
+        self._wanted = 2 * self._wanted if not examples and len(data) == self._wanted else _CHUNK
+        at = self._offset
+        for example in examples:
+            if self._expected is None:
+                self._waiting.append((example, at))
+            self._expected = None
+            at += _FRAME_BYTES + len(example.request) + len(example.example)
+        self._offset += end
+
+    def _look_for_another(self) -> None:
+        """A file that was replaced or cut is another one: what came before is told by its numbers."""
+        descriptor = self._descriptor or 0
+        try:
+            there = Path(self._path).stat()
+        except OSError:
+            return  # somebody is at it
+        if os.fstat(descriptor).st_size < self._offset or not os.path.samestat(there, os.fstat(descriptor)):
+            self._begin_anew("was cut or replaced")
+
+    def _begin_anew(self, why: str) -> None:
+        _log.warning(
+            "file '%s': %s at byte %d, where reading goes on; it is read from its beginning, and what was trained is"
+            " left out",
+            self._path,
+            why,
+            self._offset,
+        )
+        self.close()
+        self._offset, self._expected, self.came_to_end = 0, None, False
+
+    def _try_to_open(self) -> bool:
+        refuse_special_file(self._path)
+        with named_errors(self._path, "read"):
+            try:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+        return True

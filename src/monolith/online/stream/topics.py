@@ -1,0 +1,172 @@
+"""Numbered examples from the topic of a joiner."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.kafka.client import Client
+from monolith.data.kafka.config import KafkaConfig
+from monolith.data.kafka.position import Partition
+from monolith.errors import UnavailableError
+from monolith.online.joiner.numbered import NumberedExample
+from monolith.online.joiner.topics import NUMBER_HEADER
+from monolith.online.stream.files import Fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.data.bad_records import BadRecords
+    from monolith.online.joiner.endpoints import KafkaPlace
+    from monolith.online.stream.admission import Reached
+
+_log = logging.getLogger(__name__)
+
+_GROUP = "monolith-stream"
+_LOOK_SECONDS = 0.5
+"""How often the brokers are asked where a silent topic ends."""
+
+
+class TopicExamples:
+    """All partitions of a topic; offsets are kept by whoever reads, brokers are told none.
+
+    Args:
+        place: Topic and brokers.
+        reached: Where to go on, of each partition.
+        bad: What to do with messages that have no number.
+        settings: Further ones of librdkafka.
+    """
+
+    def __init__(
+        self, place: KafkaPlace, reached: Sequence[Reached], bad: BadRecords, settings: Mapping[str, Any]
+    ) -> None:
+        self.name = f"stream '{place.topic}' at {place.brokers}"
+        config = KafkaConfig(group=_GROUP, sample="plaintext", client=dict(settings))
+        self._client = Client(place.brokers, [place.topic], config)
+        self._bad = bad
+        self._looked = 0.0
+        self._ends: dict[Partition, int] = {}
+        partitions = [Partition(place.topic, number) for number in range(len(reached))]
+        self._expected = {
+            each: found for each, found in zip(partitions, reached, strict=True) if found.place is not None
+        }
+        """Of partitions that go on: the last message that was handed out, until it was found."""
+        try:
+            self._next = self._beginnings(partitions)
+            self._assign()
+        except BaseException:
+            self._client.close()
+            raise
+
+    def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
+        """Waits for the first message at most so long."""
+        found: list[Fetched] = []
+        self._client.raise_if_stopped()
+        for message in self._client.consumer.consume(limit, seconds):
+            error = message.error()
+            if error is None:
+                fetched = self._example_of(message)
+                if fetched is not None:
+                    found.append(fetched)
+            elif self._client.is_code(error, "_AUTO_OFFSET_RESET"):
+                self._begin_at_what_is_there()
+            elif self._client.is_code(error, "_PARTITION_EOF"):
+                self._client.seen()
+            else:
+                raise self._client.translate(error, self.name)
+        if not found:
+            self._client.check_contact()
+        return found
+
+    def behind(self) -> int:
+        """Messages, as the last answers of the brokers say."""
+        consumer = self._client.consumer
+        ends = {each: consumer.get_watermark_offsets(self._client.at(each), cached=True)[1] for each in self._next}
+        return sum(max(0, end - self._next[each]) for each, end in ends.items())
+
+    def is_at_end(self) -> bool:
+        """Whether the brokers have no more."""
+        self._look()
+        return bool(self._ends) and not any(end > self._next[each] for each, end in self._ends.items())
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked >= _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            try:
+                self._ends = self._client.ends(list(self._next))
+            except UnavailableError:
+                self._ends = {}
+
+    def _example_of(self, message: Any) -> Fetched | None:
+        self._client.seen()
+        partition = Partition(str(message.topic()), int(message.partition()))
+        place = int(message.offset())
+        if place < self._next[partition]:
+            return None  # the library may bring again what lies before the place that was asked for
+        self._next[partition] = place + 1
+        value = message.value()
+        if value is None:
+            return None
+        digits = dict(message.headers() or ()).get(NUMBER_HEADER, b"")
+        if not digits.isdigit():
+            self._bad.add(
+                f"{partition}, offset {place}: a message without number; a stream of examples must be the output"
+                " of monolith joiner"
+            )
+            return None
+        expected = self._expected.pop(partition, None)
+        if expected is not None and place == expected.place:
+            if int(digits) != expected.number:
+                self._begin_anew(partition)
+            return None
+        example = NumberedExample(int(digits), message.timestamp()[1], message.key() or b"", value)
+        return Fetched(partition.number, example, place)
+
+    def _begin_anew(self, partition: Partition) -> None:
+        """It is not the topic of before: what was trained is told by numbers."""
+        low, _ = self._client.watermarks([partition])[partition]
+        _log.warning(
+            "%s: offset %d holds another example than before: the topic was made anew; it is read from its beginning,"
+            " and what was trained is left out",
+            partition,
+            self._next[partition] - 1,
+        )
+        self._next[partition] = low
+        self._assign()
+
+    def _beginnings(self, partitions: list[Partition]) -> dict[Partition, int]:
+        """Where each partition goes on; numbers tell what came before, wherever that is."""
+        there = self._client.watermarks(partitions)
+        found: dict[Partition, int] = {}
+        for partition in partitions:
+            low, high = there[partition]
+            place = self._expected[partition].place if partition in self._expected else None
+            found[partition] = place if place is not None and low <= place < high else low
+            if place is not None and found[partition] != place:
+                _log.warning(
+                    "%s: offset %d, up to which it was read, is not there any more: the brokers hold %d to %d; reading"
+                    " goes on at %d, and what was trained is left out",
+                    partition,
+                    place,
+                    low,
+                    high - 1,
+                    low,
+                )
+        return found
+
+    def _begin_at_what_is_there(self) -> None:
+        """Messages were deleted, or the topic was made anew, while it was read; missing numbers are told later."""
+        there = self._client.watermarks(list(self._next))
+        for partition, (low, high) in there.items():
+            if not low <= self._next[partition] <= high:
+                _log.warning("%s: offset %d is gone; going on at %d", partition, self._next[partition], low)
+                self._next[partition] = low
+        self._assign()
+
+    def _assign(self) -> None:
+        self._client.consumer.assign([self._client.at(each, offset) for each, offset in self._next.items()])

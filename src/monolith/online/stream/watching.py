@@ -1,0 +1,112 @@
+"""What a run on a stream shows: how far it is behind, when nothing comes, and what was left out."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from monolith.clock import SystemClock
+from monolith.errors import FailedPreconditionError
+from monolith.hook import Hook
+from monolith.observe import MetricClient
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+    from monolith.hook import HookedSession, StepContext
+    from monolith.observe.progress import Progress
+    from monolith.online.stream.dataset import ExampleStream
+
+__all__ = ["StreamHook"]
+
+_log = logging.getLogger(__name__)
+
+_SECONDS_BETWEEN_METRICS = 1.0
+
+
+class StreamHook(Hook):
+    """Shows how far a session is in its stream, ends waits with the session, and leaves nothing half done in silence.
+
+    Args:
+        stream: What the session reads.
+        bar: Where a person sees it; None: metrics and the log only.
+        task: Name of the task, for messages.
+        clock: Measures the time between metrics.
+    """
+
+    def __init__(
+        self, stream: ExampleStream, bar: Progress | None = None, *, task: str = "task", clock: Clock | None = None
+    ) -> None:
+        self._stream = stream
+        self._bar = bar
+        self._task = task
+        self._clock = SystemClock() if clock is None else clock
+        self._emitted = 0.0
+        self._session: HookedSession | None = None
+
+    def after_create_session(self, session: HookedSession) -> None:
+        """Listens to the stream."""
+        self._session = session
+        self._stream.is_over = lambda: session.stop_requested
+        self._stream.on_silence = self._silence
+        self._stream.on_flow = lambda seconds: self._tell(f"stream: goes on after {seconds:.0f} s")
+
+    def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
+        """Looks whether the task reads the stream at all.
+
+        Raises:
+            FailedPreconditionError: it does not.
+        """
+        if not self._stream.was_read:
+            raise FailedPreconditionError(
+                f"{self._task}: the run was given the stream '{self._stream.place}', and input_fn did not ask for it;"
+                ' return self.ctx.examples(batch_size).parse(...) for mode "train", or leave the stream out'
+            )
+
+    def after_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
+        """Shows the lag."""
+        if self._bar is not None:
+            self._bar.update(0, **self._fields())
+        if self._clock.monotonic() - self._emitted >= _SECONDS_BETWEEN_METRICS:
+            self._emit()
+
+    def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
+        """The last numbers."""
+        self._emit()
+
+    def _fields(self) -> dict[str, Any]:
+        counts = self._stream.counts.to_dict()
+        left_out = {name: value for name, value in counts.items() if value and name != "examples"}
+        return {"lag": self._lag_text, **left_out}
+
+    def _lag_text(self) -> str:
+        stream = self._stream
+        return f"{stream.lag_seconds:.1f} s ({stream.behind:,} {stream.unit})"
+
+    def _silence(self, seconds: float) -> None:
+        """Brings to its end what was postponed to the next step, which may never come; says when it is a stall."""
+        session = self._session
+        if session is not None:
+            with session.step_lock:
+                session.state.settle()
+        self._emit(silent_seconds=seconds)
+        if seconds >= self._stream.config.stall_seconds:
+            self._tell(
+                f"stream: nothing has come for {seconds:.0f} s; {self._stream.counts.examples:,} examples are trained,"
+                " and their rows are out; waiting for more"
+            )
+
+    def _tell(self, text: str) -> None:
+        if self._bar is None:
+            _log.info("%s", text)
+        else:
+            self._bar.write(text)
+
+    def _emit(self, silent_seconds: float = 0.0) -> None:
+        self._emitted = self._clock.monotonic()
+        client = MetricClient("monolith.stream")
+        stream = self._stream
+        for name, value in stream.counts.to_dict().items():
+            client.emit_store(name, value)
+        client.emit_store("lag_seconds", stream.lag_seconds)
+        client.emit_store(f"lag_{stream.unit}", stream.behind)
+        client.emit_store("silent_seconds", silent_seconds)

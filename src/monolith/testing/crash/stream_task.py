@@ -1,0 +1,70 @@
+"""What a run on a stream counts while it is disturbed: every event, and every item, in a row each.
+
+Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1: the row of an event is 1 if it was
+trained once, and the row of an item is the number of its examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from monolith.data import Ids, Label, LineIdField, Parser
+from monolith.data.protos.example_pb2 import Example
+from monolith.nn import Embeddings, Slot
+from monolith.tables.initializers import Zeros
+from monolith.tables.row_optimizers import Sgd
+from monolith.train import Spec, Task
+
+if TYPE_CHECKING:
+    from monolith.train import InstantiableParams, Mode
+
+__all__ = ["StreamCountingTask", "counted_sample"]
+
+_COLUMNS = ("event", "item", "passing", "liked")
+
+
+def counted_sample(event: int, item: int) -> bytes:
+    """The sample of an impression, for `StreamCountingTask`."""
+    example = Example()
+    for name, value in zip(_COLUMNS, (event, item, event, item), strict=True):
+        example.named_feature.add(name=name).feature.fid_v2_list.value.append(value)
+    return example.SerializeToString()
+
+
+class StreamCountingTask(Task):
+    """Counts events and items in rows, those of ``passing`` for a day only, and what was clicked in ``liked``."""
+
+    @classmethod
+    def params(cls) -> InstantiableParams:
+        """With the size of its batches."""
+        p = super().params()
+        p.define("batch_size", 32, "Examples of a batch, at most.")
+        return p
+
+    def build(self) -> None:
+        """One number for each id, and one for all examples."""
+        slot, passing = Slot(1, initializer=Zeros()), Slot(1, initializer=Zeros(), expire_days=1)
+        slots = {"event": slot, "item": slot, "passing": passing, "liked": slot}
+        self.emb = Embeddings(slots, Sgd(learning_rate=1.0))
+        self.total = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.total.weight)
+
+    def input_fn(self, mode: Mode) -> Any:  # noqa: ARG002 - it is only trained
+        """The stream of the run."""
+        parser = Parser("example", [*map(Ids, _COLUMNS), LineIdField("req_time"), Label()])
+        return self.ctx.examples(self.p.batch_size).parse(parser)
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same for all
+        """A loss whose gradient is -1 for each occurrence, and for each click in ``liked``."""
+        looked_up = self.emb(features)
+        counts = sum(looked_up[name].sum() for name in _COLUMNS[:3])
+        clicks = (looked_up["liked"][:, 0] * features["label"].reshape(-1)).sum()
+        examples = self.total(torch.ones(features.num_rows, 1)).sum()
+        return Spec(loss=-counts - clicks - examples)
+
+    def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Adds what the gradient says."""
+        return torch.optim.SGD(model.parameters(), lr=1.0)
