@@ -1,8 +1,9 @@
 """Runs cases of synchronous training on several ranks: each case on all of them, one after the other.
 
-As a program this file is one rank: ``python sync_ranks.py <module> <folder> <case>...`` imports a module of this
-folder, calls its ``case_...`` functions and writes what they return, or raise, to ``<case>-<rank>.json``. Importing
-torch takes most of the time of a small run, so that one start serves many cases.
+As a program this file is all ranks: ``python sync_ranks.py <module> <folder> <case>...`` imports a module of this
+folder and forks a process for each rank, which calls its ``case_...`` functions and writes what they return, or raise,
+to ``<case>-<rank>.json``. Importing torch takes most of the time of a small run, so that one import serves all ranks,
+and one start many cases. What ranks print is in ``output-<rank>.txt``.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from monolith import collective, environment
@@ -28,25 +32,6 @@ def run_ranks(module: str, folder: Path, cases: list[str], *, size: int = 2, **v
     start_and_wait(module, folder, cases, size=size, variables=variables)
 
 
-def start_rank(
-    module: str, folder: Path, cases: list[str], *, rank: int, size: int, port: int, variables: dict[str, str]
-) -> subprocess.Popen[str]:
-    told = {
-        **environment.starting_with(""),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "WORLD_SIZE": str(size),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        **variables,
-    }
-    command = [sys.executable, __file__, module, str(folder), *cases]
-    return subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -57,19 +42,25 @@ def start_and_wait(
     module: str, folder: Path, cases: list[str], *, size: int, variables: dict[str, str]
 ) -> list[tuple[int, str]]:
     """Exit codes and outputs of the ranks."""
-    port = free_port()
-    ranks = [
-        start_rank(module, folder, cases, rank=rank, size=size, port=port, variables=variables) for rank in range(size)
-    ]
+    told = {
+        **environment.starting_with(""),
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        **variables,
+    }
+    command = [sys.executable, __file__, module, str(folder), *cases]
+    ranks = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        outputs = [rank.communicate(timeout=LIMIT_SECONDS)[0] for rank in ranks]
+        ended = ranks.communicate(timeout=LIMIT_SECONDS)[0]
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    for number, output in enumerate(outputs):
-        (folder / f"output-{number}.txt").write_text(output)
-    return [(rank.returncode, output) for rank, output in zip(ranks, outputs, strict=True)]
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(ranks.pid, signal.SIGKILL)
+        ranks.communicate()
+    return [(code, (folder / f"output-{rank}.txt").read_text()) for rank, code in enumerate(json.loads(ended))]
 
 
 def result_of(folder: Path, case: str, rank: int) -> Any:
@@ -86,10 +77,8 @@ def results_of(folder: Path, case: str, size: int = 2) -> list[Any]:
     return [result_of(folder, case, rank) for rank in range(size)]
 
 
-def main(module: str, folder: Path, cases: list[str]) -> None:
+def run_cases(found: ModuleType, folder: Path, cases: list[str]) -> None:
     """One rank."""
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-    found = importlib.import_module(f"train.{module}")
     collective.init(timeout_seconds=120)
     rank = collective.rank()
     for case in cases:
@@ -104,6 +93,32 @@ def main(module: str, folder: Path, cases: list[str]) -> None:
         if error is not None:
             sys.exit(f"{case} failed on rank {rank}: {error}")
     collective.shutdown()
+
+
+def main(module: str, folder: Path, cases: list[str]) -> None:
+    """All ranks; prints their exit codes."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    found = importlib.import_module(f"train.{module}")
+    importlib.import_module("torch._dynamo")  # which the first step of an optimizer does otherwise, on every rank
+    ranks = []
+    for rank in range(int(environment.get("WORLD_SIZE") or 1)):
+        process = os.fork()
+        if process == 0:
+            become(rank, folder)
+            run_cases(found, folder, cases)
+            return
+        ranks.append(process)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
+    sys.stdout.write(json.dumps(codes))
+
+
+def become(rank: int, folder: Path) -> None:
+    """Makes this process a rank, as a launcher would."""
+    environment.put("RANK", str(rank))
+    environment.put("LOCAL_RANK", str(rank))
+    with (folder / f"output-{rank}.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from train.sync_saving_cases import saved_steps
 from train.test_sync_training import accumulated
 
 CASES = ["apart", "named", "merged_first", "disk", "begun", "lost", "counted", "metrics", "accelerator", "unreadable"]
-CASES += ["command", "hangs"]  # the last one ends the run
+CASES += ["killed", "command", "hangs"]  # the last one ends the run
 
 
 NUM_FILES, LINES = 12, 6
@@ -40,9 +40,29 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(folder)
 
 
+class Killed(NamedTuple):
+    """What ranks left of which one was killed."""
+
+    codes: list[int]
+    said: str
+    """By rank 0."""
+    steps: list[list[int]]
+    """That each had saved."""
+
+
 @pytest.fixture(scope="module")
-def two(days: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Killed]:
+    """The folder, too, in which `two` goes on."""
     folder = tmp_path_factory.mktemp("two")
+    ended = start_and_wait("rank_checkpoint_cases", folder, ["killed"], size=2, variables={})
+    found = Killed([code for code, _ in ended], ended[0][1], steps_of(folder / "killed" / "model"))
+    (folder / "killed" / "again").touch()
+    return folder, found
+
+
+@pytest.fixture(scope="module")
+def two(days: str, killed: tuple[Path, Killed]) -> Path:
+    folder, _ = killed
     variables = {"MONOLITH_SAVE_SUMMARY_INTERVAL": "2", DAYS: days}
     run_ranks("rank_checkpoint_cases", folder, CASES, size=2, **variables)
     return folder
@@ -205,13 +225,11 @@ def test_ranks_that_wait_for_one_that_hangs_end_within_the_limit(two: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_rank_killed_while_it_commits_leaves_one_that_all_have(tmp_path: Path) -> None:
-    ended = start_and_wait("rank_checkpoint_cases", tmp_path, ["killed"], size=2, variables={})
-    assert ended[1][0] == -9
-    assert "UnavailableError" in ended[0][1]
-    assert steps_of(tmp_path / "killed" / "model") == [[2, 4], [2]], "rank 0 had committed"
-    (tmp_path / "killed" / "again").touch()
-    run_ranks("rank_checkpoint_cases", tmp_path, ["killed"], size=2)
-    assert results_of(tmp_path, "killed") == [7, 7]
-    assert steps_of(tmp_path / "killed" / "model") == [[7], [7]]
-    assert digest_of(restored(Thirteen, tmp_path / "killed")) == digest_of(accumulated(Thirteen, 2))
+def test_a_rank_killed_while_it_commits_leaves_one_that_all_have(killed: tuple[Path, Killed], two: Path) -> None:
+    _, before = killed
+    assert before.codes == [1, -9]
+    assert "UnavailableError" in before.said
+    assert before.steps == [[2, 4], [2]], "rank 0 had committed"
+    assert results_of(two, "killed") == [7, 7]
+    assert steps_of(two / "killed" / "model") == [[7], [7]]
+    assert digest_of(restored(Thirteen, two / "killed")) == digest_of(accumulated(Thirteen, 2))
