@@ -1,6 +1,5 @@
 // Group's writing calls other than Apply: assign, reinitialize, erase, touch, evict.
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "base/error.h"
@@ -20,13 +19,6 @@ struct Count {
     return *this;
   }
 };
-
-// A vector that serving need not store: its squared length is zero or denormal. NaN is stored.
-bool IsAlmostZero(const float* values, int count) {
-  float sum = 0.0f;
-  for (int i = 0; i < count; ++i) sum += values[i] * values[i];
-  return sum < std::numeric_limits<float>::min();
-}
 
 }  // namespace
 
@@ -67,7 +59,7 @@ class RowWriter {
       const int32_t position = plan.order[id.place];
       const float* given = values.data() + static_cast<int64_t>(position) * spec.dim();
       uint32_t row = id.row;
-      if (spec.skip_zero && !add && IsAlmostZero(given, spec.dim())) {
+      if (!add && spec.LeavesOut(given)) {
         if (row != kNoRow) group.EraseRow(id.bucket_number, id.table, row);
         return;
       }

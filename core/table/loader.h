@@ -76,6 +76,8 @@ class Loader {
   void Guess(Piece* piece) const;
   int64_t WritePiece(const Piece& piece);
   int64_t WriteRows(const Piece& piece);
+  // Whether a serving table has no use for a row: it would read as zeros without it.
+  static bool IsLeftOut(const Table& table, const RowBlockView& block, uint32_t row);
   void WriteTombstones(const RowBlockView& block);
   void WriteFilter(const RowBlockView& block);
   // `key` is ours.

@@ -124,6 +124,10 @@ int64_t Loader::WriteRows(const Piece& piece) {
     for (int i = 0; i < finder.count(); ++i) {
       uint32_t row;
       std::byte* record = finder.Settle(tables, i, &row);
+      if (table.spec.skip_zero && IsLeftOut(table, block, piece.places[i])) [[unlikely]] {
+        if (record != nullptr) group_.EraseRow(number, table, row);
+        continue;
+      }
       if (record == nullptr) {
         row = shard.Insert(table.rows, number, finder.hash(i), finder.id(i), group_.clock_);
         record = table.rows.AtAllocated(row);
@@ -137,6 +141,17 @@ int64_t Loader::WriteRows(const Piece& piece) {
   }
   table.RaiseNewestTime(newest);
   return finder.count();
+}
+
+bool Loader::IsLeftOut(const Table& table, const RowBlockView& block, uint32_t row) {
+  thread_local std::vector<float> weights;
+  weights.resize(table.spec.dim());
+  if (block.header().kind == BlockKind::kFull) {  // weights come first in a full payload
+    std::memcpy(weights.data(), block.payload(row), sizeof(float) * table.spec.dim());
+  } else {
+    table.spec.Decompress(block.payload(row), weights.data());
+  }
+  return table.spec.LeavesOut(weights.data());
 }
 
 void Loader::WritePayload(const Table& table, const RowBlockView& block, uint32_t row, int64_t key,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -72,6 +73,13 @@ std::string TableSpec::SchemaText(bool as_serving) const {
             std::to_string(segment.compressed_bytes);
   }
   return text;
+}
+
+bool TableSpec::LeavesOut(const float* weights) const {
+  if (!skip_zero) return false;
+  float sum = 0.0f;
+  for (int i = 0; i < dim_; ++i) sum += weights[i] * weights[i];
+  return sum < std::numeric_limits<float>::min();
 }
 
 uint64_t DigestOf(const std::string& text) {

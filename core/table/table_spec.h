@@ -113,6 +113,10 @@ class TableSpec {
     return now - time >= static_cast<int64_t>(expire_days.Of(SlotOfKey(key))) * kSecondsPerDay;
   }
 
+  // Whether a vector need not be stored, because skip_zero was asked for: its squared length is zero or denormal. NaN
+  // is stored.
+  bool LeavesOut(const float* weights) const;
+
   // One line that says what a row is made of; two tables with the same text can exchange rows byte by byte.
   std::string SchemaText() const { return SchemaText(serving); }
   std::string SchemaText(bool as_serving) const;

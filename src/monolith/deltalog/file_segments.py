@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from monolith.deltalog.increment import HEAD, MAGIC, Head, decode, read_head
+from monolith.deltalog.increment import HEAD, MAGIC, Head, check_sum, read_head
 from monolith.errors import DataLossError
 from monolith.files import named_errors
 
@@ -84,7 +84,7 @@ def piece_at(descriptor: int, offset: int, *, origin: str) -> Piece:
         return Piece(head, head_bytes, is_whole=False, may_come=True)
     data = _pread(descriptor, head.record_bytes, offset)
     try:
-        decode(data, origin=origin)
+        check_sum(data, head, origin=origin)
     except DataLossError:
         return Piece(head, data, is_whole=False, may_come=len(data) < head.record_bytes)
     return Piece(head, data, is_whole=True, may_come=False)

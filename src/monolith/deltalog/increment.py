@@ -107,8 +107,11 @@ class Increment:
             raise InvalidArgumentError(f"increment of part {self.part!r}: numbers must be 64 bits >= 0, got {values}")
         head = HEAD.pack(MAGIC, FORMAT_VERSION, self.kind, 0, *values, len(details), 0, len(self.payload), 0, 0)
         head = head[: -TAIL.size] + TAIL.pack(_core.crc32c(head[: -TAIL.size]), 0)
-        body = b"".join((head, details, self.payload, padding))
-        return body + TAIL.pack(_crc(body), 0)
+        pieces = (head, details, self.payload, padding)
+        checksum = 0
+        for piece in pieces:
+            checksum = _crc(piece, checksum)
+        return b"".join((*pieces, TAIL.pack(checksum, 0)))
 
 
 class Head(NamedTuple):
@@ -137,6 +140,19 @@ def read_head(data: bytes | memoryview, *, origin: str) -> Head:
     return _parse_head(_head_fields(data, origin), origin)
 
 
+def check_sum(data: bytes, head: Head, *, origin: str) -> None:
+    """Refuses bytes that are not the record of a head.
+
+    Raises:
+        DataLossError: says why.
+    """
+    if head.record_bytes != len(data):
+        raise DataLossError(f"{origin}: a record of {head.record_bytes} bytes expected, got {len(data)}")
+    end = len(data) - TAIL.size
+    if TAIL.unpack_from(data, end) != (_crc(memoryview(data)[:end]), 0):
+        raise DataLossError(f"{origin}: checksum of the record does not match (it was changed)")
+
+
 def decode(data: bytes, *, origin: str) -> Increment:
     """The increment that `Increment.encode` made of it.
 
@@ -145,11 +161,7 @@ def decode(data: bytes, *, origin: str) -> Increment:
     """
     fields = _head_fields(data, origin)
     head = _parse_head(fields, origin)
-    if head.record_bytes != len(data):
-        raise DataLossError(f"{origin}: a record of {head.record_bytes} bytes expected, got {len(data)}")
-    end = len(data) - TAIL.size
-    if TAIL.unpack_from(data, end) != (_crc(memoryview(data)[:end]), 0):
-        raise DataLossError(f"{origin}: checksum of the record does not match (it was changed)")
+    check_sum(data, head, origin=origin)
     begin = HEAD.size + head.details_bytes
     details = _read_details(data[HEAD.size : begin], origin)
     generation, writer, number, *mark, step, digest, oldest, newest, examples, published = fields[4:16]
@@ -220,5 +232,5 @@ def _read_details(text: bytes, origin: str) -> dict[str, Any]:
     return found
 
 
-def _crc(data: bytes | memoryview) -> int:
-    return _core.crc32c_extend(0, np.frombuffer(data, np.uint8))
+def _crc(data: bytes | memoryview, before: int = 0) -> int:
+    return _core.crc32c_extend(before, np.frombuffer(data, np.uint8)) if len(data) else before

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.deltalog import GapError, IncrementKind, rows_part
-from monolith.publishing.row_payload import payloads_of, row_blocks
+from monolith.publishing.row_payload import RowPayloads
 from monolith.publishing.serving_schema import serving_schema
 from monolith.tables.history import ALL_BUCKETS, Mark
+from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class PartPublisher:
         self._store = store
         self._log = log
         self._buckets = buckets
-        self._record_bytes = record_bytes
+        self._payloads = RowPayloads(buckets, at_most=record_bytes)
         self._schema = serving_schema(store.schema)
         self._is_due = False
         self._reader: ChangeReader = store.open_reader(f"{READER_NAME}:{self.part}")
@@ -88,7 +89,7 @@ class PartPublisher:
         """
         reached = self._reader.next_mark()
         is_due, self._is_due = self._is_due, False
-        payloads = payloads_of(self._reader.changes(state=False, buckets=self._buckets), at_most=self._record_bytes)
+        payloads = self._payloads.of(self._reader)
         written = 0
         try:
             payload = next(payloads, None)
@@ -157,7 +158,7 @@ class PartPublisher:
         return "" if is_covered else "what had changed at the checkpoint was not all logged"
 
     def _touch(self, payload: bytes) -> None:
-        for block in row_blocks(payload):
+        for block in PackedBlocks(payload):
             if block.kind in {BlockKind.SERVING, BlockKind.TOMBSTONE} and block.count:
                 table = self._store.schema.names[block.table]
                 buckets = torch.full((block.count,), block.bucket, dtype=torch.int16)

@@ -6,13 +6,14 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from monolith import _core
 from monolith.tables.row_block import RowBlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["PackedBlocks"]
@@ -59,6 +60,28 @@ class PackedBlocks:
         """
         return len(self._offsets) - 1
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all blocks."""
+        return memoryview(self.data).nbytes
+
+    def pieces(self, at_most: int) -> Iterator[memoryview]:
+        """The bytes in pieces of whole blocks, each as long as it may be, or one block that is longer.
+
+        Raises:
+            DataLossError: as `count`, where it does not fit one piece.
+        """
+        view = memoryview(self.data).cast("B")
+        if len(view) <= at_most:
+            return iter([view] if len(view) else [])
+        ends = self._offsets[1:]
+        begins = [0]
+        while begins[-1] < len(view):
+            last = int(np.searchsorted(ends, begins[-1] + at_most, side="right")) - 1
+            following = int(np.searchsorted(ends, begins[-1], side="right"))
+            begins.append(int(ends[max(last, following)]))
+        return (view[begin:end] for begin, end in pairwise(begins))
+
     def __iter__(self) -> Iterator[RowBlock]:
         """A copy of each block.
 
@@ -70,4 +93,4 @@ class PackedBlocks:
         return (RowBlock(bytes(view[begin:end])) for begin, end in pairwise(offsets))
 
     def __repr__(self) -> str:
-        return f"PackedBlocks({len(memoryview(self.data))} bytes)"
+        return f"PackedBlocks({self.num_bytes} bytes)"
