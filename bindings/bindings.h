@@ -39,6 +39,8 @@ void BindIdKernels(nanobind::module_& m);
 void BindTouchedKeySet(nanobind::module_& m);
 // Framings of record files, and samples to arrays.
 void BindExamples(nanobind::module_& m);
+// Records of the joiner's inputs to events.
+void BindJoinEvents(nanobind::module_& m);
 // Texts to ids.
 void BindTextIds(nanobind::module_& m);
 // Messages of a Kafka client to arrays.

@@ -470,6 +470,8 @@ def line_id_fields() -> list[tuple[str, int]]:
     Name of every field of LineId that can be a column, and its form: 0 int, 1 float, 2 list of ints, 3 text.
     """
 
+def decode_join_events(records: list[bytes]) -> tuple[list[tuple[bytes, int, bytes, tuple[int, ...]]], list[tuple[int, str]]]: ...
+
 def text_id(column: str, text: bytes) -> int: ...
 
 @overload

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
-from monolith.online.joiner.entry import Entry, Held, Stage
+from monolith.online.joiner.entry import Entry, Held, Stage, pack_entries, unpack_entries
 from monolith.online.joiner.events import Event, action_record, decode_event, impression_record, key_of
 from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.machine import Joined, JoinMachine
@@ -207,9 +207,15 @@ ENTRIES = st.builds(
 
 
 @settings(max_examples=25, deadline=None)
-@given(ENTRIES)
-def test_an_entry_survives_its_row(entry: Entry) -> None:
-    assert Entry.from_row(entry.row, entry.to_row()) == entry
+@given(st.lists(st.tuples(st.binary(min_size=9, max_size=12), ENTRIES), max_size=3), st.binary(max_size=9))
+def test_entries_survive_being_saved_and_a_piece_that_is_cut_off_is_refused(
+    entries: list[tuple[bytes, Entry]], gone: bytes
+) -> None:
+    saved = pack_entries(entries, [gone])
+    assert list(unpack_entries(saved)) == [*entries, (gone, None)]
+    for size in range(1, len(pack_entries(entries[:1])) if entries else 1):
+        with pytest.raises(ValueError, match=f"entries end at byte {size}"):
+            list(unpack_entries(saved[:size]))
 
 
 REQUESTS = st.sampled_from([b"a", b"b", b"c"])
@@ -330,7 +336,7 @@ def test_entries_that_are_kept_elsewhere_take_no_memory_here() -> None:
     keys = list(machine.entries)[:90]
     kept = {key: machine.entries[key] for key in keys}
     machine.put_out(keys)
-    assert len(machine._timers) == len(machine.entries) == 10
+    assert sum(map(len, machine._timers.values())) == len(machine.entries) == 10
     for key, entry in kept.items():
         machine.bring_in(key, entry)
     machine.advance(1100)

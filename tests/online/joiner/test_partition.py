@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,3 +271,62 @@ def test_packed_examples_are_checked() -> None:
         split_examples(packed[:-1])
     with pytest.raises(DataLossError, match="a sort id of 0 bytes"):
         split_examples(bytes(16))
+
+
+def test_what_waits_long_does_not_keep_all_that_came_since_on_disk(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path, batch_records=2000)
+    large = sample(1) + sample(2) * 50
+    append(join.actions, [action_record(b"long", 1, time_ms=START_MS + 3_000_000, actions=[CLICK])])
+    partition = join.partition()
+    partition.open()
+    largest = 0
+    for second in range(30):
+        time_ms = START_MS + 1000 * second
+        records = [impression_record(b"%d" % second, each, time_ms=time_ms, sample=large) for each in range(200)]
+        append(join.impressions, records)
+        while partition.step():
+            pass
+        largest = max(largest, partition._state._log.num_bytes)
+    kept = dict(partition.machine.entries)
+    partition.close()
+    assert partition.counts.negatives > 5000
+    assert b"long" + bytes([1, *[0] * 7]) in kept
+    assert largest < (3 << 20) < 30 * 200 * len(large)
+    again = join.partition()
+    again.open()
+    assert again.machine.entries == kept
+    again.close()
+
+
+def test_a_state_is_loaded_as_it_was_left_after_any_step(tmp_path: Path) -> None:
+    rules = JoinRules(window_seconds=1.0, disorder_seconds=0.05, late_actions="correct", negative_action=75)
+    join = FolderJoin(tmp_path, rules, batch_records=15, memory_bytes=1 << 16)
+    impressions, actions, _ = traffic(300)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    spilled = 0
+    while True:
+        partition = join.partition()
+        partition.open()
+        came = partition.step()
+        kept, spilled = dict(partition.machine.entries), max(spilled, partition._state.head.num_spilled)
+        at_end = not came and partition.is_at_end()
+        partition.close()
+        again = join.partition()
+        again.open()
+        assert again.machine.entries == kept
+        again.close()
+        if at_end:
+            break
+    assert spilled
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    append(join.impressions, traffic(5)[0])
+    join.run(drain=False)
+    database = sqlite3.connect(join.state, isolation_level=None)
+    database.execute("UPDATE steps SET entries = substr(entries, 1, length(entries) - 3)")
+    database.close()
+    with pytest.raises(DataLossError, match=r"state.sqlite': entries end at byte \d+.*restore the file"):
+        join.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -252,12 +253,12 @@ def test_the_command_joins_and_says_what_it_did(tmp_path: Path, capsys: pytest.C
 
 def test_a_signal_ends_it_between_two_steps(tmp_path: Path, zygote: Zygote) -> None:
     write_traffic(tmp_path, 100, 2)
-    code = "import os, signal, threading\n" + CHILD.replace(
-        "assert cli",
-        "threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()\nassert cli",
-    )
-    _, status = zygote.run(code, str(tmp_path))
-    assert status == 0
+    child = zygote.start(CHILD + "print('ended well', flush=True)\n", str(tmp_path), beside=True)
+    said = tmp_path / "said"
+    wait_for(lambda: said.exists() and "joining partitions" in said.read_text())
+    os.kill(child, signal.SIGTERM)
+    wait_for(lambda: "ended well" in said.read_text())
+    zygote.end(child)
 
 
 @pytest.mark.parametrize(

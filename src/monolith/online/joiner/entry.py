@@ -5,17 +5,21 @@ from __future__ import annotations
 import enum
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["Entry", "Stage"]
+__all__ = ["OVERHEAD_BYTES", "Entry", "Held", "Stage", "pack_entries", "unpack_entries"]
 
-_OVERHEAD_BYTES = 400
+OVERHEAD_BYTES = 400
 """Of an entry, its key and its timer in memory; measured with 10^6 of them."""
+_HEAD = struct.Struct("<IBqqiII")
+"""Length of the key, stage, time, due, number of actions that went out or -1, of those held, length of the sample."""
 _HELD = struct.Struct("<qi")
 _ACTION = struct.Struct("<i")
+_GONE = 255
+"""The stage of a key that is kept elsewhere."""
 
 
 class Stage(enum.IntEnum):
@@ -28,6 +32,9 @@ class Stage(enum.IntEnum):
     """The window has closed; the key is known for the sake of late actions and of duplicates."""
 
 
+_STAGES = tuple(Stage)
+
+
 class Held(NamedTuple):
     """An action that waits: for its impression, or for the window to close."""
 
@@ -37,7 +44,7 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """One key. `row` is its place on disk, 0 before it has one; whoever keeps it there owns that field."""
+    """One key. `step` says in which step it was saved last, 0: in none; whoever saves it owns that field."""
 
     stage: Stage
     time_ms: int
@@ -48,29 +55,51 @@ class Entry:
     out: tuple[int, ...] | None = None
     """The actions of the example that went out last; None: none did."""
     held: tuple[Held, ...] = ()
-    row: int = 0
+    step: int = 0
 
-    @property
-    def num_bytes(self) -> int:
-        """What it takes in memory, about."""
-        return _OVERHEAD_BYTES + len(self.sample)
 
-    def to_row(self) -> tuple[int, int, int, bytes | None, bytes, bytes]:
-        """The entry as columns: due, stage, time, out, held, sample."""
-        out = None if self.out is None else b"".join(map(_ACTION.pack, self.out))
-        held = b"".join(_HELD.pack(*each) for each in self.held) if self.held else b""
-        return self.due_ms, int(self.stage), self.time_ms, out, held, self.sample
+def pack_entries(entries: Iterable[tuple[bytes, Entry]], gone: Iterable[bytes] = ()) -> bytes:
+    """Keys with their entries, and keys that are kept elsewhere from now on, end to end."""
+    parts: list[bytes] = []
+    append, head = parts.append, _HEAD.pack
+    for key, entry in entries:
+        out, held, sample = entry.out, entry.held, entry.sample
+        num_out = -1 if out is None else len(out)
+        append(head(len(key), entry.stage, entry.time_ms, entry.due_ms, num_out, len(held), len(sample)))
+        append(key)
+        if out:
+            parts += map(_ACTION.pack, out)
+        for each in held:
+            append(_HELD.pack(*each))
+        append(sample)
+    for key in gone:
+        parts += (head(len(key), _GONE, 0, 0, -1, 0, 0), key)
+    return b"".join(parts)
 
-    @classmethod
-    def from_row(cls, row: int, columns: Sequence[Any]) -> Entry:
-        """What `to_row` gave, at its place on disk."""
-        due_ms, stage, time_ms, out, held, sample = columns
-        return cls(
-            Stage(stage),
-            time_ms,
-            due_ms,
-            sample,
-            None if out is None else tuple(action for (action,) in _ACTION.iter_unpack(out)),
-            tuple(Held(*each) for each in _HELD.iter_unpack(held)),
-            row,
-        )
+
+def unpack_entries(data: bytes, *, step: int = 0) -> Iterator[tuple[bytes, Entry | None]]:
+    """What `pack_entries` was given, as of a step; None for a key that is kept elsewhere.
+
+    Raises:
+        ValueError: the bytes are cut off.
+    """
+    at = 0
+    while at < len(data):
+        try:
+            key_bytes, stage, time_ms, due_ms, num_out, num_held, sample_bytes = _HEAD.unpack_from(data, at)
+        except struct.error as error:
+            raise ValueError(f"entries end at byte {len(data)} inside the head of one") from error
+        begin_out = at + _HEAD.size + key_bytes
+        begin_held = begin_out + max(0, num_out) * _ACTION.size
+        begin_sample = begin_held + num_held * _HELD.size
+        end = begin_sample + sample_bytes
+        if end > len(data) or stage not in (*_STAGES, _GONE):
+            raise ValueError(f"entries end at byte {len(data)}, the one at {at} of stage {stage} at {end}")
+        key = data[at + _HEAD.size : begin_out]
+        at = end
+        if stage == _GONE:
+            yield key, None
+            continue
+        out = None if num_out < 0 else tuple(each for (each,) in _ACTION.iter_unpack(data[begin_out:begin_held]))
+        held = tuple(Held(*each) for each in _HELD.iter_unpack(data[begin_held:begin_sample])) if num_held else ()
+        yield key, Entry(_STAGES[stage], time_ms, due_ms, data[begin_sample:end], out, held, step)

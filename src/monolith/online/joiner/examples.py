@@ -10,9 +10,11 @@ import struct
 from typing import TYPE_CHECKING
 
 from monolith.data.sample_format import SampleFormat
-from monolith.online.joiner.events import item_of
+from monolith.online.joiner.events import item_of, request_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from monolith.online.joiner.machine import Joined
     from monolith.online.joiner.rules import JoinRules
 
@@ -49,26 +51,30 @@ class ExampleWriter:
         self._nothing = rules.negative_action
         self._tasks = tuple(map(frozenset, rules.tasks))
         self._negative_label = rules.negative_label
-        self._shown = (-1, b"")
-        """The last second, and the bytes that it stands in."""
         self._tails: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[bytes, bytes]] = {}
 
     def example(self, joined: Joined) -> bytes:
         """The bytes of an example."""
-        known = (joined.actions, joined.pre_actions)
-        tail = self._tails.get(known)
-        if tail is None:
-            tail = self._tail(*known)
-            if len(self._tails) < 1 << 12:  # as a rule the same few come again and again
-                self._tails[known] = tail
-        happened, labels = tail
-        second, shown = self._shown
-        if second != joined.shown_ms // 1000:  # as a rule many follow of the same second
-            second = joined.shown_ms // 1000
-            shown = _REQ_TIME_TAG + _varint(second) + _ITEM_ID_TAG
-            self._shown = (second, shown)
-        line_id = shown + item_of(joined.key) + happened
-        return b"".join((joined.sample, self._line_id_tag, _varint(len(line_id)), line_id, labels))
+        ((_, _, _, example),) = self.numbered([joined], 0)
+        return example
+
+    def numbered(self, outgoing: Iterable[Joined], number: int) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """What `NumberedExample` has of each example, the first of which gets this number."""
+        tails, line_id_tag = self._tails, self._line_id_tag
+        last_second, shown = -1, b""
+        for key, shown_ms, known_ms, sample, actions, pre_actions in outgoing:
+            tail = tails.get((actions, pre_actions))
+            if tail is None:
+                tail = self._tail(actions, pre_actions)
+                if len(tails) < 1 << 12:  # as a rule the same few come again and again
+                    tails[actions, pre_actions] = tail
+            happened, labels = tail
+            second = shown_ms // 1000
+            if second != last_second:  # as a rule many follow of the same second
+                last_second, shown = second, _REQ_TIME_TAG + _varint(second) + _ITEM_ID_TAG
+            line_id = shown + item_of(key) + happened
+            yield number, known_ms, request_of(key), sample + line_id_tag + _varint(len(line_id)) + line_id + labels
+            number += 1
 
     def labels(self, actions: tuple[int, ...]) -> list[float]:
         """One for each task."""

@@ -11,15 +11,17 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.online.joiner.counts import JoinCounts
-from monolith.online.joiner.entry import Entry, Held, Stage
+from monolith.online.joiner.entry import OVERHEAD_BYTES, Entry, Held, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from monolith.online.joiner.events import Event
+    from monolith.online.joiner.events import PlainEvent
     from monolith.online.joiner.rules import JoinRules
 
 __all__ = ["JoinMachine", "Joined"]
+
+_EARLY, _OPEN, _CLOSED = Stage  # looked up once, not for every event
 
 
 class Joined(NamedTuple):
@@ -53,8 +55,12 @@ class JoinMachine:
         self.changed: dict[bytes, Entry] = {}
         """Entries that came or changed since `saved`."""
         self.removed: list[int] = []
-        """Rows on disk of entries that were forgotten since then."""
-        self._timers: list[tuple[int, bytes]] = []
+        """Of entries that were forgotten since then, the steps in which they were saved."""
+        self._timers: dict[int, list[bytes]] = {}
+        """The keys that are due at a time; some may have been put off since."""
+        self._due_times: list[int] = []
+        """A heap of these times."""
+        self._num_timers = 0
         self._outgoing: list[Joined] = []
         self._window_ms, self._late_ms = rules.window_ms, rules.late_ms
         self._is_fast = rules.mode == "fast_emit"
@@ -67,17 +73,18 @@ class JoinMachine:
     def bring_in(self, key: bytes, entry: Entry) -> None:
         """Takes an entry that was saved before."""
         self.entries[key] = entry
-        self.num_bytes += entry.num_bytes + len(key)
-        heapq.heappush(self._timers, (entry.due_ms, key))
+        self.num_bytes += OVERHEAD_BYTES + len(entry.sample) + len(key)
+        self._set_timer(key, entry.due_ms)
 
     def put_out(self, keys: Iterable[bytes]) -> None:
         """Forgets entries that are kept elsewhere from now on."""
         for key in keys:
             self._drop(key)
-        if len(self._timers) > 2 * len(self.entries):
+        if self._num_timers > 2 * len(self.entries):
             # Those of entries that are gone would take the memory that is to be saved here.
-            self._timers = [(entry.due_ms, key) for key, entry in self.entries.items()]
-            heapq.heapify(self._timers)
+            self._timers, self._due_times, self._num_timers = {}, [], 0
+            for key, entry in self.entries.items():
+                self._set_timer(key, entry.due_ms)
 
     def saved(self) -> None:
         """What `changed` and `removed` tell is saved."""
@@ -88,34 +95,37 @@ class JoinMachine:
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
-    def take(self, events: Sequence[Event]) -> None:
+    def take(self, events: Iterable[PlainEvent]) -> None:
         """Takes events in their order."""
-        for event in events:
-            if event.sample:
-                self._take_impression(event)
-            for action in event.actions:
-                self._take_action(event.key, event.time_ms, action)
+        take_impression, take_action = self._take_impression, self._take_action
+        for key, time_ms, sample, actions in events:
+            if sample:
+                take_impression(key, time_ms, sample)
+            for action in actions:
+                take_action(key, time_ms, action)
 
     def advance(self, watermark_ms: int) -> None:
         """The time of events has come this far: closes and forgets what is due. It never goes back."""
         self.watermark_ms = max(self.watermark_ms, watermark_ms)
-        timers = self._timers
-        while timers and timers[0][0] <= self.watermark_ms:
-            due_ms, key = heapq.heappop(timers)
-            entry = self.entries.get(key)
-            if entry is not None and entry.due_ms == due_ms:
-                self._come_due(key, entry)
+        due_times, entries = self._due_times, self.entries
+        while due_times and due_times[0] <= self.watermark_ms:
+            due_ms = heapq.heappop(due_times)
+            keys = self._timers.pop(due_ms)
+            self._num_timers -= len(keys)
+            for key in sorted(keys):  # an order that does not depend on when each came to memory
+                entry = entries.get(key)
+                if entry is not None and entry.due_ms == due_ms:
+                    self._come_due(key, entry)
 
     def has_due(self, watermark_ms: int) -> bool:
         """Whether `advance` would find anything to do."""
-        return bool(self._timers) and self._timers[0][0] <= watermark_ms
+        return bool(self._due_times) and self._due_times[0] <= watermark_ms
 
-    def _take_impression(self, event: Event) -> None:
+    def _take_impression(self, key: bytes, time_ms: int, sample: bytes) -> None:
         counts = self.counts
         counts.impressions += 1
-        key, time_ms, sample, _ = event
         entry = self.entries.get(key)
-        if entry is not None and entry.stage is not Stage.EARLY:
+        if entry is not None and entry.stage is not _EARLY:
             counts.duplicate_impressions += 1
             return
         due_ms = time_ms + self._window_ms
@@ -124,13 +134,14 @@ class JoinMachine:
             return
         held: tuple[Held, ...] = ()
         if entry is None:
-            entry = Entry(Stage.OPEN, time_ms, due_ms, sample)
+            entry = Entry(_OPEN, time_ms, due_ms, sample)
             self._add(key, entry)
         else:
             self.num_bytes += len(sample)
             held = entry.held
-            entry.stage, entry.time_ms, entry.due_ms, entry.sample, entry.held = Stage.OPEN, time_ms, due_ms, sample, ()
-            self._changed(key, entry, is_due_anew=True)
+            entry.stage, entry.time_ms, entry.due_ms, entry.sample, entry.held = _OPEN, time_ms, due_ms, sample, ()
+            self.changed[key] = entry
+            self._set_timer(key, due_ms)
         if held:
             self._join_held(key, entry, held)
         if self._is_fast and entry.out is None:
@@ -157,13 +168,13 @@ class JoinMachine:
             self.counts.duplicate_actions += 1
         elif entry is None:
             self._take_early(key, Held(time_ms, action))
-        elif entry.stage is Stage.EARLY:
+        elif entry.stage is _EARLY:
             self._hold(key, entry, Held(time_ms, action))
         elif time_ms < entry.time_ms - self._window_ms:
             self.counts.unmatched_actions += 1
         elif entry.out is not None and action in entry.out:
             self.counts.duplicate_actions += 1
-        elif entry.stage is Stage.OPEN and time_ms <= entry.time_ms + self._window_ms and self._may_go_out(entry):
+        elif entry.stage is _OPEN and time_ms <= entry.time_ms + self._window_ms and self._may_go_out(entry):
             self._emit(key, entry, time_ms, (action,))
         else:
             self._take_late(key, entry, Held(time_ms, action))
@@ -174,7 +185,7 @@ class JoinMachine:
         if due_ms <= self.watermark_ms:
             self.counts.unmatched_actions += 1
             return
-        self._add(key, Entry(Stage.EARLY, held.time_ms, due_ms, held=(held,)))
+        self._add(key, Entry(_EARLY, held.time_ms, due_ms, held=(held,)))
 
     def _may_go_out(self, entry: Entry) -> bool:
         return entry.out is None or self._is_fast
@@ -187,7 +198,7 @@ class JoinMachine:
         self.counts.late_actions += 1
         if not self._corrects:
             return
-        if entry.stage is Stage.OPEN and held.time_ms > entry.time_ms + self._window_ms:
+        if entry.stage is _OPEN and held.time_ms > entry.time_ms + self._window_ms:
             # Its example goes out first, as it is at the close of the window.
             self._hold(key, entry, held)
         else:
@@ -198,39 +209,45 @@ class JoinMachine:
             self.counts.duplicate_actions += 1
             return
         entry.held += (held,)
-        self._changed(key, entry)
+        self.changed[key] = entry
 
     def _come_due(self, key: bytes, entry: Entry) -> None:
-        if entry.stage is Stage.EARLY:
+        if entry.stage is _EARLY:
             rest = tuple(each for each in entry.held if each.time_ms + self._window_ms > self.watermark_ms)
             self.counts.unmatched_actions += len(entry.held) - len(rest)
             if rest:
                 entry.held, entry.due_ms = rest, min(rest).time_ms + self._window_ms
-                self._changed(key, entry, is_due_anew=True)
+                self.changed[key] = entry
+                self._set_timer(key, entry.due_ms)
                 return
-        elif entry.stage is Stage.OPEN:
+        elif entry.stage is _OPEN:
             self._close(key, entry)
             if self._late_ms:
                 return
         self.changed.pop(key, None)
-        if entry.row:
-            self.removed.append(entry.row)
+        self.removed.append(entry.step)
         self._drop(key)
 
     def _close(self, key: bytes, entry: Entry) -> None:
         if entry.out is None and not self._is_fast:
             self._emit_negative(key, entry, entry.due_ms)
-        entry.stage = Stage.CLOSED
+        entry.stage = _CLOSED
+        if entry.held:
+            self._emit_held(key, entry)
+        if not self._corrects:
+            self._forget_sample(entry)
+        self.changed[key] = entry
+        if self._late_ms:
+            entry.due_ms += self._late_ms
+            self._set_timer(key, entry.due_ms)
+
+    def _emit_held(self, key: bytes, entry: Entry) -> None:
         held, entry.held = entry.held, ()
         for each in held:
             if entry.out is not None and each.action in entry.out:
                 self.counts.duplicate_actions += 1
             else:
                 self._emit(key, entry, each.time_ms, (each.action,))
-        if not self._corrects:
-            self._forget_sample(entry)
-        entry.due_ms += self._late_ms
-        self._changed(key, entry, is_due_anew=bool(self._late_ms))
 
     def _emit_negative(self, key: bytes, entry: Entry, known_ms: int) -> None:
         if self._kept_below < 1 << 64:
@@ -267,11 +284,15 @@ class JoinMachine:
         self.bring_in(key, entry)
         self.changed[key] = entry
 
-    def _changed(self, key: bytes, entry: Entry, *, is_due_anew: bool = False) -> None:
-        self.changed[key] = entry
-        if is_due_anew:
-            heapq.heappush(self._timers, (entry.due_ms, key))
+    def _set_timer(self, key: bytes, due_ms: int) -> None:
+        self._num_timers += 1
+        keys = self._timers.get(due_ms)
+        if keys is None:
+            self._timers[due_ms] = [key]
+            heapq.heappush(self._due_times, due_ms)
+        else:
+            keys.append(key)
 
     def _drop(self, key: bytes) -> None:
         entry = self.entries.pop(key)
-        self.num_bytes -= entry.num_bytes + len(key)
+        self.num_bytes -= OVERHEAD_BYTES + len(entry.sample) + len(key)

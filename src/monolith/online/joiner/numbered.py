@@ -34,17 +34,12 @@ class NumberedExample(NamedTuple):
     example: bytes
 
 
-def pack_examples(examples: Iterable[NumberedExample]) -> bytes:
-    """The examples as records."""
+def pack_examples(examples: Iterable[NumberedExample | tuple[int, int, bytes, bytes]]) -> bytes:
+    """The examples as records; each may be a plain tuple of what a `NumberedExample` has."""
     parts: list[bytes] = []
+    length, head, id_bytes = _LENGTH.pack, _ID.pack, _ID.size
     for number, known_ms, request, example in examples:
-        parts += (
-            _LENGTH.pack(_ID.size + len(request)),
-            _ID.pack(number, known_ms),
-            request,
-            _LENGTH.pack(len(example)),
-            example,
-        )
+        parts += (length(id_bytes + len(request)), head(number, known_ms), request, length(len(example)), example)
     return b"".join(parts)
 
 

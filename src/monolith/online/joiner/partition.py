@@ -13,18 +13,18 @@ from monolith import _core
 from monolith.errors import DataLossError
 from monolith.online.joiner.counts import JoinCounts
 from monolith.online.joiner.endpoints import Arrived
-from monolith.online.joiner.events import decode_event, request_of
+from monolith.online.joiner.events import decode_events
 from monolith.online.joiner.machine import JoinMachine
-from monolith.online.joiner.numbered import NumberedExample, pack_examples, split_examples
+from monolith.online.joiner.numbered import pack_examples, split_examples
 from monolith.online.joiner.watermark import Watermark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.data.bad_records import BadRecords
     from monolith.online.joiner.endpoints import JoinInput, JoinOutput
-    from monolith.online.joiner.events import Event
+    from monolith.online.joiner.events import PlainEvent
     from monolith.online.joiner.examples import ExampleWriter
     from monolith.online.joiner.state import PartitionState
 
@@ -117,7 +117,7 @@ class JoinPartition:
         now_ms = self._now_ms()
         for name, came in arrived.items():
             if came.records or came.following is None or not self._inputs[name].is_at_end():
-                self._watermark.hear(name, max((each.time_ms for each in events[name]), default=0), now_ms=now_ms)
+                self._watermark.hear(name, _newest(events[name]), now_ms=now_ms)
         self._take([event for each in events.values() for event in each], arrived, self._watermark.at(now_ms=now_ms))
         return sum(len(came.records) for came in arrived.values())
 
@@ -138,30 +138,29 @@ class JoinPartition:
             return Arrived((), (), None)
         return source.read(self._batch_records)
 
-    def _events(self, name: str, came: Arrived) -> list[Event]:
+    def _events(self, name: str, came: Arrived) -> list[PlainEvent]:
         """The events of some records, without those that cannot be joined."""
-        counts, events, places = self.counts, [], []
+        events, problems = decode_events(came.records)
+        places = came.places
+        if problems:
+            for index, reason in problems:
+                self.counts.bad += 1
+                self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: {reason}")
+            bad = {index for index, _ in problems}
+            places = [place for index, place in enumerate(places) if index not in bad]
         latest_ms = self._now_ms() + self._max_ahead_ms
-        for record, place in zip(came.records, came.places, strict=True):
-            try:
-                event = decode_event(record)
-            except DataLossError as error:
-                counts.bad += 1
-                self._bad.add(f"{self._inputs[name].name}: offset {place}: {error.message}")
-                continue
-            if event.time_ms > latest_ms:
-                counts.ahead += 1
-            else:
-                events.append(event)
-                places.append(place)
+        if _newest(events) > latest_ms:
+            in_time = [index for index, (_, time_ms, *_) in enumerate(events) if time_ms <= latest_ms]
+            self.counts.ahead += len(events) - len(in_time)
+            events, places = [events[index] for index in in_time], [places[index] for index in in_time]
         return self._with_good_samples(name, events, places)
 
-    def _with_good_samples(self, name: str, events: list[Event], places: list[int]) -> list[Event]:
+    def _with_good_samples(self, name: str, events: list[PlainEvent], places: Sequence[int]) -> list[PlainEvent]:
         """Leaves out impressions whose sample nobody could read; one look at all of them."""
-        shown = [index for index, event in enumerate(events) if event.sample]
+        shown = [index for index, (_, _, sample, _) in enumerate(events) if sample]
         if not shown:
             return events
-        samples = [events[index].sample for index in shown]
+        samples = [events[index][2] for index in shown]
         *_, rows, problems = self._samples.parse_list(samples, skip_bad=True, max_parsed_bytes=_MOST_PARSED_BYTES)
         if not len(rows):
             return events
@@ -171,22 +170,19 @@ class JoinPartition:
             self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: the sample: {problem}")
         return [event for index, event in enumerate(events) if index not in bad]
 
-    def _take(self, events: list[Event], arrived: Mapping[str, Arrived], watermark_ms: int) -> None:
+    def _take(self, events: list[PlainEvent], arrived: Mapping[str, Arrived], watermark_ms: int) -> None:
         machine, state, head = self.machine, self._state, self._state.head
         came = {name: each.following for name, each in arrived.items() if each.following is not None}
         if came.items() <= head.offsets.items() and not state.has_due(machine, watermark_ms):
             return
         state.begin()
-        state.bring_in(machine, (event.key for event in events))
+        state.bring_in(machine, (key for key, *_ in events))
         machine.take(events)
         while state.bring_due(machine, watermark_ms):
             machine.advance(watermark_ms)
         machine.advance(watermark_ms)
-        outgoing = [
-            NumberedExample(number, each.known_ms, request_of(each.key), self._writer.example(each))
-            for number, each in enumerate(machine.take_outgoing(), head.last_number + 1)
-        ]
-        packed = pack_examples(outgoing)
+        outgoing = machine.take_outgoing()
+        packed = pack_examples(self._writer.numbered(outgoing, head.last_number + 1))
         head.last_number += len(outgoing)
         head.offsets.update(came)
         head.newest = self._watermark.newest
@@ -204,3 +200,7 @@ class JoinPartition:
             if missing:
                 head.sent_place = self._output.append(pack_examples(missing))
                 head.sent_number = missing[-1].number
+
+
+def _newest(events: Sequence[PlainEvent]) -> int:
+    return max([time_ms for _, time_ms, _, _ in events], default=0)

@@ -1,7 +1,8 @@
 """The state of one partition: what is undecided, how far inputs were read, and examples on their way out, in SQLite.
 
-A step is one transaction. `held` has a copy of every entry in memory, `spilled` those for which memory had no room;
-`outbox` has examples until they are in the output. A process that dies leaves the state behind its last step.
+A step is one transaction. `steps` has what came or changed in each, in one piece; the last word on a key counts, and
+an entry whose time has come is forgotten (see `EntryLog`). `spilled` has the entries for which memory had no room,
+`outbox` examples until they are in the output. A process that dies leaves the state behind its last step.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from monolith.errors import (
     ResourceExhaustedError,
 )
 from monolith.files import named_errors
-from monolith.online.joiner.entry import Entry
+from monolith.online.joiner.entry import OVERHEAD_BYTES, pack_entries, unpack_entries
+from monolith.online.joiner.entry_log import EntryLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from monolith.online.joiner.entry import Entry
     from monolith.online.joiner.machine import JoinMachine
 
 __all__ = ["Head", "PartitionState"]
 
-_VERSION = 1
-_ENTRY = "row INTEGER PRIMARY KEY, key BLOB, due INTEGER, stage INTEGER, time INTEGER, out BLOB, held BLOB, sample BLOB"
+_VERSION = 2
 _SCHEMA = (
-    f"CREATE TABLE held ({_ENTRY})",
-    f"CREATE TABLE spilled ({_ENTRY})",
+    "CREATE TABLE steps (number INTEGER PRIMARY KEY, entries BLOB)",
+    "CREATE TABLE spilled (row INTEGER PRIMARY KEY, key BLOB, due INTEGER, entry BLOB)",
     "CREATE UNIQUE INDEX spilled_by_key ON spilled (key)",
     "CREATE INDEX spilled_by_due ON spilled (due)",
     "CREATE TABLE outbox (last INTEGER PRIMARY KEY, examples BLOB)",
     "CREATE TABLE head (id INTEGER PRIMARY KEY, value TEXT)",
 )
-_PUT = "(row, key, due, stage, time, out, held, sample) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 _AT_ONCE = 1000
 """Entries that are brought in together when they are due."""
 _CACHE_KIBIBYTES = 16 << 10
@@ -64,7 +65,7 @@ class Head:
     sent_place: int = 0
     """Where the output ends behind that one."""
     num_spilled: int = 0
-    next_row: int = 1
+    last_step: int = 0
 
 
 class PartitionState:
@@ -83,6 +84,7 @@ class PartitionState:
         self.path = path
         self.head = Head()
         self._identity = dict(identity)
+        self._log = EntryLog()
         self._memory_bytes = memory_bytes
         with self._named():
             with named_errors(path, "written"):
@@ -101,9 +103,26 @@ class PartitionState:
 
     def load(self, machine: JoinMachine) -> None:
         """Brings in what was in memory."""
+        known: dict[bytes, Entry] = {}
+        sizes: dict[int, int] = {}
         with self._named():
-            for row, key, *columns in self._database.execute("SELECT * FROM held ORDER BY row"):
-                machine.bring_in(key, Entry.from_row(row, columns))
+            for number, entries in self._database.execute("SELECT number, entries FROM steps ORDER BY number"):
+                sizes[number] = len(entries)
+                for key, entry in self._unpacked(entries, number):
+                    if entry is None:
+                        known.pop(key, None)
+                    else:
+                        known[key] = entry
+        # What is due was forgotten in that step: nothing is due behind one.
+        watermark_ms = self.head.watermark_ms
+        known = {key: entry for key, entry in known.items() if entry.due_ms > watermark_ms}
+        by_step: dict[int, dict[bytes, Entry]] = {number: {} for number in sizes}
+        for key, entry in known.items():
+            by_step[entry.step][key] = entry
+            entry.step = 0
+            machine.bring_in(key, entry)
+        for number, entries in by_step.items():
+            self._log.add(number, entries, num_bytes=sizes[number])
 
     def begin(self) -> None:
         """Begins a step."""
@@ -117,7 +136,7 @@ class PartitionState:
         found = []
         with self._named():
             for key in {key for key in keys if key not in machine.entries}:
-                row = self._database.execute("SELECT * FROM spilled WHERE key = ?", (key,)).fetchone()
+                row = self._database.execute("SELECT row, entry FROM spilled WHERE key = ?", (key,)).fetchone()
                 if row is not None:
                     found.append(row)
         self._take(machine, found)
@@ -126,7 +145,7 @@ class PartitionState:
         """Brings in some of the entries on disk that are due; whether there were any."""
         if not self.head.num_spilled:
             return False
-        query = "SELECT * FROM spilled WHERE due <= ? ORDER BY due, row LIMIT ?"
+        query = "SELECT row, entry FROM spilled WHERE due <= ? ORDER BY due, row LIMIT ?"
         with self._named():
             found = self._database.execute(query, (watermark_ms, _AT_ONCE)).fetchall()
         self._take(machine, found)
@@ -149,15 +168,13 @@ class PartitionState:
     def commit(self, machine: JoinMachine, packed: bytes) -> None:
         """Ends a step: what changed in the machine, the head and the examples that came out, all or nothing."""
         with self._named():
-            database = self._database
-            if machine.removed:
-                database.executemany("DELETE FROM held WHERE row = ?", [(row,) for row in machine.removed])
-            if machine.num_bytes > self._memory_bytes:
-                self._spill(machine)
-            database.executemany(f"INSERT OR REPLACE INTO held {_PUT}", self._rows(machine.changed))
-            database.execute("DELETE FROM outbox WHERE last <= ?", (self.head.sent_number,))
+            database, head = self._database, self.head
+            self._log.release(machine.removed)
+            gone = self._spill(machine) if machine.num_bytes > self._memory_bytes else ()
+            self._save_entries(machine, gone)
+            database.execute("DELETE FROM outbox WHERE last <= ?", (head.sent_number,))
             if packed:
-                database.execute("INSERT INTO outbox VALUES (?, ?)", (self.head.last_number, packed))
+                database.execute("INSERT INTO outbox VALUES (?, ?)", (head.last_number, packed))
             self._save_head()
             database.execute("COMMIT")
         machine.saved()
@@ -167,40 +184,56 @@ class PartitionState:
         with self._named():
             return [packed for (packed,) in self._database.execute("SELECT examples FROM outbox ORDER BY last")]
 
-    def _rows(self, entries: Mapping[bytes, Entry]) -> list[tuple[Any, ...]]:
-        rows = []
-        for key, entry in entries.items():
-            if not entry.row:
-                entry.row = self.head.next_row
-                self.head.next_row += 1
-            rows.append((entry.row, key, *entry.to_row()))
-        return rows
+    def _save_entries(self, machine: JoinMachine, gone: Sequence[bytes]) -> None:
+        """Saves what changed, and deletes what that makes useless."""
+        log, head = self._log, self.head
+        entries = machine.changed
+        if stale := log.stale(machine.entries, known_bytes=machine.num_bytes):
+            entries = stale | entries
+        if entries or gone:
+            saved = pack_entries(entries.items(), gone)
+            head.last_step += 1
+            log.add(head.last_step, entries, num_bytes=len(saved))
+            self._database.execute("INSERT INTO steps VALUES (?, ?)", (head.last_step, saved))
+        if dead := log.take_dead():
+            self._database.execute("DELETE FROM steps WHERE number <= ?", (dead,))
 
-    def _take(self, machine: JoinMachine, found: list[tuple[Any, ...]]) -> None:
+    def _take(self, machine: JoinMachine, found: list[tuple[int, bytes]]) -> None:
         """Moves entries from the disk to the machine."""
         with self._named():
-            self._database.executemany("DELETE FROM spilled WHERE row = ?", [(row,) for row, *_ in found])
+            self._database.executemany("DELETE FROM spilled WHERE row = ?", [(row,) for row, _ in found])
         self.head.num_spilled -= len(found)
-        for _, key, *columns in found:
-            entry = Entry.from_row(0, columns)
-            machine.bring_in(key, entry)
-            machine.changed[key] = entry
+        for key, entry in self._unpacked(b"".join([saved for _, saved in found]), 0):
+            if entry is not None:
+                machine.bring_in(key, entry)
+                machine.changed[key] = entry
 
-    def _spill(self, machine: JoinMachine) -> None:
-        """Leaves to the disk what has waited longest: most actions follow soon."""
+    def _spill(self, machine: JoinMachine) -> list[bytes]:
+        """Leaves to the disk what has waited longest: most actions follow soon; the keys that steps still know."""
         aim = _SPILLED_DOWN_TO * self._memory_bytes
         left, chosen = float(machine.num_bytes), {}
         for key, entry in machine.entries.items():
             if left <= aim:
                 break
-            left -= entry.num_bytes + len(key)
+            left -= OVERHEAD_BYTES + len(entry.sample) + len(key)
             chosen[key] = entry
             machine.changed.pop(key, None)
-        kept = [(entry.row,) for entry in chosen.values() if entry.row]
-        self._database.executemany("DELETE FROM held WHERE row = ?", kept)
-        self._database.executemany(f"INSERT INTO spilled {_PUT}", self._rows(chosen))
+        self._database.executemany(
+            "INSERT INTO spilled (key, due, entry) VALUES (?, ?, ?)",
+            [(key, entry.due_ms, pack_entries([(key, entry)])) for key, entry in chosen.items()],
+        )
+        self._log.release(entry.step for entry in chosen.values())
         self.head.num_spilled += len(chosen)
         machine.put_out(chosen)
+        return [key for key, entry in chosen.items() if entry.step]
+
+    def _unpacked(self, data: bytes, step: int) -> Iterator[tuple[bytes, Entry | None]]:
+        try:
+            yield from unpack_entries(data, step=step)
+        except ValueError as error:
+            raise DataLossError(
+                f"state '{self.path}': {error}; restore the file, or begin with another state_dir and output"
+            ) from error
 
     def _save_head(self) -> None:
         self._database.execute("INSERT OR REPLACE INTO head VALUES (0, ?)", (json.dumps(asdict(self.head)),))
@@ -219,7 +252,8 @@ class PartitionState:
             self._create()
         elif version != _VERSION:
             raise FailedPreconditionError(
-                f"state '{self.path}': version {version}, this program knows {_VERSION}; let the newer one go on"
+                f"state '{self.path}': version {version}, this program knows {_VERSION}; go on with the program that"
+                " began it, or begin with another state_dir and output"
             )
         found = dict(database.execute("SELECT id, value FROM head").fetchall())
         self.head = Head(**json.loads(found[0]))
