@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from monolith.train import RunnerConfig
 from monolith.train.compat.derive_config import trainer_config_of
+from train.sync_ranks import free_port
 
 PAGE = "torchrun.md"
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
@@ -46,7 +48,7 @@ def run(block: str, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(5 * ENDS_HANGS_SECONDS)
 def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
-    files, two, alone, ahead, three, partial = BLOCKS
+    files, two, _mpi, alone, ahead, three, partial = BLOCKS
     run(files, tmp_path)
     said = run(two, tmp_path)
     assert {f"rank {rank} of 2 ended at step 20" for rank in (0, 1)} <= set(said.splitlines())
@@ -59,6 +61,19 @@ def test_the_blocks_run_one_after_another(tmp_path: Path) -> None:
     assert 20 + 20 / 3 <= int(steps.pop()) <= 20 + 20
     run(partial, tmp_path)
     assert (tmp_path / "models" / "partial" / "model.ckpt-10.manifest").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun, of Debian's openmpi-bin")
+def test_mpirun_starts_the_same_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"):
+        monkeypatch.setenv(name, "1")
+    files, _, mpi, *_ = BLOCKS
+    run(files, tmp_path)
+    said = run(mpi.replace("29500", str(free_port())), tmp_path).splitlines()
+    ended = sorted(line for line in said if line.startswith("rank"))
+    assert [line.partition(" ended")[0] for line in ended] == ["rank 0 of 2", "rank 1 of 2"]
+    assert len({line.rsplit(" ", 1)[1] for line in ended}) == 1, "at the same step"
 
 
 def test_a_row_of_the_table_for_each_pipeline_and_no_other() -> None:
