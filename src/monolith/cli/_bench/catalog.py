@@ -204,8 +204,13 @@ ONLINE_ROWS = (
         title="a follower with all rows that takes those that have changed",
         needed_bytes=lambda setting: setting.large_rows * 350,
     ),
+    Row(
+        key="online_joiner",
+        title="joining impressions and actions, against Bytewax",
+        needed_bytes=lambda _: 400_000_000,
+    ),
 )
-"""Rows of `benchmarks/online.py`: from the trainer's rows to those of its followers."""
+"""Rows of `benchmarks/online.py`: from what users do to examples, and from the trainer's rows to its followers."""
 
 
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
