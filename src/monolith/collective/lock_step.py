@@ -160,6 +160,8 @@ class LockStep:
             digest, num_bytes = _identity(call)
             num_sizes = 0 if sizes is None else sizes.shape[1]
             heads = headers.exchange((digest, flags, num_sizes, num_bytes), sizes)
+            if heads.count([digest, flags, num_sizes, num_bytes]) == len(heads):  # nearly always, so it is told first
+                return Agreed(call, [True] * len(heads), flags, [flags] * len(heads), headers.sizes(num_sizes, sizes))
         digests, flags_of_ranks, numbers, lengths = zip(*heads, strict=True)
         active = [digest != 0 for digest in digests]
         all_flags = functools.reduce(operator.or_, flags_of_ranks)
