@@ -185,7 +185,7 @@ def case_to_the_end(folder: Path) -> Any:
 
 
 def case_metrics(folder: Path) -> Any:
-    """The numbers of the exchanges, of which the log and event files tell."""
+    """The numbers of the exchanges, of which the log and event files tell; and the sizes of tables."""
     told = Told()
     logging.getLogger("monolith").addHandler(told)
     logging.getLogger("monolith").setLevel(logging.INFO)
@@ -194,8 +194,8 @@ def case_metrics(folder: Path) -> Any:
     try:
         run(Thirteen, folder, enable_alltoall_metrics=True, enable_alltoall_metrics_for_slot="usr")
     except (OpError, ValueError) as error:
-        return [told.lines, str(error)]
-    return [told.lines, ""]
+        refused = str(error)
+    return [told.about("exchanges of rows"), told.about("tables at step"), refused]
 
 
 class Told(logging.Handler):
@@ -204,8 +204,10 @@ class Told(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "exchanges of rows" in record.getMessage():
-            self.lines.append(record.getMessage())
+        self.lines.append(record.getMessage())
+
+    def about(self, what: str) -> list[str]:
+        return [line for line in self.lines if what in line]
 
 
 def case_accelerator(folder: Path) -> Any:

@@ -53,6 +53,7 @@ class TestContradictions:
             ({"tide_save_secs": 5}, "belong together"),
             ({"continue_training": True}, "needs clear_nn"),
             ({"index": 1, "num_workers": 3}, "option index=1 .* is refused: it is about a job of several processes"),
+            ({"enable_partial_sync_training": True}, r"start a job \(docs/how-to/torchrun.md\), or leave it at False"),
             ({"feature_evict_every_n_hours": 1, "feature_evict_every_n_steps": 1}, "contradict each other"),
             ({"feature_evict_every_n_steps": -1}, "evict_every_steps must be > 0"),
             ({"params_override": "[]"}, "must be a JSON object"),

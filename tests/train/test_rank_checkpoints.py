@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -171,7 +172,7 @@ def require_each_once(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_rank_0_shows_what_the_exchanges_carry(two: Path) -> None:
-    (lines, refused), (nothing, _) = results_of(two, "metrics")
+    (lines, _, refused), (nothing, *_) = results_of(two, "metrics")
     assert nothing == []
     assert [line.partition(":")[0] for line in lines] == ["step 2", "step 4"]
     assert "Alltoall_id_max_size" in lines[0]
@@ -181,6 +182,14 @@ def test_rank_0_shows_what_the_exchanges_carry(two: Path) -> None:
     assert tags["2-adagrad_size"].simple_value == 8
     assert tags["shard_sizes"].histo.num == 2
     assert tags["shard_sizes"].histo.sum == tags["Alltoall_id_sizes"].simple_value
+
+
+@pytest.mark.slow
+def test_each_rank_logs_the_sizes_of_its_part_of_the_tables(two: Path) -> None:
+    (first,), (other,) = (lines for _, lines, _ in results_of(two, "metrics"))
+    sizes = [re.fullmatch(r"tables at step 1: (\d+) rows in .* MiB: .*", line) for line in (first, other)]
+    assert all(size is not None and int(size[1]) > 0 for size in sizes)
+    assert first != other, "they share them"
 
 
 def events_of(folder: Path) -> list[Any]:

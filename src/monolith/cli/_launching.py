@@ -13,7 +13,7 @@ from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, R
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import DONE, INTERRUPTED
 from monolith.train.compat.derive_config import MODES
-from monolith.train.compat.effects import OfAJob, effects_of
+from monolith.train.compat.effects import effects_of, job_of
 from monolith.train.compat.flat_config import Origin
 from monolith.train.compat.options import RunnerConfig
 
@@ -87,7 +87,7 @@ def alone_options(options: RunnerConfig) -> RunnerConfig:
     kept = {
         name: value
         for name, value, origin in options.describe()
-        if origin is not Origin.DEFAULT and OfAJob() not in effects_of(RunnerConfig)[name]
+        if origin is not Origin.DEFAULT and job_of(effects_of(RunnerConfig)[name]) is None
     }
     return RunnerConfig().update({**kept, "is_local": True}, Origin.CODE)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from monolith.train.compat.flat_config import FlatConfig
     from monolith.train.params import Params
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Make: TypeAlias = Callable[[Any, Params], Any]
     """From all options, and the parameters of the task, to the value of a field."""
 
-__all__ = ["Effect", "InRunnerSettings", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of"]
+__all__ = ["Effect", "InRunnerSettings", "Makes", "OfAJob", "ReadBy", "Refused", "Sets", "effects_of", "job_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,9 @@ class InRunnerSettings:
 class OfAJob:
     """It is about a job of several processes: a run of one refuses it."""
 
+    page: str = "docs/how-to/launch.md"
+    """How such a job is started."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadBy:
@@ -80,6 +83,11 @@ class Refused:
 
 
 Effect: TypeAlias = Sets | Makes | InRunnerSettings | OfAJob | ReadBy | Refused
+
+
+def job_of(effects: Iterable[Effect]) -> OfAJob | None:
+    """The job of several processes that an option is about; None: it is about no such job."""
+    return next((effect for effect in effects if isinstance(effect, OfAJob)), None)
 
 
 def effects_of(cls: type[FlatConfig]) -> dict[str, tuple[Effect, ...]]:

@@ -80,7 +80,10 @@ class CpuTrainingConfig(FlatConfig):
     enable_sync_training: Annotated[bool, Makes("sync", synchronous)] = False
     """Train in step with the other ranks of torchrun or mpirun, which share the rows; alone, a run of one."""
     enable_partial_sync_training: Annotated[
-        bool, OfAJob(), InRunnerSettings(), ReadBy("`distributed_train`, whose workers torchrun or mpirun starts")
+        bool,
+        OfAJob("docs/how-to/torchrun.md"),
+        InRunnerSettings(),
+        ReadBy("`distributed_train`, whose workers torchrun or mpirun starts"),
     ] = False
     """With enable_sync_training: rows on the servers of a job, dense weights averaged by its workers in step."""
     enable_gpu_training: Annotated[bool, Sets("device.gpu"), InRunnerSettings()] = False

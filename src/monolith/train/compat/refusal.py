@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith import environment
-from monolith.train.compat.effects import OfAJob, Refused, effects_of
+from monolith.train.compat.effects import Refused, effects_of, job_of
 from monolith.train.compat.variables import REFUSED_VARIABLES
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def require_one_process(config: FlatConfig, *, but: Collection[str] = ()) -> Non
         ValueError: names it, its value and what to do.
     """
     name = option_of_a_job(config, but=but)
-    if name is not None:
+    job = None if name is None else job_of(effects_of(type(config))[name])
+    if name is not None and job is not None:
         raise ValueError(
             f"option {name}={getattr(config, name)!r} (from {config.origin(name)}) is refused: it is about a job of"
-            f" several processes, and this run is one; start a job (docs/how-to/launch.md), or leave it at"
+            f" several processes, and this run is one; start a job ({job.page}), or leave it at"
             f" {config.default_of(name)!r}"
         )
 
@@ -55,7 +56,7 @@ def option_of_a_job(config: FlatConfig, *, but: Collection[str] = ()) -> str | N
     for name, effects in effects_of(type(config)).items():
         if (
             name not in but
-            and OfAJob() in effects
+            and job_of(effects) is not None
             and config.is_set(name)
             and getattr(config, name) != config.default_of(name)
         ):
