@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.checkpoint.staging import Staging
-    from monolith.checkpoint.train_state import TrainState
+    from monolith.checkpoint.train_state import CutWitness, TrainState
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import Cut
     from monolith.tables.schema import Schema
@@ -46,6 +46,8 @@ class StateCut:
     tensors: Mapping[str, Tensor]
     dense: DenseCut | None = None
     """Dense weights that are still where they live; None: they are in `tensors`."""
+    witnesses: tuple[CutWitness, ...] = ()
+    """Who is told when the checkpoint is in place."""
 
     def complete(self) -> StateCut:
         """With its dense weights; brings them here, beside training."""
@@ -100,6 +102,7 @@ def take_cut(
             state=trees,
             tensors=tensors,
             dense=dense,
+            witnesses=tuple(state.witnesses.values()),
         )
         undone.pop_all()
         return frozen

@@ -366,6 +366,8 @@ class Saver:
             self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
             self._after_commit()
             self._records.record(path, manifest.created)
+            for witness in cut.witnesses:
+                witness.committed(path)
             self._write_info(manifest)
         except BaseException:
             self._save_failed = True

@@ -48,6 +48,10 @@ class CutWitness(Protocol):
         """The position to save: `marks` are those of the cut, by store. None: nothing is to be saved."""
         ...
 
+    def committed(self, path: str) -> None:
+        """The checkpoint of such a cut is in place, with this prefix. Called in any thread; must not wait."""
+        ...
+
 
 class TrainState:
     """Everything that one checkpoint holds. The thread that trains owns it.

@@ -84,10 +84,11 @@ class FileTail:
         for segment in segments_in(self._folder):
             if self._segment is None or segment >= self._segment:
                 try:
-                    sizes += (self._folder / segment.name).stat().st_size
+                    size = (self._folder / segment.name).stat().st_size
                 except FileNotFoundError:
                     continue
-        return max(0, sizes - self._offset)
+                sizes += max(0, size - self._offset) if segment == self._segment else size
+        return sizes
 
     @property
     def torn_bytes(self) -> int:

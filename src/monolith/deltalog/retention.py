@@ -24,11 +24,16 @@ def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
     Without a base of it, everything of a part is needed.
 
     Args:
-        bases: The oldest first.
+        bases: All there are.
         parts: Of the log.
         keep: How many bases of each part stay.
     """
-    newest = {part: [base for base in bases if base.holds(part)][-keep:] for part in parts}
+    newest = {part: _by_number(bases, part)[-keep:] for part in parts}
     kept = {base.name for found in newest.values() for base in found}
     needed = {part: min((base.numbers[part] + 1 for base in found), default=0) for part, found in newest.items()}
     return Kept([base for base in bases if base.name in kept], needed)
+
+
+def _by_number(bases: Sequence[Base], part: str) -> list[Base]:
+    """Those that hold a part, the newest last: by what they contain, since clocks jump."""
+    return sorted((base for base in bases if base.holds(part)), key=lambda base: base.numbers[part])

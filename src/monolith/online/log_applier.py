@@ -174,17 +174,17 @@ class LogApplier:
         self.look_for_parts()
 
     def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
-        """The newest base that holds a part and can be read; None: there is none."""
-        for base in reversed(bases):
-            if base.holds(part) and base.numbers[part] >= at_least:
-                try:
-                    self._load(part, base)
-                except (NotFoundError, DataLossError) as error:
-                    _log.warning("follower: base %r cannot be used, and is passed over: %s", base.name, error)
-                    continue
-                self.version[part] = base.numbers[part]
-                self.step = max(self.step, base.step)
-                return base
+        """The newest base that holds a part and can be read, by its numbers: clocks jump. None: there is none."""
+        holding = [base for base in bases if base.holds(part) and base.numbers[part] >= at_least]
+        for base in sorted(holding, key=lambda base: base.numbers[part], reverse=True):
+            try:
+                self._load(part, base)
+            except (NotFoundError, DataLossError) as error:
+                _log.warning("follower: base %r cannot be used, and is passed over: %s", base.name, error)
+                continue
+            self.version[part] = base.numbers[part]
+            self.step = max(self.step, base.step)
+            return base
         return None
 
     def _load(self, part: str, base: Base) -> None:

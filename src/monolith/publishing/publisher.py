@@ -15,7 +15,8 @@ from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
-from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
+from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
+from monolith.publishing.checkpoint_base import add_checkpoint_base
 from monolith.publishing.examples_tally import ExamplesTally, Trained
 from monolith.publishing.log_position import LogPosition
 from monolith.publishing.named_stores import named_stores
@@ -59,10 +60,15 @@ class PublisherOptions(Config):
     """Called when another writer has taken the log; the run should end."""
     record_bytes: int = RECORD_BYTES
     """Changes are cut into increments of about so many bytes."""
+    keep_bases: int | None = None
+    """With each new base, all but the newest so many are forgotten, and the increments that only they need are removed;
+    None: the log keeps everything, and `monolith log compact` is for who wants less."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "dense_interval", "record_bytes")
+        if self.keep_bases is not None and self.keep_bases < 1:
+            raise InvalidArgumentError(f"DeltaPublisher: keep_bases must be >= 1 or None, got {self.keep_bases}")
         if not self.interval >= SHORTEST_INTERVAL:
             raise InvalidArgumentError(
                 f"DeltaPublisher: interval must be at least {SHORTEST_INTERVAL} seconds, got {self.interval}"
@@ -110,6 +116,8 @@ class DeltaPublisher:
         self._dense: PartWriter | None = None
         self._dense_due = 0.0
         self._before_cut: dict[str, int] = {}
+        self._saved: str | None = None
+        """A checkpoint that is to become a base."""
         self.failures = 0
         """Rounds that failed."""
         self.last_error: OpError | None = None
@@ -170,6 +178,7 @@ class DeltaPublisher:
                 self.last_error = error
                 raise
             self.last_error = None
+            self._name_base()
             return written
 
     def start(self) -> None:
@@ -229,7 +238,28 @@ class DeltaPublisher:
             position = LogPosition(place=self.log.place, step=step, numbers=self._before_cut, marks=marks)
             return position.to_bytes()
 
+    def committed(self, path: str) -> None:
+        """Followers may begin at this checkpoint: the next round names it as a base."""
+        self._saved = path
+
     # Inside
+
+    def _name_base(self) -> None:
+        """What goes wrong here is tried again with the next round; the rows are in the log."""
+        path, keep = self._saved, self._wanted.keep_bases
+        if path is None:
+            return
+        try:
+            add_checkpoint_base(self.log, path)
+            if keep is not None:
+                self.log.trim(keep_bases=keep)
+        except NotFoundError as error:
+            _log.warning("delta log: checkpoint '%s' has gone, and is no base: %s", path, error)
+        except OpError as error:
+            _log.warning("delta log: checkpoint '%s' could not be named as a base, tried again: %s", path, error)
+            return
+        if self._saved == path:
+            self._saved = None
 
     def _round(self) -> int:
         self.open()

@@ -1,0 +1,72 @@
+"""Checkpoints as bases of a delta log: a follower that comes late begins at one, and needs nothing that is older."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from monolith.checkpoint.inspection import SavedState
+from monolith.checkpoint.state_files import checkpoint_exists
+from monolith.deltalog import Base, store_of
+from monolith.files import basename
+from monolith.publishing.log_position import LogPosition
+from monolith.tables.snapshot.location import open_source
+
+if TYPE_CHECKING:
+    from monolith.deltalog import DeltaLog
+
+
+def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
+    """Names a checkpoint of the run that writes a log as a base; those that have gone since are forgotten.
+
+    Args:
+        log: Of the run.
+        path: The prefix of the checkpoint.
+
+    Returns:
+        The base; None where the checkpoint does not say where the log was, or holds nothing of it.
+
+    Raises:
+        NotFoundError: there is no such checkpoint.
+        OpError: the log is away.
+    """
+    base = _base_of(log, path)
+    if base is not None:
+        log.add_base(base)
+    for each in log.bases():
+        if each.kind == "checkpoint" and not checkpoint_exists(each.path):
+            log.remove_base(each.name)
+    return base
+
+
+def _base_of(log: DeltaLog, path: str) -> Base | None:
+    saved = SavedState(path)
+    manifest = saved.manifest
+    position = LogPosition.of_checkpoint(manifest.positions, place=log.place, step=manifest.step)
+    if position is None:
+        return None
+    buckets = {}
+    for store, tables in manifest.tables.items():
+        with closing(open_source(saved.folder.place(tables.folder))) as source:
+            buckets[store] = source.manifest.buckets
+    numbers = {part: number for part, number in position.numbers.items() if _is_held(part, buckets)}
+    if not numbers:
+        return None
+    return Base(
+        name=f"checkpoint-{basename(path)}",
+        kind="checkpoint",
+        path=path,
+        numbers=numbers,
+        stores={store: store for store in buckets},
+        created_ms=int(1000 * manifest.created),
+        step=manifest.step,
+    )
+
+
+def _is_held(part: str, buckets: dict[str, range]) -> bool:
+    """Whether all rows of a part are there; the dense weights always are."""
+    rows = store_of(part)
+    if rows is None:
+        return True
+    held = buckets.get(rows[0])
+    return held is not None and held.start <= rows[1].start and rows[1].stop <= held.stop
