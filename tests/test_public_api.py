@@ -15,6 +15,7 @@ import pytest
 import monolith
 
 PUBLIC_NAMES = [
+    "DeltaLog",
     "Embeddings",
     "HashTable",
     "Ragged",

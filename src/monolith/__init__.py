@@ -29,6 +29,7 @@ _load_core(__path__)
 if typing.TYPE_CHECKING:
     from monolith import errors, ids, metrics, nn, optim, tensors, train
     from monolith.checkpoint import load, save
+    from monolith.deltalog import DeltaLog
     from monolith.nn import Embeddings, Slice, Slot
     from monolith.tables import (
         HashTable,
@@ -45,6 +46,7 @@ if typing.TYPE_CHECKING:
     from monolith.train import Task
 
 _HOMES = {
+    "DeltaLog": "deltalog",
     "Embeddings": "nn",
     "HashTable": "tables",
     "Ragged": "tensors",
@@ -65,6 +67,7 @@ _HOMES = {
 """Where the names come from that are no packages here; the imports above say the same to type checkers."""
 
 __all__ = [
+    "DeltaLog",
     "Embeddings",
     "HashTable",
     "Ragged",
