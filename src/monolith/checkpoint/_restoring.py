@@ -19,7 +19,7 @@ from monolith.checkpoint._store_restore import StoreRestore
 from monolith.checkpoint._tensor_file import FileSum, read_tensors
 from monolith.checkpoint.model_state import load_model_state, model_state
 from monolith.checkpoint.state_files import split_path
-from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
 from monolith.errors import FailedPreconditionError
 from monolith.nn.row_state import EXTRA_STATE
@@ -168,6 +168,7 @@ def _restore_model(
     prepared = checked(lambda: _prepare(path, state, options, parts))
     with prepared.checkpoint as checkpoint:
         checkpoint.load_tables()
+    _note_origin(checkpoint, state)
     saved = prepared.saved
     _begin_anew(state, parts.keeps)
     if state.model is not None:
@@ -218,6 +219,7 @@ def restore_without_dense(
     """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
     with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
+    _note_origin(checkpoint, state)
     _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}
     for name, module in state.embeddings.items():
@@ -228,6 +230,10 @@ def restore_without_dense(
     _take_positions(checkpoint, state)
     scatter_own(state, state.applied)
     return checkpoint.saved
+
+
+def _note_origin(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
+    state.restored_from = RestoredFrom(checkpoint.manifest.step, dict(checkpoint.manifest.positions))
 
 
 def _take_positions(checkpoint: LoadedCheckpoint, state: TrainState) -> None:

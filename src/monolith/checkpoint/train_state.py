@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings
@@ -53,6 +53,13 @@ class CutWitness(Protocol):
         ...
 
 
+class RestoredFrom(NamedTuple):
+    """What a checkpoint said of itself when something was put back from it."""
+
+    step: int
+    positions: Mapping[str, bytes]
+
+
 class TrainState:
     """Everything that one checkpoint holds. The thread that trains owns it.
 
@@ -92,6 +99,9 @@ class TrainState:
         """Positions of further inputs, by names of yours; that of the batches trained on is in `applied`."""
         self.witnesses: dict[str, CutWitness] = {}
         """Who gives further positions at the moment of a cut, by the names of these positions."""
+        self.restored_from: RestoredFrom | None = None
+        """The checkpoint that something was put back from last, be it the rows of one server that was lost, or all but
+        the dense weights; None: nothing was."""
         self.dense: RemoteDense | None = None
         """Who keeps the dense weights that the optimizers move; None: they are those of the model."""
         for name, value in {**self.schedules, **self.extra}.items():

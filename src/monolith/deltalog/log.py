@@ -86,6 +86,11 @@ class DeltaLog:
         """Where it is."""
         return self.transport.place
 
+    @property
+    def base_folder(self) -> str | None:
+        """Where `save_base` writes; None: nowhere."""
+        return self._base_folder
+
     # Parts
 
     def parts(self) -> list[str]:

@@ -121,6 +121,7 @@ class PartWriter:
 
         self._appender = self._transport.open(self.part, opening, after_writer=after_writer)
         self.generation, self.last_number = claimed[-1].generation, claimed[-1].number
+        self._base = None  # opened anew after an error, the part goes on from here
 
     def _made(self, **fields: Any) -> Increment:
         return Increment(

@@ -13,6 +13,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._block_stream import blocks_in, messages_of
 from monolith.ps._machine_calls import MachineCalls
 from monolith.ps._note_calls import NoteCalls
+from monolith.ps._publish_calls import PublishCalls
 from monolith.ps._row_looks import RowLookCalls
 from monolith.ps._wire_values import (
     buckets_in,
@@ -43,7 +44,7 @@ __all__ = ["ControlService"]
 _LONGEST_HOLD_SECONDS = 60.0
 
 
-class ControlService(MachineCalls, NoteCalls, RowLookCalls):
+class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
     """The methods of the service by their names on the wire. Called by the threads of the server.
 
     Args:
@@ -65,6 +66,7 @@ class ControlService(MachineCalls, NoteCalls, RowLookCalls):
     ) -> None:
         MachineCalls.__init__(self, memory_limit_bytes)
         NoteCalls.__init__(self, lambda: self.on_assign is not None)
+        PublishCalls.__init__(self, self._rows)
         RowLookCalls.__init__(self, self._rows)
         self._place = place
         self.life = life

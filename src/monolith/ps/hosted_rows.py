@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from monolith.errors import InvalidArgumentError
 from monolith.ps.agreement import configs_of, digest_of
 from monolith.ps.held_gates import Owner, rows_owner
+from monolith.ps.hosted_publishing import HostedPublishing
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.recovery.lineage import Lineage
 from monolith.ps.recovery.recording import NoRecording
@@ -74,6 +75,8 @@ class HostedRows:
         host = frames.host_rows(name, self._core, self.owned.start, self.owned.stop, digest_of(agreement))
         self.owner = Owner(host.gate, self.clock)
         """How its pushes are held."""
+        self.publishing = HostedPublishing(self, is_recovered=recovered is not None)
+        """What becomes of its changes beside that."""
 
     def clock(self) -> Mapping[int, int]:
         """Worker -> number of its last batch in these rows."""
@@ -101,6 +104,7 @@ class HostedRows:
     def close(self) -> None:
         """Ends conversations, readers and threads of these rows."""
         self._frames.drop_rows(self.name)
+        self.publishing.close()
         self.store.close()
 
     # Moments
@@ -201,7 +205,7 @@ class HostedRows:
 
     def _replace(self, load: Callable[[], T], snapshot_id: int | None) -> T:
         """Loads rows in place of those that are there."""
-        with self._recording.replacing(rows_owner(self.name)):
+        with self._recording.replacing(rows_owner(self.name)), self.publishing.replacing():
             if self._recording.is_on:
                 self.history.stop_keeping()  # or all rows would be listed as changed
             loaded = load()

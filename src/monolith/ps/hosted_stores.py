@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from monolith.ps.agreement import require_agreement
 from monolith.ps.held_gates import rows_owner
 from monolith.ps.hosted_rows import HostedRows
 from monolith.ps.recovery.recording import NoRecording
+from monolith.publishing.log_position import LogPosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,6 +41,8 @@ class HostedStores:
         self.gates = gates
         self.recording: Recording = NoRecording()
         """Who writes down what changes."""
+        self.is_published = False
+        """Whether rows are followed from their beginning on, for who publishes them."""
         self._lock = threading.Lock()  # guards what follows
         self._stores: dict[str, HostedRows] = {}
         self._initialized: set[str] = set()
@@ -66,7 +70,12 @@ class HostedStores:
             is_new = rows is None
             if rows is None:
                 rows = HostedRows(
-                    name, agreement, place=self._place, life=life, frames=self._frames, recording=self.recording
+                    name,
+                    agreement,
+                    place=self._place,
+                    life=life,
+                    frames=self._frames,
+                    recording=self.recording,
                 )
                 self._take(rows)
             require_agreement(agreement, rows.agreement, store=name)
@@ -138,6 +147,17 @@ class HostedStores:
             self._initialized.update(owners)
         self.recording.note()
 
+    def log_positions(self) -> bytes:
+        """Where the delta logs of all stores are, for the recovery record; waits for nobody."""
+        found = {rows.name: rows.publishing.position() for rows in self.hosted()}
+        return json.dumps({name: each.to_bytes().decode() for name, each in found.items() if each}).encode()
+
+    def take_log_positions(self, text: bytes) -> None:
+        """Where they were when the record was written that stores have come back from."""
+        known = json.loads(text or b"{}")
+        for rows in self.hosted():
+            rows.publishing.recovered = LogPosition.from_bytes(known.get(rows.name, "").encode())
+
     def close(self) -> None:
         """Ends them all."""
         with self._lock:
@@ -147,6 +167,8 @@ class HostedStores:
             self._end(rows)
 
     def _take(self, rows: HostedRows) -> None:
+        if self.is_published:
+            rows.publishing.follow()
         self._stores[rows.name] = rows
         self.gates.add(rows_owner(rows.name), rows.owner)
 

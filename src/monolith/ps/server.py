@@ -91,6 +91,9 @@ class PsServerConfig(Config):
     they are imported when the server starts."""
     memory_limit_bytes: int | None = None
     """Memory that the process may have in RAM; above it the chief stops training until it is less. None: no limit."""
+    publishes: bool = False
+    """Rows are followed from the beginning on, for the delta log that the chief of the job names; otherwise they are
+    from that moment on, and followers of the log begin at a base after a restore."""
     recovery: RecoveryConfig | None = None
     """Where the server writes what it has while it serves, and comes back from. None: what it has is lost with it."""
 
@@ -314,7 +317,10 @@ class PsServer:
         )
 
     def _begin_keeping(self) -> None:
-        self._keeping.begin(self._service.stores, self._frames, self.dense)
+        stores = self._service.stores
+        stores.is_published = self.options.publishes
+        self._keeping.begin(stores, self._frames, self.dense)
+        self.add_recovered_part("delta_log", stores.log_positions, stores.take_log_positions)
         self._service.was_recovered = self.recovered is not None
         self.dense.on_resumed = partial(self._service.stores.mark_resumed, DENSE_OWNER)
 

@@ -22,6 +22,7 @@ from monolith.ps.joined import PsJoined
 from monolith.ps.newest_time import NewestTime
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import RemoteCut
+from monolith.ps.remote_publisher import RemotePublisher
 from monolith.ps.remote_reader import RemoteReader, open_reader
 from monolith.ps.remote_restore import RemoteRestore
 from monolith.ps.row_owners import RowOwners
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.deltalog import DeltaLog
+    from monolith.publishing.store_publisher import PartWishes
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
@@ -188,6 +191,10 @@ class PsStore:
     def open_reader(self, name: str, *, at: Mark | None = None) -> RemoteReader:
         """A follower of the changes of all servers."""
         return open_reader(self, name, at)
+
+    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> RemotePublisher:
+        """Has the servers publish what changes: see `monolith.publishing.store_publisher.PublishesItself`."""
+        return RemotePublisher(self.cluster, self.name, name, log, wishes)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,14 @@ class Trained(NamedTuple):
             max(self.step, later.step),
             {**self.stamps, **later.stamps},
         )
+
+
+class Tally(Protocol):
+    """Who knows what was trained. Any thread may call it."""
+
+    def take(self) -> Trained:
+        """What came since the last time."""
+        ...
 
 
 class ExamplesTally:

@@ -27,9 +27,10 @@ class LogPosition:
     step: int
     """Of the checkpoint: the position of another one, taken over by a run without a log, says nothing."""
     numbers: Mapping[str, int]
-    """Part -> number of its last increment before the cut."""
+    """Part -> number of its last increment before the cut; those of parts that had ended before it are among them."""
     marks: Mapping[str, Mark]
-    """Store -> the mark of its cut."""
+    """Part that was written to -> the mark of its rows at the cut, or a later one: what is logged with it, or with one
+    behind it, has all that the cut holds."""
 
     def to_bytes(self) -> bytes:
         """As a position of a checkpoint."""
@@ -37,25 +38,29 @@ class LogPosition:
             "log": self.place,
             "step": self.step,
             "numbers": dict(self.numbers),
-            "marks": {store: list(mark) for store, mark in self.marks.items()},
+            "marks": {part: list(mark) for part, mark in self.marks.items()},
         }
         return json.dumps(document, sort_keys=True).encode()
 
     @classmethod
     def of_checkpoint(cls, positions: Mapping[str, bytes], *, place: str, step: int) -> LogPosition | None:
         """What a checkpoint says of this log; None: nothing that helps."""
-        text = positions.get(POSITION_NAME)
-        if text is None:
+        found = cls.from_bytes(positions.get(POSITION_NAME))
+        return found if found is not None and (found.place, found.step) == (place, step) else None
+
+    @classmethod
+    def from_bytes(cls, text: bytes | None) -> LogPosition | None:
+        """What `to_bytes` wrote; None: nothing, or something else."""
+        if not text:
             return None
         try:
             document = json.loads(text)
-            found = cls(
+            return cls(
                 place=document["log"],
                 step=document["step"],
                 numbers={str(part): int(number) for part, number in document["numbers"].items()},
-                marks={str(store): Mark(*map(int, mark)) for store, mark in document["marks"].items()},
+                marks={str(part): Mark(*map(int, mark)) for part, mark in document["marks"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            _log.warning("the checkpoint's position in a delta log cannot be read, and is left out: %r", error)
+            _log.warning("a saved position in a delta log cannot be read, and is left out: %r", error)
             return None
-        return found if (found.place, found.step) == (place, step) else None

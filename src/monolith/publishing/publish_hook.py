@@ -60,9 +60,11 @@ class DeltaPublishHook(Hook):
             on_replaced=session.request_stop,
             **self._options,
         )
-        publisher.restored = LogPosition.of_checkpoint(
-            state.positions, place=publisher.log.place, step=state.global_step
-        )
+        origin = state.restored_from
+        if origin is not None:
+            publisher.restored = LogPosition.of_checkpoint(
+                origin.positions, place=publisher.log.place, step=origin.step
+            )
         state.witnesses[POSITION_NAME] = publisher
         self.publisher = publisher
         session.on_close(publisher.close)

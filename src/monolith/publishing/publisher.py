@@ -17,10 +17,11 @@ from monolith.config import Config, config, require_positive
 from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.publishing.checkpoint_base import add_checkpoint_base
-from monolith.publishing.examples_tally import ExamplesTally, Trained
+from monolith.publishing.examples_tally import ExamplesTally, Tally, Trained
 from monolith.publishing.log_position import LogPosition
 from monolith.publishing.named_stores import named_stores
 from monolith.publishing.part_publisher import RECORD_BYTES, PartPublisher
+from monolith.publishing.store_publisher import PartWishes, publishes_itself
 from monolith.tables.history import ALL_BUCKETS, Mark
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog import PartWriter
+    from monolith.publishing.store_publisher import StorePublisher
+    from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
 
 _log = logging.getLogger(__name__)
@@ -63,6 +66,10 @@ class PublisherOptions(Config):
     keep_bases: int | None = None
     """With each new base, all but the newest so many are forgotten, and the increments that only they need are removed;
     None: the log keeps everything, and `monolith log compact` is for who wants less."""
+    open_reader: Callable[[Mark | None], ChangeReader] | None = None
+    """How changes are followed, from a mark on or from now; None: as a reader of the store. For who keeps rows."""
+    tally: Tally | None = None
+    """Knows what was trained; None: one that who trains adds to."""
     clock: Clock | None = None
 
     def __post_init__(self) -> None:
@@ -107,12 +114,14 @@ class DeltaPublisher:
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self.tally = ExamplesTally()
         """What was trained since the last increment; who trains adds to it."""
+        self._trained: Tally = self.tally if self._wanted.tally is None else self._wanted.tally
         self._kept = Trained()
         """What was taken from the tally and is not in the log yet."""
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._parts: dict[str, PartPublisher] = {}
+        self._parts: dict[str, StorePublisher] = {}
+        """By store."""
         self._dense: PartWriter | None = None
         self._dense_due = 0.0
         self._before_cut: dict[str, int] = {}
@@ -129,7 +138,7 @@ class DeltaPublisher:
     @property
     def numbers(self) -> dict[str, int]:
         """Part -> number of its last increment; JSON can hold it."""
-        numbers = {each.part: each.last_number for each in self._parts.values()}
+        numbers = {part: number for each in self._parts.values() for part, number in each.numbers.items()}
         return numbers if self._dense is None else {**numbers, DENSE_PART: self._dense.last_number}
 
     def open(self) -> None:
@@ -141,16 +150,33 @@ class DeltaPublisher:
         with self._lock:
             for name, store in self._stores.items():
                 if name not in self._parts:
-                    self._parts[name] = PartPublisher(
-                        name,
-                        store,
-                        self.log,
-                        buckets=self._wanted.buckets,
-                        restored=self.restored,
-                        record_bytes=self._wanted.record_bytes,
-                    )
+                    self._parts[name] = self._follow_store(name, store)
+            for part in self._parts.values():
+                part.open()
             if self._wanted.dense is not None and self._dense is None:
                 self._dense = self.log.open_writer(DENSE_PART)
+
+    def _follow_store(self, name: str, store: Store) -> StorePublisher:
+        wanted = self._wanted
+        elsewhere = publishes_itself(store)
+        if elsewhere is not None:
+            return elsewhere.open_publisher(
+                name, self.log, PartWishes(wanted.interval, self.restored, wanted.record_bytes)
+            )
+        return PartPublisher(
+            name,
+            store,
+            self.log,
+            buckets=wanted.buckets,
+            restored=self.restored,
+            record_bytes=wanted.record_bytes,
+            open_reader=wanted.open_reader,
+        )
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another writer has the log."""
+        return self._replaced is not None
 
     def require_own(self) -> None:
         """Raises what says that another writer has the log, if one has."""
@@ -164,11 +190,15 @@ class DeltaPublisher:
             AbortedError: another writer has the log; this publisher is at its end.
             OpError: the log is away; the changes come with the next round.
         """
+        return self._publish(everything=True)
+
+    def _publish(self, *, everything: bool) -> int:
+        """A round; where it is not to be everything, those that have clocks of their own are left to them."""
         with self._lock:
             if self._replaced is not None:
                 raise self._replaced
             try:
-                written = self._round()
+                written = self._round(everything=everything)
             except AbortedError as error:
                 self._replaced = error
                 self.last_error = error
@@ -195,14 +225,14 @@ class DeltaPublisher:
         self._thread = threading.Thread(target=self._run, name="monolith-delta-publisher", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends the thread and publishes what is left, if the log takes it. Again: does nothing."""
+    def close(self, *, last_words: bool = True) -> None:
+        """Ends the thread and publishes what is left, if that is wanted and the log takes it. Again: does nothing."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         with self._lock:
-            if self._parts and self._replaced is None:
+            if last_words and self._parts and self._replaced is None:
                 try:
                     self.publish()
                 except OpError as error:
@@ -221,21 +251,30 @@ class DeltaPublisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def numbers_now(self) -> dict[str, int]:
+        """The numbers, with those of parts that have ended; an increment that is being written does not count."""
+        return {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
+
+    def want_marks(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+        """Rows of these marks were saved, by store: increments behind them will come. The marks by part."""
+        found = [part.after_cut(marks[name]) for name, part in list(self._parts.items()) if name in marks]
+        return {part: mark for each in found for part, mark in each.items()}
+
     # Checkpoints: see `monolith.checkpoint.train_state.CutWitness`
 
     def before_cut(self) -> None:
         """What is in the log now was written before the cut."""
         with self._lock:
-            self._before_cut = self.numbers
+            self._before_cut = self.numbers_now()
 
     def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
         """The position of the log at a cut; None where nobody could go on from it."""
         with self._lock:
-            for part in self._parts.values():
-                part.want_mark()
             if not marks or not self._before_cut:
                 return None
-            position = LogPosition(place=self.log.place, step=step, numbers=self._before_cut, marks=marks)
+            position = LogPosition(
+                place=self.log.place, step=step, numbers=self._before_cut, marks=self.want_marks(marks)
+            )
             return position.to_bytes()
 
     def committed(self, path: str) -> None:
@@ -261,17 +300,21 @@ class DeltaPublisher:
         if self._saved == path:
             self._saved = None
 
-    def _round(self) -> int:
+    def _round(self, *, everything: bool) -> int:
         self.open()
         now = self._clock.monotonic()
         is_dense_due = self._dense is not None and now >= self._dense_due
         weights = self._copied_weights() if is_dense_due else {}
-        self._kept = self._kept.before(self.tally.take())
-        written = sum(part.publish(self._kept) for part in self._parts.values())
+        self._kept = self._kept.before(self._trained.take())
+        written = sum(
+            part.publish(self._kept)
+            for part in self._parts.values()
+            if everything or is_dense_due or not part.has_own_clock
+        )
         trained, self._kept = self._kept, Trained(step=self._kept.step, stamps=self._kept.stamps)
         if is_dense_due and self._dense is not None:
             # The rows that these weights were trained with are in the log now.
-            needs = {part.part: part.last_number for part in self._parts.values()}
+            needs = {part: number for each in self._parts.values() for part, number in each.numbers.items()}
             payload = tensors_to_bytes(weights)
             self._dense.append(kind=IncrementKind.DENSE, step=trained.step, needs=needs, payload=payload)
             self._dense_due = now + self._wanted.dense_interval
@@ -290,7 +333,7 @@ class DeltaPublisher:
         while not self._stop.is_set():
             begun = self._clock.monotonic()
             try:
-                self.publish()
+                self._publish(everything=False)
             except AbortedError as error:
                 _log.error("%s", error)
                 if self._wanted.on_replaced is not None:

@@ -48,6 +48,8 @@ class LocalHistory:
         self._lock = at_rest_in_forks(threading.RLock())
         self._readers: dict[str, int] = {}
         """Name -> epoch up to which it has read."""
+        self._lasting: set[str] = set()
+        """Readers that are the owner's own, and outlive a life."""
         self._kept_from: int | None = None
         """The owner itself has written down everything up to here; None: it does not follow."""
         self._generation = 0
@@ -69,7 +71,8 @@ class LocalHistory:
     def take_life(self, generation: int, life: int) -> None:
         """Begins the life that somebody else has drawn, for all owners of a store."""
         with self._lock:
-            self.close()
+            for name in self._readers.keys() - self._lasting:
+                self.close_reader(name)
             self._generation = generation
             self._life = life
 
@@ -200,12 +203,20 @@ class LocalHistory:
     def close_reader(self, name: str) -> None:
         """Forgets a reader."""
         with self._lock:
+            self._lasting.discard(name)
             if self._readers.pop(name, None) is None:
                 return
             self.forget()
             self._stop_following()
 
     # The owner itself
+
+    def open_lasting_reader(self, name: str, at: Mark | None = None) -> LastingReader:
+        """A reader of the owner's own: it goes on in the next life, in which the same rows have the same epochs."""
+        with self._lock:
+            self.open_reader(name, at)
+            self._lasting.add(name)
+            return LastingReader(self, name)
 
     def keep(self) -> int:
         """Keeps what changes from a mark on that is made now, whoever reads: unlike a reader it outlives a life."""
@@ -273,7 +284,12 @@ class LocalChangeReader:
     def __init__(self, history: LocalHistory, name: str, opened_at: Mark) -> None:
         self._history = history
         self.name = name
-        self.opened_at = opened_at
+        self._opened_at = opened_at
+
+    @property
+    def opened_at(self) -> Mark:
+        """A mark of its life."""
+        return self._opened_at
 
     @property
     def mark(self) -> Mark:
@@ -306,3 +322,19 @@ class LocalChangeReader:
         """The store forgets this reader."""
         if self._history.is_present(self.opened_at):
             self._history.close_reader(self.name)
+
+
+class LastingReader(LocalChangeReader):
+    """`monolith.tables.store.ChangeReader` that is of whatever life is in force."""
+
+    def __init__(self, history: LocalHistory, name: str) -> None:
+        super().__init__(history, name, history.at(0))
+
+    @property
+    def opened_at(self) -> Mark:
+        """Of this life."""
+        return self._history.at(0)
+
+    def advance(self, to: Mark) -> None:
+        """Everything up to `to` was read, be it in the life before."""
+        super().advance(self._history.at(to.epoch))

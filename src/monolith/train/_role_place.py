@@ -29,6 +29,8 @@ class RolePlace:
     settings: JobConfig
     discovery: ServiceDiscovery
     model_dir: str
+    publishes: bool = False
+    """Whether the chief will have servers publish the rows that they keep."""
 
     @property
     def has_standbys(self) -> bool:

@@ -44,6 +44,7 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
             stands_by=numbers is None,
             token=place.token,
             memory_limit_bytes=settings.memory_limit_bytes,
+            publishes=place.publishes,
             recovery=None if numbers is None else _recovery(place),
         )
         with server:

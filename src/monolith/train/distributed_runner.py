@@ -114,6 +114,7 @@ def _place_and_config(
         settings=told.job,
         discovery=discovery,
         model_dir=config.model_dir,
+        publishes=told.publishing is not None,
     )
     # Steps are those of the whole job, which makes as many more as it has workers.
     told = dataclasses.replace(

@@ -21,6 +21,7 @@ from monolith.train._job_restoring import JOB, JobSaver, restore_in_job
 from monolith.train._marker_hooks import marker_hooks
 from monolith.train._own_folder_saver import OwnFolderSaver
 from monolith.train._prediction import run_batches, write_predictions
+from monolith.train._publishing import publishing_hooks
 from monolith.train._rank_run import (
     config_of_rank,
     inputs_of_rank,
@@ -321,6 +322,7 @@ class Trainer:
         first = eviction_hooks(self.config.tables, ranks) if is_chief else []
         together = [] if job is None else worker_job_hooks(job)
         together += [] if ranks is None else rank_hooks(ranks, self.config)
+        together += publishing_hooks(self.config, ranks)
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 

@@ -6,6 +6,7 @@ from monolith.checkpoint import RestoreOptions
 from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.hooks.tide import TideWindow  # noqa: TC001 - a field's type
+from monolith.publishing.publisher import PublisherOptions
 from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's type
 from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
@@ -21,6 +22,7 @@ __all__ = [
     "DeviceConfig",
     "MarkerFilesConfig",
     "PipelineConfig",
+    "PublishingConfig",
     "ReportingConfig",
     "RestoringConfig",
     "SavingConfig",
@@ -204,6 +206,26 @@ class ControlConfig(Config):
 
 
 @config
+class PublishingConfig(Config):
+    """What a run tells its followers; see `monolith.publishing`. Servers and ranks publish the rows that they keep."""
+
+    log: str | None = None
+    """The delta log: a folder, ``kafka://host:port/topic``, or a URL that fsspec knows; every process that keeps rows
+    must reach it. None: ``delta_log`` in the model directory."""
+    interval: float = 1.0
+    """Seconds from one increment of rows to the next, from 0.1 on."""
+    dense_interval: float = 60.0
+    """The same of dense weights, which the chief publishes."""
+    base_folder: str | None = None
+    """Where bases are written, for followers that cannot go on otherwise; None: in the log. One in Kafka needs it."""
+
+    def __post_init__(self) -> None:
+        PublisherOptions(interval=self.interval, dense_interval=self.dense_interval)
+        if self.log is not None and self.log.startswith("kafka:") and self.base_folder is None:
+            raise ValueError("PublishingConfig: a log in Kafka has no room for bases; give base_folder, a path or URL")
+
+
+@config
 class TrainerConfig(Config):
     """Everything that a `Trainer` is told."""
 
@@ -227,6 +249,8 @@ class TrainerConfig(Config):
     """Logs, metrics and profiles."""
     control: ControlConfig | None = None
     """Serve the controller from the chief, where there is a model directory; None: do not."""
+    publishing: PublishingConfig | None = None
+    """Publish what is trained to a delta log; None: do not."""
     job: JobConfig = JobConfig()
     """The processes of a job; a run of one needs none of it."""
     sync: SyncConfig | None = None
@@ -263,6 +287,8 @@ class TrainerConfig(Config):
             )
         if self.saving.marker_files is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
+        if self.publishing is not None and self.publishing.log is None and self.model_dir is None:
+            raise ValueError("TrainerConfig: the delta log is in the model directory: give model_dir or publishing.log")
         if self.worker_index >= self.num_workers:
             raise ValueError(
                 f"TrainerConfig: worker_index must be below num_workers ({self.num_workers}), got {self.worker_index}"

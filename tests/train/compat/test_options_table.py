@@ -13,7 +13,16 @@ import pytest
 
 from monolith.cluster import RunnerSettings
 from monolith.cluster.discovery import ServiceDiscoveryType
-from monolith.train import CpuTrainingConfig, Origin, RunConfig, RunnerConfig, TrainerConfig, flags, trainer_config_of
+from monolith.train import (
+    CpuTrainingConfig,
+    Origin,
+    PublishingConfig,
+    RunConfig,
+    RunnerConfig,
+    TrainerConfig,
+    flags,
+    trainer_config_of,
+)
 from monolith.train.compat.effects import Effect, InRunnerSettings, Makes, ReadBy, Refused, Sets, effects_of
 from monolith.train.compat.flat_config import _kinds_of, flat_config
 from monolith.train.compat.variables import REFUSED_VARIABLES
@@ -46,6 +55,11 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
     "index": {"num_workers": 5},
+    "enable_realtime_training": {"model_dir": "m"},
+    **{
+        name: {"model_dir": "m", "enable_realtime_training": True}
+        for name in ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir")
+    },
     "only_feature_engineering": {"model_dir": "m"},
     **{
         name: {"enable_sync_training": True}
@@ -166,6 +180,38 @@ class TestEffects:
         assert trainer_config_of(options).saving.keep_every_hours == 0.5
         with pytest.raises(ValueError, match=r"option shards=2 \(from code\) is refused: there are none"):
             trainer_config_of(Later(shards=2))
+
+    def test_realtime_training_means_all_that_it_implies_unless_something_else_is_said(self) -> None:
+        made = trainer_config_of(RunnerConfig(enable_realtime_training=True, model_dir="m"))
+        assert made.publishing == PublishingConfig()
+        assert (made.job.partial_recovery, made.job.ends_servers) == (True, False)
+        assert made.saving.dense_every_seconds == 1800
+        other = trainer_config_of(
+            RunnerConfig(
+                enable_realtime_training=True,
+                model_dir="m",
+                partial_recovery=False,
+                force_shutdown_ps=True,
+                dense_only_save_checkpoints_steps=7,
+                delta_log="kafka://broker:9092/topic",
+                delta_log_base_dir="bases",
+                delta_log_interval_secs=0.1,
+                delta_log_dense_interval_secs=5,
+            )
+        )
+        assert (other.job.partial_recovery, other.job.ends_servers) == (False, True)
+        assert other.saving.dense_every_seconds is None
+        assert other.publishing == PublishingConfig(
+            log="kafka://broker:9092/topic", base_folder="bases", interval=0.1, dense_interval=5
+        )
+
+    def test_a_log_without_training_in_real_time_and_one_without_a_place_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"option delta_log='x' \(from code\) is refused.*enable_realtime"):
+            trainer_config_of(RunnerConfig(delta_log="x"))
+        with pytest.raises(ValueError, match=r"the delta log is in the model directory: give model_dir"):
+            trainer_config_of(RunnerConfig(enable_realtime_training=True))
+        with pytest.raises(ValueError, match=r"a log in Kafka has no room for bases; give base_folder"):
+            PublishingConfig(log="kafka://broker:9092/topic")
 
     def test_nothing_set_means_the_defaults_of_our_own_configs(self) -> None:
         made = trainer_config_of(RunnerConfig())

@@ -671,3 +671,59 @@ class LookRowResponse(_message.Message):
     weights: _containers.RepeatedScalarFieldContainer[float]
     failure: Failure
     def __init__(self, found: _Optional[bool] = ..., weights: _Optional[_Iterable[float]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+
+class PublishRequest(_message.Message):
+    __slots__ = ("store", "name", "log", "base_folder", "interval_seconds", "record_bytes", "position")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    BASE_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    name: str
+    log: str
+    base_folder: str
+    interval_seconds: float
+    record_bytes: int
+    position: bytes
+    def __init__(self, store: _Optional[str] = ..., name: _Optional[str] = ..., log: _Optional[str] = ..., base_folder: _Optional[str] = ..., interval_seconds: _Optional[float] = ..., record_bytes: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
+
+class PublishedRequest(_message.Message):
+    __slots__ = ("store", "now", "saved")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    now: bool
+    saved: bool
+    def __init__(self, store: _Optional[str] = ..., now: _Optional[bool] = ..., saved: _Optional[bool] = ...) -> None: ...
+
+class PublishedResponse(_message.Message):
+    __slots__ = ("numbers", "ended", "mark", "written", "failure")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class EndedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    numbers: _containers.ScalarMap[str, int]
+    ended: _containers.ScalarMap[str, int]
+    mark: Mark
+    written: int
+    failure: Failure
+    def __init__(self, numbers: _Optional[_Mapping[str, int]] = ..., ended: _Optional[_Mapping[str, int]] = ..., mark: _Optional[_Union[Mark, _Mapping]] = ..., written: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...

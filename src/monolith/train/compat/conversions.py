@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
 from monolith.train.sync_config import SyncConfig
-from monolith.train.trainer_config import ControlConfig
+from monolith.train.trainer_config import ControlConfig, PublishingConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,45 @@ def _say_that_there_is_no_controller() -> None:
         "no controller is served, so that 'monolith control' cannot reach this run: grpcio is not installed; run: pip"
         " install 'monolith-torch[control]', or set serve_controller to false"
     )
+
+
+def publishing(options: CpuTrainingConfig, _: Params) -> PublishingConfig | None:
+    """What is told to followers; None where nothing is.
+
+    Raises:
+        ValueError: an option of the log where there is none.
+    """
+    if not options.enable_realtime_training:
+        for name in ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir"):
+            if getattr(options, name) != options.default_of(name):
+                raise ValueError(
+                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
+                    f" the delta log of a run; set enable_realtime_training, too, or leave it at"
+                    f" {options.default_of(name)!r}"
+                )
+        return None
+    return PublishingConfig(
+        log=options.delta_log,
+        interval=options.delta_log_interval_secs,
+        dense_interval=options.delta_log_dense_interval_secs,
+        base_folder=options.delta_log_base_dir,
+    )
+
+
+def recovers_partly(options: CpuTrainingConfig, _: Params) -> bool:
+    """Whether servers that are lost come back alone: where nothing is said, if followers wait for what they train."""
+    said: bool | None = options.partial_recovery
+    return options.enable_realtime_training if said is None else said
+
+
+def dense_seconds(options: CpuTrainingConfig, params: Params) -> float | None:
+    """Seconds between checkpoints without tables: of a run that publishes, half an hour where nothing is said."""
+    said: float | None = interval("dense_only_save_checkpoints_secs")(options, params)
+    has_steps = interval("dense_only_save_checkpoints_steps")(options, params) is not None
+    return _DENSE_SECONDS if said is None and not has_steps and options.enable_realtime_training else said
+
+
+_DENSE_SECONDS = 1800.0
 
 
 def trains_in_step(options: CpuTrainingConfig, params: Params) -> bool:

@@ -15,6 +15,7 @@ from monolith.train.compat import reasons
 from monolith.train.compat.conversions import (
     admission,
     controller,
+    dense_seconds,
     interval,
     is_not_false,
     late_update,
@@ -23,6 +24,8 @@ from monolith.train.compat.conversions import (
     postpush,
     prefetch,
     profile_from,
+    publishing,
+    recovers_partly,
     seconds_of_hours,
     seconds_of_ms,
     synchronous,
@@ -102,7 +105,7 @@ class CpuTrainingConfig(FlatConfig):
     """A table whose ids are counted there, too, as `<slot>_size`; refused without enable_alltoall_metrics."""
     mode: Annotated[str, ReadBy("`monolith train`, which evaluates or predicts instead")] = "train"
     """What to do: train, eval, or infer (also predict)."""
-    partial_recovery: Annotated[bool | None, OfAJob(), Sets("job.partial_recovery", bool)] = None
+    partial_recovery: Annotated[bool | None, OfAJob(), Makes("job.partial_recovery", recovers_partly)] = None
     """After a failure restore only the servers that lost their state."""
     tide_start_hour: Annotated[int | None, Makes("saving.tide_window", tide_window)] = None
     """When cheap machines come, UTC: all four of these, or none."""
@@ -114,8 +117,25 @@ class CpuTrainingConfig(FlatConfig):
     """Minute of that hour."""
     tide_save_secs: Annotated[int | None, Sets("saving.tide_every_seconds")] = None
     """Seconds between checkpoints outside of that window."""
-    enable_realtime_training: Annotated[bool, Refused(reasons.SERVING)] = False
-    """Train on a stream and send changes to serving."""
+    enable_realtime_training: Annotated[
+        bool,
+        Makes("publishing", publishing),
+        Sets("job.keep_servers"),
+        Makes("job.partial_recovery", recovers_partly),
+        Makes("saving.dense_every_seconds", dense_seconds),
+    ] = False
+    """Publish what is trained to a delta log, for followers that serve it. Servers that are lost then come back alone,
+    dense weights are saved by themselves, every 1800 seconds unless said otherwise, and servers outlive their job."""
+    delta_log: Annotated[str | None, Makes("publishing", publishing)] = None
+    """The delta log of `enable_realtime_training`: a folder, kafka://host:port/topic, or any URL of fsspec; None:
+    `delta_log` in the model directory. Not in the original."""
+    delta_log_interval_secs: Annotated[float, Makes("publishing", publishing)] = 1.0
+    """Seconds from one increment of rows to the next, from 0.1 on. Not in the original."""
+    delta_log_dense_interval_secs: Annotated[float, Makes("publishing", publishing)] = 60.0
+    """The same of dense weights. Not in the original."""
+    delta_log_base_dir: Annotated[str | None, Makes("publishing", publishing)] = None
+    """Where bases go, from which followers begin that cannot go on; None: into the log. A log in Kafka needs it. Not in
+    the original."""
     enable_async_optimize: Annotated[bool, Makes("pipeline.postpush", postpush)] = False
     """Of ranks: exchange and apply gradients of rows beside the next step, as enable_embedding_postpush does; batches
     lack one update more."""
@@ -145,9 +165,7 @@ class CpuTrainingConfig(FlatConfig):
         None
     )
     """Steps between checkpoints; neither: one at the end."""
-    dense_only_save_checkpoints_secs: Annotated[
-        int | None, Makes("saving.dense_every_seconds", interval("dense_only_save_checkpoints_secs"))
-    ] = None
+    dense_only_save_checkpoints_secs: Annotated[int | None, Makes("saving.dense_every_seconds", dense_seconds)] = None
     """Seconds between checkpoints without tables, in `dense_only/`."""
     dense_only_save_checkpoints_steps: Annotated[
         int | None, Makes("saving.dense_every_steps", interval("dense_only_save_checkpoints_steps"))

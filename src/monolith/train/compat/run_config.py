@@ -32,9 +32,7 @@ class RunConfig(FlatConfig):
     bzid: str | None = RunnerConfig.bzid
     base_name: str | None = RunnerConfig.base_name
     ps_replica_num: int | None = RunnerConfig.ps_replica_num
-    enable_parameter_sync: Annotated[
-        bool, ReadBy("`to_runner_config`: it sets `enable_realtime_training`, which is refused")
-    ] = False
+    enable_parameter_sync: Annotated[bool, ReadBy("`to_runner_config`: it sets `enable_realtime_training`")] = False
     """Send changes to serving."""
     model_dir: str = RunnerConfig.model_dir
     restore_dir: str | None = RunnerConfig.restore_dir

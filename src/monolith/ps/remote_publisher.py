@@ -1,0 +1,92 @@
+"""Has servers publish the rows that they keep; each has a part of the log, and a clock of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.errors import FailedPreconditionError
+from monolith.ps._wire_values import mark_in
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from monolith.deltalog import DeltaLog
+    from monolith.ps.cluster import PsCluster
+    from monolith.publishing.examples_tally import Trained
+    from monolith.publishing.store_publisher import PartWishes
+    from monolith.tables.history import Mark
+
+__all__ = ["RemotePublisher"]
+
+
+class RemotePublisher:
+    """`monolith.publishing.store_publisher.StorePublisher` of all servers. One thread at a time may call it.
+
+    Servers go on when this process ends: whoever comes after it finds them publishing.
+
+    Args:
+        cluster: The servers.
+        store: Name of the store there.
+        name: Of the store, in the names of the parts.
+        log: Where changes go, for every server.
+        wishes: How.
+    """
+
+    has_own_clock = True
+
+    def __init__(self, cluster: PsCluster, store: str, name: str, log: DeltaLog, wishes: PartWishes) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._request = messages.PublishRequest(
+            store=store,
+            name=name,
+            log=log.place,
+            base_folder=log.base_folder or "",
+            interval_seconds=wishes.interval,
+            record_bytes=wishes.record_bytes,
+            position=b"" if wishes.restored is None else wishes.restored.to_bytes(),
+        )
+        self._numbers: dict[str, int] = {}
+        self._is_open = False
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Part -> number of its last increment, as servers said last."""
+        return dict(self._numbers)
+
+    def open(self) -> None:
+        """Has every server begin; one that publishes already goes on."""
+        if not self._is_open:
+            self._note(self._cluster.ask("Publish", self._request))
+            self._is_open = True
+
+    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - servers know it by the stamps of their rows
+        """Has every server write what has changed until now."""
+        self.open()
+        try:
+            answers = self._ask(now=True)
+        except FailedPreconditionError:
+            self._is_open = False  # one was started anew
+            raise
+        self._note(answers)
+        return sum(answer.written for answer in answers)
+
+    def before_cut(self) -> dict[str, int]:
+        """Where the log is; asks the servers."""
+        answers = self._ask()
+        self._note(answers)
+        return {**self._numbers, **{part: number for each in answers for part, number in each.ended.items()}}
+
+    def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - servers may have made marks of their own since
+        """Part -> a mark behind the cut, which its server has told."""
+        answers = self._ask(saved=True)
+        return {part: mark_in(each.mark) for each in answers for part in each.numbers}
+
+    def close(self) -> None:
+        """Servers go on."""
+
+    def _ask(self, *, now: bool = False, saved: bool = False) -> list[Any]:
+        request = messages.PublishedRequest(store=self._store, now=now, saved=saved)
+        return self._cluster.ask("Published", request)
+
+    def _note(self, answers: list[Any]) -> None:
+        self._numbers = {part: number for each in answers for part, number in each.numbers.items()}

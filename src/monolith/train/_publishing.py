@@ -1,0 +1,32 @@
+"""The hook by which a run publishes what it trains, where its config says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monolith.deltalog import DeltaLog
+from monolith.files import join
+from monolith.publishing import DeltaPublishHook
+
+if TYPE_CHECKING:
+    from monolith.hook import Hook
+    from monolith.train.rank_part import RankPart
+    from monolith.train.trainer_config import TrainerConfig
+
+__all__ = ["DELTA_LOG", "publishing_hooks"]
+
+DELTA_LOG = "delta_log"
+"""The folder of the log in the model directory."""
+
+
+def publishing_hooks(config: TrainerConfig, ranks: RankPart | None) -> list[Hook]:
+    """Of the chief, which has servers publish their rows; of every rank that keeps rows itself."""
+    wanted = config.publishing
+    is_first = config.worker_index == 0 if ranks is None else ranks.is_first
+    if wanted is None or not (is_first or (ranks is not None and ranks.shares_rows)):
+        return []
+    place = wanted.log if wanted.log is not None else join(config.model_dir or "", DELTA_LOG)
+    log = DeltaLog(place, base_folder=wanted.base_folder)
+    return [
+        DeltaPublishHook(log, publish_dense=is_first, interval=wanted.interval, dense_interval=wanted.dense_interval)
+    ]
