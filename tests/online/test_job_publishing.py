@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from checkpoint.zygote import Zygote
 from monolith.deltalog import DeltaLog
 from monolith.online import Follower
 from monolith.tables import LocalStore
 from monolith.testing import ExampleTask
-from monolith.train import Session
+from monolith.train import Session, Trainer, TrainerConfig
 from train.job_threads import ThreadJob
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-    from monolith.train import Params, Trainer
+    from monolith.train import Params
 
 
 def params(num_batches: int = 20) -> Params:
@@ -107,3 +110,47 @@ def test_followers_of_a_job_have_its_rows_also_with_another_number_of_servers(
         assert all(after[part] >= number for part, number in before.items())
     assert early.dense.keys() == early.weights
     early.__exit__()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def test_two_followers_have_the_rows_of_two_servers_of_which_one_was_killed(tmp_path: Path) -> None:
+    """Two servers and two workers, each a process; server 1 is killed while workers train, and comes back."""
+    log = DeltaLog(tmp_path / "model" / "delta_log")
+    with Zygote() as zygote, Followed(log.place) as first, Followed(log.place) as second:
+
+        def start(role: str, index: int) -> int:
+            code = "from online.job_process import main; main(*arguments)"
+            return zygote.start(code, str(tmp_path), role, str(index), beside=True)
+
+        def last(part: str) -> int:
+            found = log.extent(part)
+            return -1 if found is None else found.next - 1
+
+        processes = {(role, index): start(role, index) for role in ("worker", "ps") for index in (0, 1)}
+        parts = [f"{first.name}.0000-0512", f"{first.name}.0512-1024"]
+        wait_until(lambda: all(last(part) >= 2 for part in parts))
+        first.catch_up()
+        assert zygote.end(processes["ps", 1]) == -signal.SIGKILL
+        written = last(parts[1])
+        generation = getattr(log.extent(parts[1]), "generation", 0)
+        processes["ps", 1] = start("ps", 1)
+        (tmp_path / "go").touch()
+        ended = {told["name"]: told["status"] for told in (zygote.line() for _ in processes)}
+        logs = "\n".join(path.read_text() for path in tmp_path.glob("*.log"))
+        assert set(ended.values()) == {"ended"}, logs
+        for pid in processes.values():
+            zygote.end(pid)
+        trainer = Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path / "model")))
+        expected = saved_rows(trainer)
+        assert len(expected) > 100
+        assert first.catch_up() == expected
+        assert second.catch_up() == expected
+        assert last(parts[1]) > written
+        assert getattr(log.extent(parts[1]), "generation", 0) > generation  # of the server that came back
+        assert first.follower.version == second.follower.version == log.position()
