@@ -11,7 +11,8 @@ from monolith.collective.line import RaisedByAllError
 from monolith.collective.sharded_outcome import settled
 from monolith.collective.sharded_values import pack, stamps_from_plain, stamps_to_plain, unpack
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.tables.history import ALL_BUCKETS, Cut, Mark, OwnerClock, WriteRules, WrittenRows, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WriteRules, WrittenRows, bucket_bounds
+from monolith.tables.owners_cut import OwnersCut
 from monolith.tables.snapshot.location import remove_written
 from monolith.tables.snapshot.manifest import FileEntry
 
@@ -128,8 +129,11 @@ class CutCalls:
         return b""
 
 
-class ShardedCut(Cut):
-    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, beside training."""
+class ShardedCut(OwnersCut):
+    """`monolith.tables.store.Cut` of all ranks: they write, read and release it together, beside training.
+
+    All ranks that have buckets hold the same of every worker, since all see every update.
+    """
 
     def __init__(
         self,
@@ -142,27 +146,9 @@ class ShardedCut(Cut):
     ) -> None:
         self._calls = calls
         self._number = number
-        self._mark = mark
-        self._applied = tuple(applied)
-        self._rows = rows
+        super().__init__(mark=mark, applied=applied, rows=rows)
         self._lock = threading.Lock()
-        self._taken: set[int] = set()
         self._is_released = False
-
-    @property
-    def mark(self) -> Mark:
-        """Its place in the history."""
-        return self._mark
-
-    @property
-    def applied(self) -> Sequence[OwnerClock]:
-        """What each rank that has buckets holds of every worker: the same, since all see every update."""
-        return self._applied
-
-    @property
-    def rows(self) -> Mapping[str, int]:
-        """Table -> its rows."""
-        return self._rows
 
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
@@ -175,7 +161,7 @@ class ShardedCut(Cut):
         try:
             number = self._calls.saving.run("blocks of cut of", pack([self._number, begin, end, state, plain]))
         except BaseException:
-            self._taken.difference_update(buckets)
+            self._give_back(buckets)
             raise
         return self._calls.streams.blocks(number)
 
@@ -204,16 +190,6 @@ class ShardedCut(Cut):
             self._require_open()
             self._is_released = True
         return self._calls.take(self._number)
-
-    def _take(self, buckets: range) -> None:
-        """Refuses here what one rank would refuse after others have given theirs away."""
-        with self._lock:
-            again = min(self._taken.intersection(buckets), default=None)
-            if again is not None:
-                raise FailedPreconditionError(
-                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
-                )
-            self._taken.update(buckets)
 
     def _require_open(self) -> None:
         if self._is_released:

@@ -12,10 +12,11 @@ from monolith.ps._block_stream import blocks_in
 from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS, Cut, Mark, OwnerClock, WrittenRows, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds
+from monolith.tables.owners_cut import OwnersCut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from monolith import _core
@@ -29,7 +30,7 @@ _LOOK_SECONDS = 0.05
 """How often it is looked whether a write was cancelled."""
 
 
-class RemoteCut(Cut):
+class RemoteCut(OwnersCut):
     """`monolith.tables.store.Cut` of all servers. Any thread may call it.
 
     Servers give it up when the connection of this process ends.
@@ -48,33 +49,16 @@ class RemoteCut(Cut):
         self._cluster = cluster
         self._store = store
         self._names = names
-        self._mark = mark
         self._numbers = [answer.number for answer in answers]
-        self._applied = tuple(
+        applied = [
             OwnerClock(owned, {stamp.worker: stamp_in(stamp) for stamp in answer.stamps})
             for owned, answer in zip(cluster.owned, answers, strict=True)
-        )
-        self._rows = self._by_table([sum(rows) for rows in zip(*(answer.rows for answer in answers), strict=True)])
+        ]
+        rows = self._by_table([sum(rows) for rows in zip(*(answer.rows for answer in answers), strict=True)])
+        super().__init__(mark=mark, applied=applied, rows=rows)
         requests = [messages.CutRequest(store=store, number=number) for number in self._numbers]
         self._release = weakref.finalize(self, cluster.tell, "ReleaseCut", requests)
         self._release.atexit = False  # the end of the process releases it anyway
-        self._taking = threading.Lock()
-        self._taken: set[int] = set()
-
-    @property
-    def mark(self) -> Mark:
-        """Its place in the history."""
-        return self._mark
-
-    @property
-    def applied(self) -> Sequence[OwnerClock]:
-        """What each server holds of every worker."""
-        return self._applied
-
-    @property
-    def rows(self) -> Mapping[str, int]:
-        """Table -> its rows."""
-        return self._rows
 
     def blocks(
         self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: Mark | None = None
@@ -101,7 +85,7 @@ class RemoteCut(Cut):
         try:
             return open_blocks(self._cluster, "CutBlocks", requests, keeps=self)
         except BaseException:
-            self._taken.difference_update(buckets)
+            self._give_back(buckets)
             raise
 
     def write(self, folder: str, rules: WriteRules, *, transfer: _core.Transfer | None = None) -> WrittenRows:
@@ -134,16 +118,6 @@ class RemoteCut(Cut):
     def release(self) -> None:
         """Lets the servers forget the old images. Calling it again does nothing."""
         self._release()
-
-    def _take(self, buckets: range) -> None:
-        """Refuses here what one server would refuse after others have given theirs away."""
-        with self._taking:
-            again = min(self._taken.intersection(buckets), default=None)
-            if again is not None:
-                raise FailedPreconditionError(
-                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
-                )
-            self._taken.update(buckets)
 
     def _require_open(self) -> None:
         if not self._release.alive:

@@ -1,0 +1,67 @@
+"""What the cut of a store with several owners knows and refuses by itself, wherever the owners are."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from monolith.errors import FailedPreconditionError
+from monolith.tables.history import Cut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.tables.history import Mark, OwnerClock
+
+__all__ = ["OwnersCut"]
+
+
+class OwnersCut(Cut):
+    """The part of `Cut` that asks no owner. Any thread may call it.
+
+    Args:
+        mark: Its place in the history.
+        applied: What each owner holds of every worker, by ascending buckets.
+        rows: Table -> its rows.
+    """
+
+    def __init__(self, *, mark: Mark, applied: Sequence[OwnerClock], rows: Mapping[str, int]) -> None:
+        self._mark = mark
+        self._applied = tuple(applied)
+        self._rows = rows
+        self._taking = threading.Lock()
+        self._taken: set[int] = set()
+
+    @property
+    def mark(self) -> Mark:
+        """Its place in the history."""
+        return self._mark
+
+    @property
+    def applied(self) -> Sequence[OwnerClock]:
+        """What each owner holds of every worker."""
+        return self._applied
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Table -> its rows."""
+        return self._rows
+
+    def _take(self, buckets: range) -> None:
+        """Refuses here what one owner would refuse after others have given theirs away.
+
+        Raises:
+            FailedPreconditionError: a bucket was read before.
+        """
+        with self._taking:
+            again = min(self._taken.intersection(buckets), default=None)
+            if again is not None:
+                raise FailedPreconditionError(
+                    f"cut: bucket {again} of this cut was read before; a cut can be read once"
+                )
+            self._taken.update(buckets)
+
+    def _give_back(self, buckets: range) -> None:
+        """Nobody has read what was taken."""
+        with self._taking:
+            self._taken.difference_update(buckets)
