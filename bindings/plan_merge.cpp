@@ -59,12 +59,6 @@ void BindRows(nb::class_<MergedPlans>& merged) {
           },
           "values"_a.noconvert(), "out"_a.noconvert())
       .def(
-          "gather_rows",
-          [](const MergedPlans& self, int64_t source, const In<float>& values, const Out<float>& out) {
-            WithoutGil([&] { GatherRows(self, source, Span(values), Span(out)); });
-          },
-          "source"_a, "values"_a.noconvert(), "out"_a.noconvert())
-      .def(
           "times_of_inputs",
           [](const MergedPlans& self, const std::vector<In<int64_t>>& times) {
             return ArrayOf(TimesOfInputs(self, Spans(times)));

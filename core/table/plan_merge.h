@@ -62,9 +62,7 @@ bool SumRows(const MergedPlans& merged, std::span<const Values> values, std::spa
 // Of each id the row of the first source that has it.
 void FirstRows(const MergedPlans& merged, std::span<const Values> values, std::span<float> out);
 
-// From the rows of all to those of one source.
-void GatherRows(const MergedPlans& merged, int64_t source, Values values, std::span<float> out);
-// The same of some buckets, whose rows begin at `rows`.
+// From the rows of all to those of one source, in some buckets, whose rows begin at `rows`. Checks no sizes.
 void GatherBuckets(const MergedPlans& merged, int64_t source, BucketRange buckets, const float* rows, float* out);
 
 // Times as updates of the plan of all take them: [1], or one for each of its input positions.

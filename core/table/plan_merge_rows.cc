@@ -180,17 +180,6 @@ void GatherBuckets(const MergedPlans& merged, int64_t number, BucketRange bucket
   }
 }
 
-void GatherRows(const MergedPlans& merged, int64_t number, Values values, std::span<float> out) {
-  const MergedSource& source = merged.source(number);
-  CheckSize("values", values.size(), merged.num_values());
-  CheckSize("out", out.size(), source.num_values());
-  ForBuckets(source.num_keys(), [&](int begin, int end) {
-    const BucketRange buckets{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)};
-    GatherBuckets(merged, number, buckets, values.data() + merged.first_values[begin],
-                  out.data() + source.first_values[begin]);
-  });
-}
-
 std::vector<int64_t> TimesOfInputs(const MergedPlans& merged, std::span<const std::span<const int64_t>> times) {
   RequireSources(merged, times.size(), false);
   for (size_t r = 0; r < times.size(); ++r) Times(times[r], merged.sources[r].table_splits.back());

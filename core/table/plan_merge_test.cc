@@ -200,7 +200,7 @@ TEST_P(PlanMergeTest, RowsAreAddedInTheOrderOfTheSources) {
     EXPECT_TRUE(SameBits(out, RowsOfPlan(merged.plan, drawn.dims, firsts)));
     for (size_t r = 0; r < drawn.plans.size(); ++r) {
       std::vector<float> own(static_cast<size_t>(merged.sources[r].num_values()), 99.0f);
-      GatherRows(merged, static_cast<int64_t>(r), out, own);
+      GatherBuckets(merged, static_cast<int64_t>(r), {0, kNumBuckets}, out.data(), own.data());
       EXPECT_TRUE(SameBits(own, RowsOfPlan(drawn.plans[r], drawn.dims, firsts)));
     }
   }
@@ -255,10 +255,6 @@ TEST(PlanMergeRowsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THROW(SumRows(merged, std::vector<Values>{rows, few}, {}, out), Error);
   EXPECT_THROW(SumRows(merged, std::vector<Values>{rows, rows}, {}, few), Error);
   EXPECT_THROW(SumRows(merged, std::vector<Values>{rows, rows}, std::vector<float>{1.0f}, out), Error);
-  EXPECT_THROW(GatherRows(merged, 2, rows, out), Error);
-  EXPECT_THROW(GatherRows(merged, -1, rows, out), Error);
-  EXPECT_THROW(GatherRows(merged, 0, few, out), Error);
-  EXPECT_THROW(GatherRows(merged, 0, rows, few), Error);
 }
 
 }  // namespace

@@ -223,15 +223,14 @@ def owner_step(
     return native.core.merge_parts(np.concatenate(words), np.array(num_words), owned[owner])
 
 
-def test_owners_give_every_rank_its_rows_and_add_what_the_ranks_send() -> None:
+def test_owners_add_what_the_ranks_send() -> None:
     rng = np.random.default_rng(5)
     native = tables(DIMS)
     batches = [draw_batch(rng, 3, wide=False) for _ in range(3)]
     plans = [planned(native, batch) for batch in batches]
     whole = native.core.merge_plans([plan.core for plan in plans])
-    values = rng.random(native.core.num_values(whole.plan), np.float32)
     gradients = [rng.random(plan.num_values, np.float32) for plan in plans]
-    expected = np.empty_like(values)
+    expected = np.empty(native.core.num_values(whole.plan), np.float32)
     assert whole.sum_rows(gradients, expected, [0.5, 1.0, 0.25])
     owned = [(0, 0), (0, 400), (400, 1024)]
     num_values = [native.core.plan_parts(plan.core, owned, True).num_values for plan in plans]
@@ -239,21 +238,17 @@ def test_owners_give_every_rank_its_rows_and_add_what_the_ranks_send() -> None:
     for owner in range(3):
         merged = owner_step(native, [plan.core for plan in plans], owned, owner)
         count = native.core.num_values(merged.plan)
-        own, sums = values[at : at + count], np.empty(count, np.float32)
+        sums = np.empty(count, np.float32)
         received = []
         for rank, gradient in enumerate(gradients):
             size = merged.num_values(rank)
             assert size == num_values[rank][owner]
-            rows, of_rank = np.empty(size, np.float32), np.empty(plans[rank].num_values, np.float32)
-            merged.gather_rows(rank, own, rows)
-            whole.gather_rows(rank, values, of_rank)
-            assert rows.tolist() == of_rank[starts[rank] : starts[rank] + size].tolist()
             received.append(gradient[starts[rank] : starts[rank] + size])
             starts[rank] += size
         assert merged.sum_rows(received, sums, [0.5, 1.0, 0.25])
         assert sums.tolist() == expected[at : at + count].tolist()
         at += count
-    assert at == len(values)
+    assert at == len(expected)
     assert starts == [plan.num_values for plan in plans]
 
 
