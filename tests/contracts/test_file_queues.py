@@ -12,16 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from checkpoint.zygote import Zygote
-from data.queued_lines import Lines, lines_of
-from monolith.data import FileQueue, LocalFileQueue, QueuedFiles, SharedFileQueue
+from data.queued_lines import ACTIONS, FILES, Workers, worker
+from monolith.data import FileQueue, LocalFileQueue, SharedFileQueue
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ps import JobClient, PsCluster
 from ps.served import ServerProcess
-
-FILES = [f"f{number}:{number % 4}" for number in range(9)]
-ACTIONS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["read", "read", "read", "save", "crash"])), max_size=60
-)
 
 MakeQueue = Callable[..., list[FileQueue]]
 """Files, and a seed -> a queue of its own as each of three workers sees it."""
@@ -61,31 +56,16 @@ def make(request: pytest.FixtureRequest, members: list[JobClient], tmp_path: Pat
     return {"local": local, "shared": shared, "job": job}[request.param]
 
 
-def reading(queues: list[FileQueue], number: int, cycle_length: int = 1) -> Lines:
-    return Lines(QueuedFiles(queues[number], worker=number), cycle_length=cycle_length)
-
-
 @given(ACTIONS, st.integers(1, 3), st.sampled_from([None, 3]))
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_lost_or_doubled_whoever_goes_back_to_what_it_saved(
     make: MakeQueue, actions: list[tuple[int, str]], cycle_length: int, seed: int | None
 ) -> None:
-    queues = make(FILES, seed)
-    readings = [reading(queues, number, cycle_length).read() for number in range(3)]
-    done: list[list[str]] = [[], [], []]
-    saved: list[tuple[bytes | None, int]] = [(None, 0)] * 3
+    workers = Workers(make(FILES, seed), cycle_length)
     for number, action in actions:
-        if action == "read":
-            done[number] += [line for line in [next(readings[number], None)] if line is not None]
-        elif action == "save":
-            saved[number] = (readings[number].position, len(done[number]))
-        else:
-            position, count = saved[number]
-            readings[number] = reading(queues, number, cycle_length).read(position)
-            del done[number][count:]
-    for number in (1, 2, 0):
-        done[number] += readings[number]
-    assert sorted(itertools.chain(*done)) == lines_of(FILES)
+        workers.act(number, action)
+    workers.read_to_the_end()
+    workers.require_each_line_once()
 
 
 def test_a_turn_that_is_asked_for_again_is_the_same_file(make: MakeQueue) -> None:
@@ -121,11 +101,11 @@ def test_patterns_are_looked_up_when_files_run_out(make: MakeQueue, tmp_path: Pa
 
 def test_what_is_given_back_goes_to_others_from_where_it_was_read(make: MakeQueue) -> None:
     queues = make(["a:5", "b:2"])
-    lost = reading(queues, 1).read()
+    lost = worker(queues[1], 1).read()
     assert [next(lost), next(lost)] == ["a/0", "a/1"]
     assert queues[0].give_back(1, lost.position) == 1
     assert queues[0].give_back(1, lost.position) == 0
-    assert sorted(reading(queues, 0).read()) == ["a/2", "a/3", "a/4", "b/0", "b/1"]
+    assert sorted(worker(queues[0], 0).read()) == ["a/2", "a/3", "a/4", "b/0", "b/1"]
     with pytest.raises(FailedPreconditionError, match="worker 1 of a file queue gave back its files"):
         queues[1].take(1, 0)
     with pytest.raises(InvalidArgumentError):

@@ -16,10 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.queued_lines import Lines, lines_of
+from data.queued_lines import ACTIONS, FILES, Workers, lines_of, worker
 from monolith.checkpoint import Saver, TrainState
 from monolith.data import (
-    FileQueue,
     InMemoryDataset,
     LocalFileQueue,
     ParquetDataset,
@@ -38,45 +37,24 @@ from monolith.errors import (
 )
 
 
-def worker(queue: FileQueue, number: int, cycle_length: int = 1) -> Lines:
-    return Lines(QueuedFiles(queue, worker=number), cycle_length=cycle_length)
-
-
-FILES = [f"f{number}:{number % 4}" for number in range(9)]
-ACTIONS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from(["read", "read", "read", "save", "crash"])), max_size=60
-)
-
-
 @given(ACTIONS, st.integers(1, 3), st.booleans(), st.sampled_from([None, 3]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_lost_or_doubled_whoever_goes_back_to_what_it_saved(
     actions: list[tuple[int, str]], cycle_length: int, is_restored: bool, seed: int | None
 ) -> None:
     queue = LocalFileQueue(FILES, num_workers=3, seed=seed)
-    readings = [worker(queue, number, cycle_length).read() for number in range(3)]
-    done: list[list[str]] = [[], [], []]
-    saved: list[tuple[bytes | None, int]] = [(None, 0)] * 3
+    workers = Workers([queue] * 3, cycle_length)
     for number, action in actions:
-        if action == "read":
-            done[number] += [line for line in [next(readings[number], None)] if line is not None]
-        elif action == "save":
-            saved[number] = (readings[number].position, len(done[number]))
-        else:
-            position, count = saved[number]
-            readings[number] = worker(queue, number, cycle_length).read(position)
-            del done[number][count:]
+        workers.act(number, action)
     if is_restored:  # the whole run goes on elsewhere, from what was saved
         state = json.loads(json.dumps(queue.state_dict()))
-        queue = LocalFileQueue(FILES, num_workers=3, seed=seed)
-        queue.load_state_dict(state)
-        for number, (position, count) in enumerate(saved):
-            readings[number] = worker(queue, number, cycle_length).read(position)
-            del done[number][count:]
-    for number in (1, 2, 0):
-        done[number] += readings[number]
-        assert next(readings[number], None) is None
-    assert sorted(chain(*done)) == lines_of(FILES)
+        elsewhere = LocalFileQueue(FILES, num_workers=3, seed=seed)
+        elsewhere.load_state_dict(state)
+        workers.queues = [elsewhere] * 3
+        for number in range(3):
+            workers.act(number, "crash")
+    workers.read_to_the_end()
+    workers.require_each_line_once()
 
 
 @given(ACTIONS, st.integers(1, 2))
@@ -85,29 +63,22 @@ def test_what_a_lost_worker_had_not_read_is_read_by_the_others(
     actions: list[tuple[int, str]], cycle_length: int
 ) -> None:
     queue = LocalFileQueue(FILES, num_workers=3)
-    readings = [worker(queue, number, cycle_length).read() for number in range(3)]
-    done: list[list[str]] = [[], [], []]
-    saved: list[tuple[bytes | None, int]] = [(None, 0)] * 3
+    workers = Workers([queue] * 3, cycle_length)
     for number, action in actions:
-        if action == "save":
-            saved[number] = (readings[number].position, len(done[number]))
-        elif len(done[number]) < 8:
-            done[number] += [line for line in [next(readings[number], None)] if line is not None]
+        if action == "save" or len(workers.done[number]) < 8:
+            workers.act(number, "save" if action == "save" else "read")
     for number in (2, 1):  # what is given back is taken, and given back again
-        position, count = saved[number]
+        position = workers.forget_unsaved(number)
         given = queue.give_back(number, position)
         assert queue.give_back(number, position) == 0
         assert given <= len(FILES)
-        del done[number][count:]
         with pytest.raises(FailedPreconditionError, match=f"worker {number} of a file queue gave back its files"):
-            worker(queue, number, cycle_length).read(saved[number][0]).__next__()
-    position, count = saved[0]
-    del done[0][count:]
-    state = queue.state_dict()
+            worker(queue, number, cycle_length).read(position).__next__()
     alone = LocalFileQueue(FILES, num_workers=1)
-    alone.load_state_dict(state)
-    done[0] += worker(alone, 0, cycle_length).read(position)
-    assert sorted(chain(*done)) == lines_of(FILES)
+    alone.load_state_dict(queue.state_dict())
+    position = workers.forget_unsaved(0)
+    workers.done[0] += worker(alone, 0, cycle_length).read(position)
+    workers.require_each_line_once()
 
 
 def test_a_slow_worker_reads_fewer_files() -> None:
