@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable
@@ -149,17 +150,80 @@ def test_a_window_larger_than_memory_goes_to_disk_and_comes_out_the_same(tmp_pat
     assert any(7 in Example.FromString(each.example).line_id.actions for each in small)
 
 
-def test_state_that_does_not_fit_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
-    join = FolderJoin(tmp_path, max_bytes=60_000)
-    impressions, actions, expected = traffic(600)
+@pytest.mark.parametrize("memory_bytes", [1 << 30, 1 << 16])
+def test_a_window_larger_than_memory_and_disk_is_named_and_nothing_is_lost(tmp_path: Path, memory_bytes: int) -> None:
+    join = FolderJoin(tmp_path, max_bytes=120_000, memory_bytes=memory_bytes)
+    impressions, actions, expected = traffic(1200)
     append(join.impressions, impressions)
-    append(join.actions, actions[:0])
-    with pytest.raises(ResourceExhaustedError, match="the window does not fit: make room, raise max_state_bytes"):
-        join.run()
+    for _ in range(2):  # starting it again changes nothing
+        with pytest.raises(ResourceExhaustedError, match="the window does not fit: make room, raise max_state_bytes"):
+            join.run()
     append(join.actions, actions)
     join.max_bytes = None
-    join.run()
+    counts = join.run().counts
+    assert (counts.impressions, counts.duplicate_impressions) == (1200, 0)
     assert outcome(join.examples()) == expected
+
+
+def test_a_full_disk_under_the_output_is_named_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(200)
+    append(join.impressions, impressions)
+    append(join.actions, actions)
+    write, left = os.pwrite, [3000]
+
+    def write_what_fits(descriptor: int, data: memoryview, offset: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(descriptor, data[: left[0]], offset)
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "pwrite", write_what_fits)
+    with pytest.raises(ResourceExhaustedError, match="examples"):
+        join.run()
+    assert join.output.stat().st_size == 3000
+    with pytest.raises(ResourceExhaustedError, match="examples"):
+        join.run()
+    left[0] = 1 << 30
+    join.run()
+    assert [each.number for each in join.examples()] == list(range(1, 201))
+    assert outcome(join.examples()) == expected
+
+
+def test_events_out_of_any_order_are_joined_or_counted(tmp_path: Path) -> None:
+    week_ms = 7 * 86_400_000
+    join = FolderJoin(tmp_path)
+    join.clock.advance(2 * week_ms / 1000)
+    impressions, _, _ = traffic(3)
+    behind = impression_record(b"behind", 9, time_ms=START_MS + week_ms, sample=sample(9))
+    append(join.impressions, [*impressions, behind])
+    append(
+        join.actions,
+        [
+            action_record(b"request-1", 1, time_ms=START_MS - 500, actions=[CLICK]),  # before its impression
+            action_record(b"nobody", 5, time_ms=START_MS + 10, actions=[CLICK]),  # without one
+            action_record(b"behind", 9, time_ms=START_MS + week_ms, actions=[CLICK]),
+        ],
+    )
+    partition = join.partition()
+    partition.open()
+    while partition.step() or not partition.is_at_end():
+        pass
+    assert partition.counts.negatives == 2
+    late = [action_record(b"request-2", 2, time_ms=START_MS + 30, actions=[CLICK])]
+    late.append(action_record(b"request-0", 0, time_ms=START_MS + week_ms, actions=[CLICK]))
+    append(join.actions, late)  # a week late, and a week behind its impression
+    append(join.impressions, [impression_record(b"old", 7, time_ms=START_MS, sample=sample(7))])
+    while partition.step() or not partition.is_at_end():
+        pass
+    partition.drain()
+    partition.close()
+    counts = partition.counts
+    assert (counts.positives, counts.negatives, counts.unmatched_actions, counts.late_impressions) == (2, 2, 3, 1)
+    assert outcome(join.examples()) == {(0, 0.0): 1, (1, 1.0): 1, (2, 0.0): 1, (9, 1.0): 1}
 
 
 def test_bad_records_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:
