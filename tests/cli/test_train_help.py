@@ -57,9 +57,6 @@ def test_what_matters_is_grouped_and_described_with_its_default(
             "worker_memory",
             "stream",
             *STREAM_ONLY,
-            "delta_log",
-            "publish_interval",
-            "publish_dense_interval",
         ),
     }
     assert all(f"\n{title}:\n" in text for title in ("what to do", *MATTERING))

@@ -26,6 +26,10 @@ def command(folder: Path, *more: str) -> list[str]:
     ]
 
 
+def published_to(log: Path) -> tuple[str, ...]:
+    return "--enable_realtime_training", "--delta_log", str(log), "--delta_log_interval_secs", "0.1"
+
+
 def write(folder: Path, numbers: range) -> None:
     append(folder / "examples-00000", numbered(numbers))
     append(folder / "examples-00001", numbered(numbers, first_event=1000))
@@ -40,7 +44,7 @@ def ends_with(folder: Path, last: int) -> bool:
 def test_the_same_command_goes_on_behind_the_last_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for last in (40, 60):
         write(tmp_path, range(1 if last == 40 else 41, last + 1))
-        log = ("--delta_log", str(tmp_path / "log"), "--publish_interval", "0.1", "--publish_dense_interval", "5")
+        log = (*published_to(tmp_path / "log"), "--delta_log_dense_interval_secs", "5")
         assert main(command(tmp_path, "--stream_stop_at_end", "--json", *log)) == 0
         found = json.loads(capsys.readouterr().out)
         assert found["stream"]["examples"] == (80 if last == 40 else 40)
@@ -77,7 +81,7 @@ def test_a_signal_ends_a_silent_stream_with_a_checkpoint_and_its_rows_are_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     write(tmp_path, range(1, 11))
-    log = ("--delta_log", str(tmp_path / "log"), "--publish_interval", "0.1", "--enable_embedding_postpush")
+    log = (*published_to(tmp_path / "log"), "--enable_embedding_postpush")
     thread = _when_published(tmp_path, 20, lambda: os.kill(os.getpid(), number))
     assert main(command(tmp_path, *log)) == 130
     thread.join()
@@ -109,16 +113,14 @@ def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         (["--stream_partitions", "2"], "--stream_partitions: is of --stream PLACE"),
         (["--stream_stop_at_end"], "--stream_stop_at_end: is of --stream PLACE"),
-        (["--publish_interval", "1"], "--publish_interval: is of --delta_log PLACE"),
         (["--stream", "x", "--deterministic"], "--deterministic: batches of a stream"),
         (["--stream", "x", "--num_workers", "2"], "--stream: one process trains on a stream"),
-        (["--delta_log", "x", "--num_workers", "2"], "--delta_log: one process"),
         (["--stream", "x", "--enable_sync_training"], "--stream: one process"),
         (["--stream", "x", "--mode", "eval"], "--stream: is of --mode train, got --mode eval"),
         (["--stream", "x-{partition}"], "partitions must be given"),
         (["--stream", "x", "--stream_kafka", "nothing"], "--stream_kafka takes KEY=VALUE"),
         (["--stream", "x", "--stream_kafka", "a=b"], "is no topic"),
-        (["--delta_log", "x", "--publish_interval", "0.01"], "interval must be at least 0.1"),
+        (["--stream", "x", *published_to(Path("x")), "--delta_log_interval_secs", "0.01"], "must be at least 0.1"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(

@@ -221,9 +221,7 @@ def test_of_two_writers_the_later_one_has_the_log_and_followers_never_go_back(tm
             assign(first, {1: -value})
             assign(second, {1: value})
             two.publish()
-            with pytest.raises(
-                AbortedError, match=f"part '{PART}': another writer has the part now, with generation 3"
-            ):
+            with pytest.raises(AbortedError, match=f"part '{PART}': another writer has the part now, with generation"):
                 one.publish()
             follower.catch_up()
         one.close()

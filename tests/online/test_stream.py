@@ -14,12 +14,13 @@ import torch
 from confluent_kafka import Producer
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
+from monolith.data.position import known_times
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook, HookedSession
 from monolith.online.joiner.topics import NUMBER_HEADER
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.online.stream.admission import Reached
-from monolith.online.stream.position import StreamPosition, known_times
+from monolith.online.stream.position import StreamPosition
 from monolith.testing import ExampleTask, FakeClock
 from monolith.testing.crash.stream_task import StreamCountingTask
 from monolith.train import InputOptions, Trainer, TrainerConfig

@@ -1,13 +1,11 @@
-"""A run on a stream of examples, and what it publishes, as ``monolith train`` was told."""
+"""A run on a stream of examples, as ``monolith train`` was told."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments._streams import STREAM_ONLY
-from monolith.online import DeltaPublishHook, PublisherOptions
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
-from monolith.online.stream.position import known_times
 from monolith.train.compat.derive_config import MODES
 
 if TYPE_CHECKING:
@@ -20,9 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["stream_hooks", "stream_of", "stream_result"]
 
-_PUBLISHING = {"publish_interval": "interval", "publish_dense_interval": "dense_interval"}
-"""Argument -> option of the publisher."""
-
 
 def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> ExampleStream | None:
     """The stream that the command names; None: it names none.
@@ -30,19 +25,12 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
     Raises:
         ValueError: arguments that do not fit; says which, and what to give.
     """
-    if args.delta_log is None:
-        for name in _PUBLISHING:
-            if getattr(args, name) is not None:
-                raise ValueError(f"--{name}: is of --delta_log PLACE; give that, too, or leave it out")
-    else:
-        _require_alone(options, way, "delta_log")
-        PublisherOptions(**_told_of_publishing(args))  # refuses before anything is made
     if args.stream is None:
         for name in STREAM_ONLY:
             if getattr(args, name) is not None:
                 raise ValueError(f"--{name}: is of --stream PLACE; give that, too, or leave it out")
         return None
-    _require_alone(options, way, "stream")
+    _require_alone(options, way)
     if args.deterministic:
         raise ValueError("--deterministic: batches of a stream are cut as examples come; leave out one of the two")
     given: dict[str, Any] = {
@@ -56,11 +44,8 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
 
 
 def stream_hooks(stream: ExampleStream | None, args: argparse.Namespace, bar: Progress) -> list[Hook]:
-    """What watches the stream, and what publishes."""
-    hooks: list[Hook] = [] if stream is None else [StreamHook(stream, bar, task=args.task)]
-    if args.delta_log is not None:
-        hooks.append(DeltaPublishHook(args.delta_log, times_of=known_times, **_told_of_publishing(args)))
-    return hooks
+    """What watches the stream."""
+    return [] if stream is None else [StreamHook(stream, bar, task=args.task)]
 
 
 def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
@@ -68,16 +53,11 @@ def stream_result(stream: ExampleStream | None) -> dict[str, Any]:
     return {} if stream is None else {"stream": stream.counts.to_dict()}
 
 
-def _told_of_publishing(args: argparse.Namespace) -> dict[str, Any]:
-    named = {option: getattr(args, name) for name, option in _PUBLISHING.items()}
-    return {option: value for option, value in named.items() if value is not None}
-
-
-def _require_alone(options: RunnerConfig, way: Way, name: str) -> None:
+def _require_alone(options: RunnerConfig, way: Way) -> None:
     if way != "alone" or options.enable_sync_training:
-        raise ValueError(f"--{name}: one process trains on a stream and publishes it; leave out the options of a job")
+        raise ValueError("--stream: one process trains on a stream; leave out the options of a job")
     if MODES[options.mode] != "train":
-        raise ValueError(f"--{name}: is of --mode train, got --mode {options.mode}; leave it out")
+        raise ValueError(f"--stream: is of --mode train, got --mode {options.mode}; leave it out")
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-__all__ = ["SavedPosition", "encode_position", "nested"]
+__all__ = ["SavedPosition", "encode_position", "known_times", "nested"]
 
 _FOREIGN = "base64"
 """The only key of an object that holds the position of a dataset that does not write JSON."""
@@ -121,6 +121,21 @@ class SavedPosition:
             f"position for a dataset of kind {self._dataset!r}: {text}; "
             "build the dataset as the one that the position was saved from"
         )
+
+
+def known_times(position: bytes) -> tuple[int, int] | None:
+    """Since when the examples of the batch in front of a position could be known, oldest and newest, Unix milliseconds.
+
+    None: it does not say so (``known_ms``), nor does the position of what it was made from.
+    """
+    try:
+        found: Any = json.loads(position)
+        while isinstance(found, dict) and "known_ms" not in found:
+            found = found.get("source")
+        oldest, newest = found["known_ms"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    return int(oldest), int(newest)
 
 
 def _canonical(value: Any) -> bytes:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monolith.data.position import known_times
 from monolith.hook import Hook, HookedSession, StepContext
 from monolith.publishing.examples_tally import Trained
 from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.publishing.publisher import DeltaPublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -24,13 +25,12 @@ class DeltaPublishHook(Hook):
 
     Checkpoints of the session carry the position of the log. A session that was restored publishes first what had been
     logged behind that position; one whose position is not in the log any more begins with a base. When another writer
-    takes the log, the session ends.
+    takes the log, the session ends. Where the positions of the input tell the times of its examples, as those of a
+    stream do, the oldest of them counts for staleness, otherwise the newest.
 
     Args:
         log: A path or URL, or a `DeltaLog`.
         publish_dense: Whether dense weights are published, too.
-        times_of: From the position behind a batch to the oldest and newest event of it, Unix milliseconds, or None; by
-            default the newest event so far stands for all.
         options: Of `PublisherOptions`, by name, but those that the session knows.
     """
 
@@ -39,11 +39,9 @@ class DeltaPublishHook(Hook):
         log: DeltaLog | str,
         *,
         publish_dense: bool = True,
-        times_of: Callable[[bytes], tuple[int, int] | None] = lambda _: None,
         **options: Any,
     ) -> None:
         self._log = log
-        self._times_of = times_of
         self._publish_dense = publish_dense
         self._options = options
         self.publisher: DeltaPublisher | None = None
@@ -83,7 +81,7 @@ class DeltaPublishHook(Hook):
         stamps = dict(session.state.applied)
         examples = 0 if session.last is None else session.last.num_examples
         newest = max((stamp.event_time_ms for stamp in stamps.values()), default=0)
-        told = [times for stamp in stamps.values() if (times := self._times_of(stamp.position)) is not None]
+        told = [times for stamp in stamps.values() if (times := known_times(stamp.position)) is not None]
         oldest = min((each for each, _ in told), default=newest)
         newest = max((each for _, each in told), default=newest)
         self.publisher.tally.add(Trained(examples, oldest, newest, session.global_step, stamps))

@@ -253,7 +253,8 @@ class DeltaPublisher:
 
     def numbers_now(self) -> dict[str, int]:
         """The numbers, with those of parts that have ended; an increment that is being written does not count."""
-        return {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
+        found = {part: number for each in list(self._parts.values()) for part, number in each.before_cut().items()}
+        return found if self._dense is None else {**found, DENSE_PART: self._dense.last_number}
 
     def want_marks(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
         """Rows of these marks were saved, by store: increments behind them will come. The marks by part."""

@@ -1,4 +1,4 @@
-"""What ``monolith train`` takes about a stream of examples, and about the log of what it changes."""
+"""What ``monolith train`` takes about a stream of examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STREAM_ONLY = ("stream_partitions", "stream_max_lag", "stream_missing", "stream_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where examples come from while they are made, and where changed rows go."""
+    """Where examples come from while they are made."""
     group = parser.add_argument_group("training on a stream")
     group.add_argument(
         "--stream",
@@ -33,6 +33,3 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stream_kafka", action="append", metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
     )
-    group.add_argument("--delta_log", metavar="PLACE", help="publish changed rows here, for followers: a path or URL")
-    group.add_argument("--publish_interval", type=float, metavar="S", help="so often, from 0.1 on (default: 1)")
-    group.add_argument("--publish_dense_interval", type=float, metavar="S", help="dense weights (default: 60)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from monolith.online.stream.admission import Reached
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["StreamPosition", "known_times"]
+__all__ = ["StreamPosition"]
 
 _KIND = "example_stream"
 
@@ -57,18 +56,6 @@ class StreamPosition:
                 " as before (--stream_partitions)"
             )
         return [*self.reached, *[Reached()] * (count - len(self.reached))]
-
-
-def known_times(position: bytes) -> tuple[int, int] | None:
-    """Since when the examples of the block in front of a position could be known, oldest and newest; None: unknown."""
-    try:
-        found: Any = json.loads(position)
-        while isinstance(found, dict) and found.get("dataset") != _KIND:
-            found = found.get("source")
-        oldest, newest = found["known_ms"]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return int(oldest), int(newest)
 
 
 def _is_reached(value: Any) -> bool:
