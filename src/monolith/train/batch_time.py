@@ -18,7 +18,7 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["REQUEST_TIME", "BatchClock", "time_of"]
+__all__ = ["REQUEST_TIME", "BatchClock", "time_of", "times_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def time_of(batch: Any) -> int | None:
     >>> time_of({"req_time": torch.tensor([1_700_000_000, 1_700_000_060])})
     1700000060
     """
-    times = _times_of(batch)
+    times = times_of(batch)
     return None if times is None else int(times.max())
 
 
@@ -58,7 +58,7 @@ class BatchClock:
         Raises:
             InvalidArgumentError: an example has no Unix seconds; names it.
         """
-        times = _times_of(batch)
+        times = times_of(batch)
         if times is None:
             return None
         given = times.reshape(-1).to("cpu", torch.int64).numpy()
@@ -96,8 +96,8 @@ def _wrong_time(given: NDArray[np.int64]) -> str:
     )
 
 
-def _times_of(batch: Any) -> Tensor | None:
-    """The times of a batch; None if it has none."""
+def times_of(batch: Any) -> Tensor | None:
+    """The request times of a batch as it has them; None if it has none."""
     # A dict is the usual batch, and an abstract class takes its time to know it.
     if not (type(batch) is dict or isinstance(batch, Mapping)) or REQUEST_TIME not in batch:
         return None

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith._version import __version__
-from monolith.cli._demo import charts, stages
-from monolith.cli._demo.charts import Axes, Series, line_chart
+from monolith.cli._demo import stages
 from monolith.cli._demo.contestants import ITEM_DAYS, USER_DAYS
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD
 from monolith.cli._demo.view import names_of
+from monolith.observe import charts
+from monolith.observe.charts import Axes, Series, line_chart
 
 if TYPE_CHECKING:
     from monolith.cli._demo.race import Progress

@@ -6,7 +6,7 @@ from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING
 
-from monolith.cli._demo.charts import NARROW_BELOW
+from monolith.observe.charts import NARROW_BELOW
 
 if TYPE_CHECKING:
     from monolith.clock import Clock

@@ -1,0 +1,124 @@
+"""A click model to compare data and tables with, for whoever has no task of their own yet."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from monolith.config import Config, config, require_at_least, require_positive
+from monolith.nn import Embeddings, Slice, Slot
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.initializers import Zeros
+from monolith.tables.row_optimizers import Adagrad
+from monolith.train.task import Spec, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.train.task import Mode
+
+__all__ = ["Ranker"]
+
+
+@config
+class Ranker(Config):
+    """Makes tasks of one kind: DeepFM, a factorisation machine and a network over the same rows.
+
+    >>> Ranker(ids=["user", "item"], expire_days={"item": 7})().p.name
+    'RankerTask'
+    """
+
+    ids: Sequence[str]
+    """Columns of ids, one or several for each example; each has rows of its own."""
+    numbers: Sequence[str] = ()
+    """Columns of numbers; the network sees ``log(1 + x)`` of them, and 0 for one that is missing or negative."""
+    label: str = "label"
+    """Column of 0 and 1."""
+    dim: int = 8
+    """Of the vectors; a row has a bias beside it."""
+    hidden: int = 32
+    """Width of the network."""
+    learning_rate: float = 0.1
+    """Of rows, by Adagrad."""
+    dense_learning_rate: float = 1e-3
+    """Of the network, by Adam."""
+    min_counts: Mapping[str, int] = field(default_factory=dict)
+    """Column -> how often an id is met before it gets a row; left out: it gets one at once."""
+    expire_days: Mapping[str, int] = field(default_factory=dict)
+    """Column -> days without an update after which a row may be removed; left out: it stays."""
+    filter_capacity: int = 100_000
+    """Ids without a row that are remembered, where some column has a `min_counts`."""
+    seed: int = 0
+    """Of the first weights of rows."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(self.ids))
+        object.__setattr__(self, "numbers", tuple(self.numbers))
+        require_at_least(self, 1, "dim", "hidden", "filter_capacity")
+        require_positive(self, "learning_rate", "dense_learning_rate")
+        if not self.ids:
+            raise ValueError("Ranker: ids must name at least one column, got none")
+        for name in ("min_counts", "expire_days"):
+            unknown = sorted(set(getattr(self, name)) - set(self.ids))
+            if unknown:
+                raise ValueError(f"Ranker: {name} must name columns of ids, {', '.join(self.ids)}, got {unknown[0]!r}")
+
+    @property
+    def bytes_per_bare_row(self) -> int:
+        """Of an array: weights and what Adagrad keeps, without keys and index."""
+        return 2 * 4 * (1 + self.dim)
+
+    def __call__(self) -> Task:
+        """A task whose model is not built yet."""
+        return RankerTask(self)
+
+
+class RankerTask(Task):
+    """What a `Ranker` makes."""
+
+    def __init__(self, wanted: Ranker) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def build(self) -> None:
+        """Rows of all columns of ids, and the network."""
+        wanted = self._wanted
+        row = [Slice(1, initializer=Zeros()), Slice(wanted.dim)]
+        slots = {
+            name: Slot(
+                slices=row,
+                combiner="mean",
+                min_count=wanted.min_counts.get(name, 0),
+                expire_days=wanted.expire_days.get(name, 36500),
+            )
+            for name in wanted.ids
+        }
+        rule = Adagrad(learning_rate=wanted.learning_rate, initial_accumulator_value=1e-8)
+        admission = SlidingHashFilter(capacity=wanted.filter_capacity)
+        self.rows = Embeddings(slots, rule, seed=wanted.seed, admission=admission)
+        width = len(wanted.ids) * wanted.dim + len(wanted.numbers)
+        self.deep = nn.Sequential(nn.Linear(width, wanted.hidden), nn.ReLU(), nn.Linear(wanted.hidden, 1))
+
+    def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:  # noqa: ARG002 - all that is dense is `deep`
+        """Adam."""
+        return torch.optim.Adam(self.deep.parameters(), lr=self._wanted.dense_learning_rate)
+
+    def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - it does the same in all
+        """The probability of a click."""
+        rows = self.rows(features).stack()  # [B, ids, 1 + dim]
+        bias, vectors = rows[..., 0], rows[..., 1:]
+        pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
+        logits: Tensor = bias.sum(1) + pairs + self.deep(self._inputs(vectors, features)).squeeze(1)
+        clicks = features[self._wanted.label].reshape(-1)
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, clicks)
+        return Spec(loss, predictions=logits.sigmoid(), label=clicks)
+
+    def _inputs(self, vectors: Tensor, features: Any) -> Tensor:
+        numbers = [features[name].reshape(-1, 1) for name in self._wanted.numbers]
+        flat = vectors.flatten(1)
+        if not numbers:
+            return flat
+        return torch.cat([flat, torch.cat(numbers, 1).nan_to_num(0.0).clamp_min(0.0).log1p()], 1)

@@ -1,0 +1,260 @@
+"""`validate`: predict, then train, in the order of time, as a model in service meets its examples.
+
+A trained model and any number of serving copies of it go over one stream. Before a batch is learned from, every copy
+predicts it with what it has taken over so far; how often it takes over is its rule, in seconds of event time. So one
+run answers what freshness is worth, and a rule that never takes over again is a model that was trained in batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from monolith.config import Config, config, require_at_least
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.online.progressive_validation.outcome import CopyOutcome, Outcome
+from monolith.online.progressive_validation.serving_copy import ServingCopy
+from monolith.online.progressive_validation.sync_rule import SyncClock, SyncRule
+from monolith.online.progressive_validation.windows import WindowedScores
+from monolith.train.batch_time import REQUEST_TIME, times_of
+from monolith.train.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from monolith.train.task import Task
+
+__all__ = ["ValidationOptions", "validate"]
+
+
+@config
+class ValidationOptions(Config):
+    """Keyword arguments of `validate`."""
+
+    copies: Mapping[str, SyncRule] = field(default_factory=lambda: {"served": SyncRule()})
+    """Name -> how fresh it is kept; all of them follow one trained model."""
+    window_seconds: int = 86_400
+    """Of event time: what is measured together."""
+    warm_up_seconds: float = 0.0
+    """So much event time, from the first example on, is learned from before anything is measured."""
+    evict_every_seconds: float | None = None
+    """Remove expired rows so often, by event time; None: they stay."""
+    disorder_seconds: float = 3600.0
+    """How far a batch may lie behind those before it; more is refused."""
+    head: str | None = None
+    """Which of several predictions is measured, where the task returns them by name."""
+    seed: int = 0
+    """Of torch, before the model is made and again before each copy is."""
+    on_batch: Callable[[int], object] | None = None
+    """Called behind each batch with the number of its examples."""
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "window_seconds")
+        require_at_least(self, 0, "warm_up_seconds", "disorder_seconds")
+        if self.evict_every_seconds is not None and not self.evict_every_seconds > 0:
+            raise ValueError(f"validate: evict_every_seconds must be > 0 or None, got {self.evict_every_seconds!r}")
+        if not self.copies:
+            raise ValueError("validate: copies must name at least one, got none")
+        for name, rule in self.copies.items():
+            if not isinstance(rule, SyncRule):
+                raise TypeError(f"validate: copy {name!r} must be a SyncRule, got {rule!r}")
+            if math.isinf(rule.rows_seconds) and self.warm_up_seconds == 0:
+                raise ValueError(
+                    f"validate: copy {name!r} takes rows over once, when measuring begins, and there"
+                    " would be none yet; give warm_up_seconds"
+                )
+
+
+def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None, **options: Any) -> Outcome:
+    """Predicts every example before it is learned from, and says what the predictions were worth.
+
+    Args:
+        make_task: Makes the task, once to be trained and once for each copy: its class, or a function. What its
+            `model_fn` returns as predictions are probabilities, and labels are 0 or 1.
+        batches: In the order of time, with the column ``req_time``; None: what the task reads.
+        options: The fields of `ValidationOptions`, by name.
+
+    Raises:
+        InvalidArgumentError: batches have no times, go back in time, or end before anything was measured; predictions
+            are no probabilities.
+    """
+    wanted = ValidationOptions(**options)
+    with torch.random.fork_rng(devices=[]), ExitStack() as closing:
+        torch.manual_seed(wanted.seed)
+        task = make_task()
+        session = closing.enter_context(Session(task))
+        run = _Run(make_task, session, wanted)
+        closing.callback(run.close)
+        for batch in task.input_fn("train") if batches is None else batches:
+            run.step(batch)
+        return run.outcome()
+
+
+class _Copy:
+    """A serving copy, its clock and its scores."""
+
+    def __init__(self, served: ServingCopy, rule: SyncRule, scores: WindowedScores, *, begin: int) -> None:
+        self.served = served
+        self.rule = rule
+        self.scores = scores
+        self._clock = SyncClock(rule, begin=begin)
+
+    def take(self, time: int) -> None:
+        """Takes over what is due before something of this time is predicted."""
+        due = self._clock.due(time)
+        if due.rows:
+            self.served.take_rows()
+        if due.dense:
+            self.served.take_dense()
+        if math.isinf(self.rule.rows_seconds):
+            self.served.stand_still()
+
+    def outcome(self) -> CopyOutcome:
+        total = self.scores.close()
+        return CopyOutcome(
+            rule=self.rule,
+            windows=tuple(self.scores.windows),
+            total=total,
+            num_takes=self.served.num_takes,
+            bytes_taken=self.served.bytes_taken,
+        )
+
+
+class _Run:
+    """One pass over the stream. The thread that trains owns it."""
+
+    def __init__(self, make_task: Callable[[], Task], session: Session, wanted: ValidationOptions) -> None:
+        self._make_task = make_task
+        self._session = session
+        self._wanted = wanted
+        self._copies: dict[str, _Copy] = {}
+        """Made when measuring begins."""
+        self._begin: int | None = None
+        self._newest = 0
+        self._evict_due = 0.0
+        self._look_due = 0.0
+        self._examples = self._evicted = self._rows = self._memory = 0
+
+    def step(self, batch: Any) -> None:
+        """Predicts, then trains."""
+        times = self._times(batch)
+        if self._begin is None:
+            first = int(times.min())
+            self._begin = first + math.ceil(self._wanted.warm_up_seconds)
+            self._evict_due = first + (self._wanted.evict_every_seconds or math.inf)
+        measured = times >= self._begin
+        if bool(measured.any()):
+            self._predict(batch, times, measured)
+        self._session.run(batch)
+        self._examples += len(times)
+        self._newest = max(self._newest, int(times.max()))
+        self._look_after_tables()
+        if self._wanted.on_batch is not None:
+            self._wanted.on_batch(len(times))
+
+    def outcome(self) -> Outcome:
+        """What was measured."""
+        if not self._copies:
+            last = "the stream has no examples" if self._begin is None else f"the last example is of {self._newest}"
+            raise InvalidArgumentError(
+                f"validate: nothing was measured: {last}, and measuring begins at {self._begin}; give"
+                " more examples, or a smaller warm_up_seconds"
+            )
+        self._measure_tables()
+        return Outcome(
+            copies={name: each.outcome() for name, each in self._copies.items()},
+            examples=self._examples,
+            rows=self._rows,
+            memory_bytes=self._memory,
+            evicted=self._evicted,
+        )
+
+    def close(self) -> None:
+        """Ends following."""
+        for each in self._copies.values():
+            each.served.stand_still()
+
+    def _times(self, batch: Any) -> Tensor:
+        """Unix seconds [B]."""
+        times = times_of(batch)
+        if times is None:
+            raise InvalidArgumentError(
+                f"validate: batches must have the column {REQUEST_TIME!r}, Unix seconds of each example,"
+                f" got {', '.join(map(repr, batch)) if isinstance(batch, Mapping) else type(batch).__name__}"
+            )
+        times = times.reshape(-1).to("cpu", torch.int64)
+        newest = int(times.max())
+        if newest < self._newest - self._wanted.disorder_seconds:
+            raise InvalidArgumentError(
+                f"validate: batches must come in the order of time: one ends at {newest}, which is"
+                f" {self._newest - newest} seconds behind one before it; sort by {REQUEST_TIME!r}, or allow it by"
+                " disorder_seconds"
+            )
+        return times
+
+    def _predict(self, batch: Any, times: Tensor, measured: Tensor) -> None:
+        if not self._copies:
+            self._copies = dict(self._made_copies())
+        times = times[measured]
+        oldest = int(times.min())
+        self._session.settle()
+        for name, copy in self._copies.items():
+            copy.take(oldest)
+            spec = copy.served.look(batch)
+            predictions = self._column(name, "predictions", spec.predictions, len(measured))
+            labels = self._column(name, "label", spec.label, len(measured))
+            copy.scores.add(times, predictions[measured], labels[measured])
+
+    def _made_copies(self) -> Iterator[tuple[str, _Copy]]:
+        wanted, begin = self._wanted, self._begin
+        assert begin is not None  # noqa: S101 - the first batch has set it
+        for name, rule in wanted.copies.items():
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(wanted.seed)
+                served = ServingCopy(name, self._make_task, self._session.state)
+            scores = WindowedScores(
+                begin=begin, seconds=wanted.window_seconds, disorder_seconds=wanted.disorder_seconds
+            )
+            yield name, _Copy(served, rule, scores, begin=begin)
+
+    def _column(self, name: str, kind: str, values: Any, num_examples: int) -> Tensor:
+        head = self._wanted.head
+        if isinstance(values, Mapping):
+            if head is None or head not in values:
+                raise InvalidArgumentError(
+                    f"validate: the task returns {kind} of {', '.join(map(repr, values))}; say by head="
+                    f" which of them is measured, got {head!r}"
+                )
+            values = values[head]
+        elif head is not None:
+            raise InvalidArgumentError(
+                f"validate: head={head!r} selects one of several {kind}, but the task returns one tensor; leave it out"
+            )
+        if not isinstance(values, Tensor) or values.numel() != num_examples:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise FailedPreconditionError(
+                f"validate: copy {name!r}: {kind} of Spec must be a tensor with one number for each of"
+                f" the {num_examples} examples, got {got}"
+            )
+        return values.reshape(-1).cpu()
+
+    def _look_after_tables(self) -> None:
+        """Removes what has expired, and looks how large tables are, when it is time."""
+        if self._newest >= self._evict_due:
+            self._session.settle()
+            self._evicted += sum(each.evict() for each in self._session.state.embeddings.values())
+            self._evict_due = self._newest + (self._wanted.evict_every_seconds or math.inf)
+        if self._newest >= self._look_due:
+            self._measure_tables()
+            self._look_due = self._newest + self._wanted.window_seconds
+
+    def _measure_tables(self) -> None:
+        stats = [store.stats() for store in self._session.state.stores.values()]
+        self._rows = max(self._rows, sum(each.rows for each in stats))
+        self._memory = max(self._memory, sum(each.memory_bytes for each in stats))
