@@ -173,12 +173,23 @@ def test_the_trained_tables_keep_nothing_for_a_copy_that_stands_still() -> None:
         batches = list(clicks(2000))
         session.run(batches[0])
         copy.take_rows()
-        held = serving_rows(copy.stores["rows"])
+        held, taken = serving_rows(copy.stores["rows"]), copy.bytes_taken
+        copy.take_rows()
+        assert copy.bytes_taken == taken > 0  # nothing is taken twice
         copy.stand_still()
         session.run(batches[1])
         assert serving_rows(copy.stores["rows"]) == held
         again = store.open_reader("validation:copy")  # begins anew: nothing was remembered under its name
         assert not list(again.changes(state=False))
+
+
+def test_a_frozen_copy_stands_still_while_training_goes_on(
+    journal: type[Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ServingCopy, "stand_still", lambda _: journal.seen.append(("stands still", 0)))
+    rules = {"never": SyncRule(rows_seconds=math.inf)}
+    validate(journal, numbered([BEGIN, BEGIN + 60, BEGIN + 120]), copies=rules, warm_up_seconds=60)
+    assert journal.seen[:4] == [("train", 0), ("stands still", 0), ("eval", 1), ("train", 1)]
 
 
 def test_statistics_of_a_normalisation_come_with_the_weights() -> None:
@@ -339,19 +350,7 @@ def test_the_head_that_is_measured_is_said_where_there_are_several() -> None:
         validate(Heads, numbered([BEGIN]))
 
 
-# The proof, small; examples/online and benchmarks/RESULTS.md have it in full
-
-
-def test_fresher_copies_predict_better_and_a_frozen_one_worst() -> None:
-    hours = {"12 h": 12.0, "2 h": 2.0, "30 min": 0.5}
-    rules = {name: SyncRule(rows_seconds=HOUR * each) for name, each in hours.items()}
-    rules["batch"] = SyncRule(rows_seconds=math.inf)
-    stream = clicks(60_000, batch_size=200)
-    outcome = validate(Ranker(ids=IDS), stream, copies=rules, warm_up_seconds=4 * DAY, window_seconds=6 * HOUR)
-    slow, middle, fast, batch = (each.mean_auc for each in outcome.values())
-    assert batch + 0.01 < slow < slow + 0.001 < middle < fast + 0.0005
-    losses = [each.total.log_loss for each in outcome.values()]
-    assert losses[3] > losses[0] > losses[1]
+# The proof, small; tests/online/test_proof_example.py has that of freshness, examples/online has both in full
 
 
 def test_own_rows_beat_hashed_ids_of_equal_memory_and_admission_saves_most_of_it() -> None:
@@ -361,7 +360,7 @@ def test_own_rows_beat_hashed_ids_of_equal_memory_and_admission_saves_most_of_it
     small = validate(own, stream, evict_every_seconds=DAY, **measured)
     assert small.memory_bytes < 0.6 * all_ids.memory_bytes
     assert small["served"].mean_auc > all_ids["served"].mean_auc - 0.003
-    shared = small.memory_bytes // own.bytes_per_bare_row
-    hashed = HashedIds(rows={"user": shared * 3 // 4, "item": shared // 4})
-    arrays = validate(Ranker(ids=IDS), stream.map(hashed), **measured)
+    hashed = HashedIds(columns=IDS, rows=small.memory_bytes // own.bytes_per_bare_row)
+    arrays = validate(Ranker(ids=IDS, shared=True), stream.map(hashed), **measured)
+    assert arrays.rows <= hashed.rows
     assert arrays["served"].mean_auc < small["served"].mean_auc - 0.001

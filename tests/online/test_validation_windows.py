@@ -69,24 +69,33 @@ def test_a_late_example_counts_in_its_window_while_that_is_open() -> None:
 # Hashed ids
 
 
-def test_hashed_ids_are_below_their_rows_and_the_same_each_time() -> None:
+def test_hashed_ids_are_spread_over_their_rows_and_differ_by_column() -> None:
     ids = torch.arange(10_000)
-    batch = Batch({"user": ids, "tags": Ragged.from_lists([[7], [8, 9]] * 5000), "label": ids.float()})
-    hashed = HashedIds(rows={"user": 64, "tags": 1})(batch)
-    counts = torch.bincount(hashed["user"], minlength=64)  # type: ignore[arg-type]
-    assert counts.sum() == 10_000
-    assert counts.min() > 100
-    tags = hashed["tags"]
-    assert isinstance(tags, Ragged)
-    assert set(tags.flat_values.tolist()) == {0}
-    assert torch.equal(tags.row_splits, batch["tags"].row_splits)  # type: ignore[union-attr]
+    tags = Ragged.from_lists([[7], [8, 9]] * 5000)
+    batch = Batch({"user": ids, "item": ids, "tags": tags, "label": ids.float()})
+    hashed = HashedIds(columns=["user", "item", "tags"], rows=64)(batch)
+    user, item, other = hashed["user"], hashed["item"], hashed["tags"]
+    assert isinstance(user, Tensor)
+    assert isinstance(item, Tensor)
+    assert isinstance(other, Ragged)
+    for column in (user, item):
+        counts = torch.bincount(column, minlength=64)
+        assert len(counts) == 64
+        assert 100 < counts.min() < counts.max() < 220
+    assert (user == item).float().mean() < 0.05
+    assert len(set(other.flat_values.tolist())) == 3
+    assert torch.equal(other.row_splits, tags.row_splits)
     assert hashed["label"] is batch["label"]
-    with pytest.raises(InvalidArgumentError, match="no column 'item', only 'user', 'tags', 'label'"):
-        HashedIds(rows={"item": 3})(batch)
+
+
+def test_what_cannot_be_hashed_is_named() -> None:
+    batch = Batch({"user": torch.arange(3), "label": torch.zeros(3)})
+    with pytest.raises(InvalidArgumentError, match="no column 'item', only 'user', 'label'"):
+        HashedIds(columns=["item"], rows=3)(batch)
     with pytest.raises(InvalidArgumentError, match=r"column 'label' must hold ids, int64, got torch\.float32"):
-        HashedIds(rows={"label": 3})(batch)
-    with pytest.raises(ValueError, match="rows of 'user' must be at least 1, got 0"):
-        HashedIds(rows={"user": 0})
+        HashedIds(columns=["label"], rows=3)(batch)
+    with pytest.raises(ValueError, match="rows must be >= 1, got 0"):
+        HashedIds(columns=["user"], rows=0)
 
 
 # What comes out

@@ -6,62 +6,74 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from monolith.config import Config, config
+from monolith.config import Config, config, require_at_least
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from monolith.data.batch import ColumnValues
 
 __all__ = ["HashedIds"]
 
-_STIR = -7046029254386353131
-"""2^64 divided by the golden ratio, as a signed number: neighbouring ids come far apart."""
+_GOLDEN, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+"""The constants of splitmix64, as signed numbers."""
 
 
 @config
 class HashedIds(Config):
     """Replaces the ids of some columns by their hash below a number of rows: what collides shares a row from then on.
 
-    Give it to `Dataset.map`, or call it with a batch.
+    Give it to `Dataset.map`, or call it with a batch. The columns share one array: their slots are to share rows, too.
 
     >>> import torch
-    >>> batch = Batch({"user": torch.tensor([7, 8, 9]), "label": torch.zeros(3)}, num_rows=3)
-    >>> HashedIds(rows={"user": 2})(batch)["user"]
-    tensor([1, 1, 0])
+    >>> batch = Batch({"user": torch.tensor([7, 8, 9]), "item": torch.tensor([7, 8, 9])}, num_rows=3)
+    >>> hashed = HashedIds(columns=["user", "item"], rows=100)(batch)
+    >>> hashed["user"], hashed["item"]
+    (tensor([33, 86, 57]), tensor([34, 99, 47]))
     """
 
-    rows: Mapping[str, int]
-    """Column -> rows that its ids share."""
+    columns: Sequence[str]
+    """Of ids."""
+    rows: int
+    """That they share."""
 
     def __post_init__(self) -> None:
-        for name, count in self.rows.items():
-            if count < 1:
-                raise ValueError(f"HashedIds: rows of {name!r} must be at least 1, got {count}")
+        object.__setattr__(self, "columns", tuple(self.columns))
+        require_at_least(self, 1, "rows")
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with other ids."""
-        missing = [name for name in self.rows if name not in batch]
+        missing = [name for name in self.columns if name not in batch]
         if missing:
             raise InvalidArgumentError(
                 f"HashedIds: the batch has no column {missing[0]!r}, only {', '.join(map(repr, batch))}"
             )
-        hashed = {name: _hashed(name, batch[name], count) for name, count in self.rows.items()}
+        hashed = {
+            name: _hashed(name, batch[name], place=place, rows=self.rows) for place, name in enumerate(self.columns)
+        }
         return Batch({**batch, **hashed}, num_rows=batch.num_rows)
 
 
-def _hashed(name: str, ids: ColumnValues, count: int) -> ColumnValues:
+def _hashed(name: str, ids: ColumnValues, *, place: int, rows: int) -> ColumnValues:
     if isinstance(ids, Ragged):
-        return ids.with_values(_below(ids.flat_values, count))
+        return ids.with_values(_below(ids.flat_values, place, rows))
     if not isinstance(ids, Tensor) or ids.is_floating_point():
         got = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
         raise InvalidArgumentError(f"HashedIds: column {name!r} must hold ids, int64, got {got}")
-    return _below(ids, count)
+    return _below(ids, place, rows)
 
 
-def _below(ids: Tensor, count: int) -> Tensor:
-    stirred = ids * _STIR
-    return ((stirred ^ (stirred >> 32)) & (2**62 - 1)) % count
+def _below(ids: Tensor, place: int, rows: int) -> Tensor:
+    """Mixed as splitmix64 does it: each bit of an id, and the place of its column, moves half of all bits."""
+    mixed = (ids * 1024 + place) * _GOLDEN
+    mixed = (mixed ^ _shifted(mixed, 30)) * _FIRST
+    mixed = (mixed ^ _shifted(mixed, 27)) * _SECOND
+    return (_shifted(mixed ^ _shifted(mixed, 31), 1)) % rows
+
+
+def _shifted(numbers: Tensor, bits: int) -> Tensor:
+    """To the right, without the sign."""
+    return (numbers >> bits) & ((1 << (64 - bits)) - 1)

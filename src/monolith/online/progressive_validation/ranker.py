@@ -49,6 +49,8 @@ class Ranker(Config):
     """Column -> how often an id is met before it gets a row; left out: it gets one at once."""
     expire_days: Mapping[str, int] = field(default_factory=dict)
     """Column -> days without an update after which a row may be removed; left out: it stays."""
+    shared: bool = False
+    """Whether all columns use the rows of the first, as where ids are hashed into one array (`HashedIds`)."""
     filter_capacity: int = 100_000
     """Ids without a row that are remembered, where some column has a `min_counts`."""
     seed: int = 0
@@ -87,14 +89,16 @@ class RankerTask(Task):
         """Rows of all columns of ids, and the network."""
         wanted = self._wanted
         row = [Slice(1, initializer=Zeros()), Slice(wanted.dim)]
-        slots = {
+        own = wanted.ids[:1] if wanted.shared else wanted.ids
+        slots = {name: Slot(shares=wanted.ids[0], combiner="mean") for name in wanted.ids}
+        slots |= {
             name: Slot(
                 slices=row,
                 combiner="mean",
                 min_count=wanted.min_counts.get(name, 0),
                 expire_days=wanted.expire_days.get(name, 36500),
             )
-            for name in wanted.ids
+            for name in own
         }
         rule = Adagrad(learning_rate=wanted.learning_rate, initial_accumulator_value=1e-8)
         admission = SlidingHashFilter(capacity=wanted.filter_capacity)
