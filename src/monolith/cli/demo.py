@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Self
@@ -12,10 +11,10 @@ from monolith.cli._arguments.demo import EXAMPLES, SECONDS
 from monolith.cli._demo import report
 from monolith.cli._demo.race import Limits, Race
 from monolith.cli._demo.view import View
+from monolith.cli._out_file import require_writable
 
 if TYPE_CHECKING:
     import argparse
-    from pathlib import Path
     from types import FrameType
 
     from monolith.cli._demo.race import Progress
@@ -54,17 +53,6 @@ def limits_of(args: argparse.Namespace) -> Limits:
     if args.examples is None and args.seconds is None:
         return Limits(examples=EXAMPLES, seconds=SECONDS)
     return Limits(examples=args.examples, seconds=args.seconds)
-
-
-def require_writable(path: Path) -> None:
-    """Refuses, before a minute is spent, a report that could not be written."""
-    folder = path.resolve().parent
-    if not folder.is_dir():
-        raise ValueError(f"--out: expected a file in an existing folder, got {path}; make the folder first")
-    if path.is_dir():
-        raise ValueError(f"--out: expected a file, got the folder {path}; add a file name")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"--out: {folder} cannot be written to; choose another place with --out")
 
 
 class _CtrlC:

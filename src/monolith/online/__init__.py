@@ -1,8 +1,8 @@
 """Online: from what users do to examples, and from trained rows to whoever serves them.
 
 May import everything below `monolith.launch`. `monolith.publishing` writes the changes of a run to a delta log,
-`follower.py` keeps the tables of another process up to date from it, and `monolith.online.joiner` makes examples of
-impressions and actions.
+`follower.py` keeps the tables of another process up to date from it, `monolith.online.joiner` makes examples of
+impressions and actions, and `monolith.online.progressive_validation` measures what freshness is worth.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ class ValidationOptions(Config):
     """Remove expired rows so often, by event time; None: they stay."""
     disorder_seconds: float = 3600.0
     """How far a batch may lie behind those before it; more is refused."""
+    max_examples: int | None = None
+    """Ends behind the batch with which there are so many; None: with the stream."""
     head: str | None = None
     """Which of several predictions is measured, where the task returns them by name."""
     seed: int = 0
@@ -57,6 +59,8 @@ class ValidationOptions(Config):
     def __post_init__(self) -> None:
         require_at_least(self, 1, "window_seconds")
         require_at_least(self, 0, "warm_up_seconds", "disorder_seconds")
+        if self.max_examples is not None:
+            require_at_least(self, 1, "max_examples")
         if self.evict_every_seconds is not None and not self.evict_every_seconds > 0:
             raise ValueError(f"validate: evict_every_seconds must be > 0 or None, got {self.evict_every_seconds!r}")
         if not self.copies:
@@ -93,6 +97,8 @@ def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None
         closing.callback(run.close)
         for batch in task.input_fn("train") if batches is None else batches:
             run.step(batch)
+            if wanted.max_examples is not None and run.examples >= wanted.max_examples:
+                break
         return run.outcome()
 
 
@@ -139,7 +145,9 @@ class _Run:
         self._newest = 0
         self._evict_due = 0.0
         self._look_due = 0.0
-        self._examples = self._evicted = self._rows = self._memory = 0
+        self._evicted = self._rows = self._memory = 0
+        self.examples = 0
+        """Learned from so far."""
 
     def step(self, batch: Any) -> None:
         """Predicts, then trains."""
@@ -152,7 +160,7 @@ class _Run:
         if bool(measured.any()):
             self._predict(batch, times, measured)
         self._session.run(batch)
-        self._examples += len(times)
+        self.examples += len(times)
         self._newest = max(self._newest, int(times.max()))
         self._look_after_tables()
         if self._wanted.on_batch is not None:
@@ -169,7 +177,7 @@ class _Run:
         self._measure_tables()
         return Outcome(
             copies={name: each.outcome() for name, each in self._copies.items()},
-            examples=self._examples,
+            examples=self.examples,
             rows=self._rows,
             memory_bytes=self._memory,
             evicted=self._evicted,

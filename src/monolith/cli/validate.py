@@ -1,0 +1,53 @@
+"""``monolith validate``: what a task is worth in service, by how often its copies take over what was trained."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from monolith.cli._arguments.validate import written
+from monolith.cli._out_file import require_writable
+from monolith.cli._run_options import find_tasks_here
+from monolith.observe.progress import Progress
+from monolith.online.progressive_validation import SyncRule, validate, write_page
+from monolith.train import find_task
+from monolith.train.compat.task_parameters import override_params
+from monolith.train.task import Task
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def run(args: argparse.Namespace) -> int:
+    """Validate, show a table, write the page."""
+    if args.out is not None:
+        require_writable(args.out)
+    find_tasks_here()
+    rules = {written(time): SyncRule(rows_seconds=time, dense_seconds=args.dense) for time in args.take_over}
+    with Progress(unit="examples", file=io.StringIO() if args.json else None) as bar:
+        outcome = validate(
+            lambda: _task(args),
+            copies=rules,
+            window_seconds=round(args.window),
+            warm_up_seconds=args.warm_up,
+            evict_every_seconds=args.evict,
+            disorder_seconds=args.disorder,
+            max_examples=args.examples,
+            head=args.head,
+            seed=args.seed,
+            on_batch=bar.update,
+        )
+    if args.out is not None:
+        write_page(args.out, outcome, title=f"{args.task}: what freshness is worth")
+    sys.stdout.write(f"{json.dumps(outcome.to_dict()) if args.json else outcome}\n")
+    return 0
+
+
+def _task(args: argparse.Namespace) -> Task:
+    params = find_task(args.task)
+    override_params(params, args.params_override)
+    made = params.instantiate()
+    assert isinstance(made, Task)  # noqa: S101 - find_task finds nothing else
+    return made
