@@ -8,6 +8,7 @@ import torch
 
 from monolith.collective import calls
 from monolith.collective.line import RaisedByAllError
+from monolith.collective.rank_publisher import RankPublisher, RankWithoutRows
 from monolith.collective.sharded_agreement import owned_by_ranks, require_same_tables
 from monolith.collective.sharded_blocks import BlockStreams
 from monolith.collective.sharded_calls import RankCalls
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.collective.line import Line, LineCall
     from monolith.collective.lock_step import Agreed
+    from monolith.deltalog import DeltaLog
+    from monolith.publishing.store_publisher import PartWishes, StorePublisher
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows
     from monolith.tables.history import Mark, OwnerClock
     from monolith.tables.local_plan import LocalRows
@@ -212,6 +215,25 @@ class ShardedStore:
     def open_reader(self, name: str, *, at: Mark | None = None) -> ShardedReader:
         """A follower of the changes of all ranks."""
         return self._readers.open(name, at)
+
+    def open_publisher(self, name: str, log: DeltaLog, wishes: PartWishes) -> StorePublisher:
+        """Publishes what changes at this rank: see `monolith.publishing.store_publisher.PublishesItself`.
+
+        It asks no other rank, and makes marks of its own: readers of all ranks cannot be opened beside it.
+        """
+        rank = self._wire.rank
+        if not self.owned[rank]:
+            return RankWithoutRows(name, log, self.owned)
+        return RankPublisher(
+            name,
+            self._local,
+            log,
+            owned=self.owned,
+            rank=rank,
+            restored=wishes.restored,
+            record_bytes=wishes.record_bytes,
+            open_reader=lambda at: self._history.open_reader("delta-log", at),
+        )
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""

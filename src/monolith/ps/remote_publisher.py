@@ -70,6 +70,10 @@ class RemotePublisher:
         self._note(answers)
         return sum(answer.written for answer in answers)
 
+    def needs(self) -> dict[str, int]:
+        """What was published last."""
+        return self.numbers
+
     def before_cut(self) -> dict[str, int]:
         """Where the log is; asks the servers."""
         answers = self._ask()

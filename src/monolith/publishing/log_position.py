@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monolith.tables.history import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +41,20 @@ class LogPosition:
             "marks": {part: list(mark) for part, mark in self.marks.items()},
         }
         return json.dumps(document, sort_keys=True).encode()
+
+    @classmethod
+    def of_all(cls, texts: Iterable[bytes | None]) -> LogPosition | None:
+        """Those that several owners of rows say of one log, as one; None: one of them says nothing."""
+        found = [cls.from_bytes(text) for text in texts]
+        known = [each for each in found if each is not None]
+        if not known or len(known) < len(found):
+            return None
+        return cls(
+            place=known[0].place,
+            step=known[0].step,
+            numbers={part: number for each in known for part, number in each.numbers.items()},
+            marks={part: mark for each in known for part, mark in each.marks.items()},
+        )
 
     @classmethod
     def of_checkpoint(cls, positions: Mapping[str, bytes], *, place: str, step: int) -> LogPosition | None:

@@ -133,6 +133,10 @@ class PartPublisher:
         self._reader.advance(reached)
         return written
 
+    def needs(self) -> dict[str, int]:
+        """What was published last."""
+        return self.numbers
+
     def before_cut(self) -> dict[str, int]:
         """Where the log is, with the parts of before that ended when this one began."""
         return {**self._ended, **self.numbers} if self._writer is not None else {}

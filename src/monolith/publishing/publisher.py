@@ -271,7 +271,7 @@ class DeltaPublisher:
     def after_cut(self, marks: Mapping[str, Mark], *, step: int) -> bytes | None:
         """The position of the log at a cut; None where nobody could go on from it."""
         with self._lock:
-            if not marks or not self._before_cut:
+            if not marks or not self._parts:
                 return None
             position = LogPosition(
                 place=self.log.place, step=step, numbers=self._before_cut, marks=self.want_marks(marks)
@@ -315,7 +315,7 @@ class DeltaPublisher:
         trained, self._kept = self._kept, Trained(step=self._kept.step, stamps=self._kept.stamps)
         if is_dense_due and self._dense is not None:
             # The rows that these weights were trained with are in the log now.
-            needs = {part: number for each in self._parts.values() for part, number in each.numbers.items()}
+            needs = {part: number for each in self._parts.values() for part, number in each.needs().items()}
             payload = tensors_to_bytes(weights)
             self._dense.append(kind=IncrementKind.DENSE, step=trained.step, needs=needs, payload=payload)
             self._dense_due = now + self._wanted.dense_interval

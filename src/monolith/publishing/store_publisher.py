@@ -39,6 +39,10 @@ class StorePublisher(Protocol):
         """Writes what has changed since the last time; returns how many increments that took."""
         ...
 
+    def needs(self) -> Mapping[str, int]:
+        """The numbers that dense weights need which were copied before the last `publish`."""
+        ...
+
     def before_cut(self) -> Mapping[str, int]:
         """The numbers, with those of parts that have ended."""
         ...

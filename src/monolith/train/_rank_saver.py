@@ -26,11 +26,12 @@ from monolith.checkpoint.saver import CLEAR_NN
 from monolith.collective.lock_step import Call, LockStep
 from monolith.errors import OpError
 from monolith.files import join
+from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.tables.batch import BatchStamp
 from monolith.train._rank_words import error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from monolith.checkpoint import RestoreOptions, TrainState
@@ -90,12 +91,16 @@ class RankSaver(Saver):
 
     def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
         cut = self._own_cut(state, staging if self._writes_dense else None)
+        own = [[_plain(each) for each in cut.applied.values()], cut.positions.get(POSITION_NAME, b"").decode()]
         try:
-            stamps = self._words.gather("the last batches", [_plain(each) for each in cut.applied.values()])
+            told = self._words.gather("the last batches", own)
         except BaseException:
             cut.release()
             raise
-        return replace(cut, applied=_newest(stamps))
+        stamps, logs = zip(*told, strict=True)
+        # Of servers rank 0 knows where they all are in the log; of their own rows ranks know it each.
+        positions = _with_log(cut.positions, logs) if self._part.shares_rows else cut.positions
+        return replace(cut, applied=_newest(list(stamps)), positions=positions)
 
     def _own_cut(self, state: TrainState, staging: Staging | None) -> StateCut:
         return super()._take_cut(state, staging=staging)
@@ -227,6 +232,13 @@ _NO_CLAIM = _NoClaim()
 
 def _plain(stamp: BatchStamp) -> list[Any]:
     return [stamp.worker, stamp.seq, base64.b64encode(stamp.position).decode(), stamp.event_time_ms]
+
+
+def _with_log(positions: Mapping[str, bytes], logs: Sequence[str]) -> dict[str, bytes]:
+    """The positions of this rank, with that of the delta log which all ranks write to, if each has told its part."""
+    others = {name: position for name, position in positions.items() if name != POSITION_NAME}
+    found = LogPosition.of_all(each.encode() for each in logs)
+    return others if found is None else {**others, POSITION_NAME: found.to_bytes()}
 
 
 def _newest(of_ranks: list[list[list[Any]]]) -> dict[int, BatchStamp]:

@@ -1,0 +1,85 @@
+"""Publishes the rows of one rank; every rank has a part of the log, and rank 0 the dense weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.deltalog import rows_part
+from monolith.publishing.part_publisher import PartPublisher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.deltalog import DeltaLog
+    from monolith.publishing.examples_tally import Trained
+    from monolith.tables.history import Mark
+    from monolith.tables.local_store import LocalStore
+
+__all__ = ["RankPublisher", "RankWithoutRows"]
+
+
+class RankWithoutRows:
+    """`monolith.publishing.store_publisher.StorePublisher` of a rank that keeps no rows.
+
+    Args:
+        name: Of the store.
+        log: Where the others publish.
+        owned: The buckets of each rank.
+    """
+
+    has_own_clock = False
+
+    def __init__(self, name: str, log: DeltaLog, owned: Sequence[range]) -> None:
+        self._log = log
+        self._of_all = [rows_part(name, buckets) for buckets in owned if buckets]
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """It writes to no part."""
+        return {}
+
+    def open(self) -> None:
+        """There is nothing to take."""
+
+    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - the others know it too
+        """Nothing changes here."""
+        return 0
+
+    def needs(self) -> dict[str, int]:
+        """What the ranks have logged until now."""
+        found = {part: self._log.extent(part) for part in self._of_all}
+        return {part: extent.next - 1 for part, extent in found.items() if extent is not None}
+
+    def before_cut(self) -> dict[str, int]:
+        """The others say it."""
+        return {}
+
+    def after_cut(self, mark: Mark) -> dict[str, Mark]:  # noqa: ARG002 - the same
+        """The others say it."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class RankPublisher(PartPublisher):
+    """The part of one rank.
+
+    Args:
+        name: Of the store.
+        rows: Those of this rank.
+        log: Where changes go.
+        owned: The buckets of each rank.
+        rank: This one.
+        options: Of `PartPublisher`, by name.
+    """
+
+    def __init__(
+        self, name: str, rows: LocalStore, log: DeltaLog, *, owned: Sequence[range], rank: int, **options: Any
+    ) -> None:
+        super().__init__(name, rows, log, buckets=owned[rank], **options)
+        self._all = RankWithoutRows(name, log, owned)
+
+    def needs(self) -> dict[str, int]:
+        """What all ranks have logged until now: those of the others may lack what this interval has changed."""
+        return self._all.needs()
