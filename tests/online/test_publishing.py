@@ -14,7 +14,7 @@ import torch
 
 from monolith import _core
 from monolith.checkpoint import Saver, TrainState
-from monolith.deltalog import DeltaLog, GapError, rows_part
+from monolith.deltalog import DENSE_PART, DeltaLog, GapError, rows_part
 from monolith.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -118,6 +118,19 @@ def test_the_thread_publishes_by_its_own_clock_and_a_follower_follows(tmp_path: 
                 arrived.wait(0.02)
         assert arrived.is_set()
         assert follower.error is None
+
+
+def test_who_holds_the_steps_may_cut_and_close_while_dense_weights_are_due(tmp_path: Path) -> None:
+    lock = threading.RLock()
+    options = {"dense": lambda: {"w": torch.ones(2)}, "step_lock": lock, "interval": 0.1}
+    publisher = DeltaPublisher(trained_store(), str(tmp_path / "log"), **options)
+    with lock:  # as a session that ends: it saves, and closes the publisher
+        publisher.start()
+        for _ in range(20):
+            publisher.before_cut()
+            threading.Event().wait(0.01)
+        publisher.close()
+    assert DENSE_PART in DeltaLog(str(tmp_path / "log")).parts()
 
 
 def test_a_log_that_is_away_gets_the_newest_rows_when_it_is_back(

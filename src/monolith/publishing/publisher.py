@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint.tensor_bytes import tensors_to_bytes
@@ -26,12 +26,12 @@ from monolith.tables.history import ALL_BUCKETS, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
     from monolith.clock import Clock
     from monolith.deltalog import PartWriter
+    from monolith.hook import StepLock
     from monolith.publishing.store_publisher import StorePublisher
     from monolith.tables.history import ChangeReader
     from monolith.tables.store import Store
@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 SHORTEST_INTERVAL = 0.1
 LONGEST_PAUSE = 10.0
 """Between two attempts while the log is away."""
+LOCK_SECONDS = 0.05
+"""How long a round waits for the end of a step to copy dense weights."""
 
 
 @config
@@ -53,7 +55,7 @@ class PublisherOptions(Config):
     """Gives the dense weights; None: rows only. They are copied while `step_lock` is held."""
     dense_interval: float = 60.0
     """Seconds from one increment of dense weights to the next; the first comes at once."""
-    step_lock: AbstractContextManager[object] | None = None
+    step_lock: StepLock | None = None
     """Held while dense weights are copied; that of the session, so that no step is under way."""
     buckets: range = ALL_BUCKETS
     """Of the stores: what this process publishes, where several share the work."""
@@ -304,16 +306,15 @@ class DeltaPublisher:
     def _round(self, *, everything: bool) -> int:
         self.open()
         now = self._clock.monotonic()
-        is_dense_due = self._dense is not None and now >= self._dense_due
-        weights = self._copied_weights() if is_dense_due else {}
+        weights = self._copied_weights() if self._dense is not None and now >= self._dense_due else None
         self._kept = self._kept.before(self._trained.take())
         written = sum(
             part.publish(self._kept)
             for part in self._parts.values()
-            if everything or is_dense_due or not part.has_own_clock
+            if everything or weights is not None or not part.has_own_clock
         )
         trained, self._kept = self._kept, Trained(step=self._kept.step, stamps=self._kept.stamps)
-        if is_dense_due and self._dense is not None:
+        if weights is not None and self._dense is not None:
             # The rows that these weights were trained with are in the log now.
             needs = {part: number for each in self._parts.values() for part, number in each.needs().items()}
             payload = tensors_to_bytes(weights)
@@ -322,12 +323,16 @@ class DeltaPublisher:
             written += 1
         return written
 
-    def _copied_weights(self) -> dict[str, Tensor]:
-        dense = self._wanted.dense
-        if dense is None:
-            return {}
-        with nullcontext() if self._wanted.step_lock is None else self._wanted.step_lock:
+    def _copied_weights(self) -> dict[str, Tensor] | None:
+        """None: somebody holds `step_lock`, perhaps to wait for this publisher, as a cut does; they stay due."""
+        dense, lock = self._wanted.dense, self._wanted.step_lock
+        if dense is None or (lock is not None and not lock.acquire(timeout=LOCK_SECONDS)):
+            return None
+        try:
             return {name: tensor.detach().cpu().clone() for name, tensor in dense().items()}
+        finally:
+            if lock is not None:
+                lock.release()
 
     def _run(self) -> None:
         pause = self._wanted.interval
