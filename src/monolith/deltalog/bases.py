@@ -33,6 +33,9 @@ class Base:
     step: int = 0
     dense: str | None = None
     """File of the dense weights below `path`; None: they are in the log, or nowhere."""
+    after: dict[str, int] = field(default_factory=dict)
+    """Part -> number of its last increment: of others that had these rows before. They come first: what they wrote must
+    not come over this."""
 
     def __post_init__(self) -> None:
         if not is_name(self.name) or self.name.startswith("."):
@@ -72,8 +75,8 @@ class Base:
             if document.pop("format") != "monolith-base" or document.pop("version") != 1:
                 raise ValueError("not a base of version 1")  # noqa: TRY301 - one place tells what is wrong
             base = cls(**document)
-            if not all(type(number) is int for number in base.numbers.values()):
-                raise TypeError(f"numbers are {base.numbers}")  # noqa: TRY301 - the same
+            if not all(type(number) is int for number in (*base.numbers.values(), *base.after.values())):
+                raise TypeError(f"numbers are {base.numbers}, {base.after}")  # noqa: TRY301 - the same
             if not all(is_name(each) for each in base.stores.values()) or type(document["path"]) is not str:
                 raise TypeError(f"folders are {document['path']!r}, {base.stores}")  # noqa: TRY301 - the same
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

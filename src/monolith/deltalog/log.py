@@ -171,6 +171,7 @@ class DeltaLog:
         *,
         name: str,
         numbers: Mapping[str, int],
+        after: Mapping[str, int] | None = None,
         step: int = 0,
         dense: bytes | None = None,
     ) -> Base:
@@ -180,6 +181,7 @@ class DeltaLog:
             stores: The tables by name.
             name: Of the base.
             numbers: Part -> number of the last increment that the stores contain; they may contain more.
+            after: Part -> its last number, of those that had these rows before and must not come over them.
             step: Steps trained.
             dense: The dense weights as a safetensors file; None: readers get them from the log alone.
 
@@ -202,6 +204,7 @@ class DeltaLog:
             kind="snapshots",
             path=path,
             numbers=dict(numbers),
+            after=dict(after or {}),
             stores=folders,
             created_ms=created,
             step=step,

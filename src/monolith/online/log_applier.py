@@ -48,6 +48,8 @@ class LogApplier:
         self.readers: dict[str, PartReader] = {}
         self.held: dict[str, Increment] = {}
         """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
+        self._waiting: dict[str, Base] = {}
+        """Part -> the base that it begins at, once others that had its rows before are here."""
         self.version: dict[str, int] = {}
         """Part -> number of its last increment that is here; it never goes back."""
         self.step = 0
@@ -66,7 +68,7 @@ class LogApplier:
     def look_for_parts(self) -> None:
         """Opens what is in the log by now."""
         for part in self._log.parts():
-            if part not in self.readers and self._is_ours(part):
+            if part not in self.readers and part not in self._waiting and self._is_ours(part):
                 place = store_of(part)
                 schema = None if place is None else serving_schema(self._stores[place[0]].schema)
                 following = self.version.get(part, -1) + 1
@@ -80,7 +82,7 @@ class LogApplier:
             FailedPreconditionError: the log is of another model.
             UnavailableError: the log is away; what was read is applied the next time.
         """
-        applied = False
+        applied = self._load_waiting()
         for part in list(self.readers):
             try:
                 applied |= self._apply_next(part)
@@ -173,10 +175,30 @@ class LogApplier:
         self.readers.pop(part).close()
         self.look_for_parts()
 
+    def _load_waiting(self) -> bool:
+        """Loads bases whose turn has come; whether there were any."""
+        due = [part for part, base in self._waiting.items() if self._is_due(base)]
+        for part in due:
+            base = self._waiting[part]
+            self._load(part, base)
+            del self._waiting[part]
+            self.version[part] = base.numbers[part]
+        if due:
+            self.look_for_parts()
+        return bool(due)
+
+    def _is_due(self, base: Base) -> bool:
+        """Whether all is here that must come before it; of a part that has gone nothing can come any more."""
+        missing = [part for part, number in base.after.items() if self.version.get(part, -1) < number]
+        return not missing or not set(missing) & set(self._log.parts())
+
     def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
         """The newest base that holds a part and can be read, by its numbers: clocks jump. None: there is none."""
         holding = [base for base in bases if base.holds(part) and base.numbers[part] >= at_least]
         for base in sorted(holding, key=lambda base: base.numbers[part], reverse=True):
+            if not self._is_due(base):
+                self._waiting[part] = base
+                return base
             try:
                 self._load(part, base)
             except (NotFoundError, DataLossError) as error:

@@ -239,6 +239,7 @@ class PartPublisher:
             {self._name: self._store},
             name=f"{self.part}-{secrets.token_hex(4)}",
             numbers={self.part: 0 if extent is None else extent.next},
+            after=self._ended,
         )
         writer = self._log.open_writer(self.part, schema=self._schema, needs=self._ended, base=base.name)
         if writer.last_number != base.numbers[self.part]:  # somebody else wrote meanwhile
