@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -34,6 +35,8 @@ def test_the_rows_measure_what_must_be_reached() -> None:
         ("online_changes", 0.25),
         ("online_follower", 20.0),
         ("online_follower", 1.0),
+        ("online_joiner", 2.0 if importlib.util.find_spec("bytewax") else None),
+        ("online_joiner", 10_000.0),
     ]
     assert all(each.figure is not None and each.figure >= 0 for each in found)
     assert "3,000 of them" in found[3].measure

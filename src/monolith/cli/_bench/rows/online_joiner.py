@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _LEAST_RATIO = 2.0
 _LEAST_ON_DISK = 10_000.0
+_BYTEWAX_PROGRAM = Path(__file__).resolve().parents[5] / "benchmarks" / "bytewax_join.py"
+"""Of a checkout; it imports Bytewax, so that it cannot be a module of the package."""
+_WITHOUT_BYTEWAX = "needs: pip install bytewax, and a checkout"
 _LARGE, _SMALL = 1 << 30, 1 << 20
 """Memory for what waits: for all of it, for a tenth."""
 
@@ -32,7 +35,7 @@ _LARGE, _SMALL = 1 << 30, 1 << 20
 def measure(setting: Setting) -> list[Measurement]:
     """With the whole window in memory, against Bytewax if it is there, and with most of it on disk."""
     in_memory, on_disk, peer = list[float](), list[float](), list[float]()
-    has_peer = importlib.util.find_spec("bytewax") is not None
+    has_peer = importlib.util.find_spec("bytewax") is not None and _BYTEWAX_PROGRAM.is_file()
     with tempfile.TemporaryDirectory(dir=setting.directory) as folder, _collector_of_the_command():
         traffic = write_traffic(Path(folder) / "events", setting.large_rows // 200)
         for number in range(setting.rounds):
@@ -52,7 +55,8 @@ def measure(setting: Setting) -> list[Measurement]:
             peer_figure=statistics.median(peer) if has_peer else None,
             ratio=median_ratio(in_memory, peer) if has_peer else None,
             limit=_LEAST_RATIO if has_peer else None,
-            note=f"{spread(in_memory)}; " + (f"Bytewax {spread(peer)}" if has_peer else "needs: pip install bytewax"),
+            note=f"{spread(in_memory)}; "
+            + (f"Bytewax {spread(peer)}" if has_peer else "needs: pip install bytewax, and a checkout"),
         ),
         Measurement(
             row="online_joiner",
@@ -101,6 +105,6 @@ def _bytewax(traffic: JoinTraffic, folder: Path) -> float:
     folder.mkdir()
     for each in (traffic.impressions, traffic.actions):
         (folder / each.name).symlink_to(each)
-    command = [sys.executable, "-m", "monolith.cli._bench.bytewax_join", str(folder)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own module
+    command = [sys.executable, str(_BYTEWAX_PROGRAM), str(folder)]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own program
     return traffic.num_events / float(told.stdout)

@@ -1,6 +1,6 @@
 """The join of `join_traffic` in Bytewax, as its users write it: keys with a state each, timers, and its recovery.
 
-    python -m monolith.cli._bench.bytewax_join FOLDER
+    python benchmarks/bytewax_join.py FOLDER
 
 prints the events of a second of processor time. Its timers are those of the machine's clock, so that windows close by
 that; line ids, numbers of examples, late actions and duplicates, which the joiner has, are left out.
