@@ -220,14 +220,18 @@ class ObjectTransport:
 
     def _make_log(self) -> None:
         with named_errors(self.place, "written"):
-            if self.files.exists(f"{self._root}/{MARKER}"):
+            if self._has_marker():
                 return
-            if self.listed(self._root):
+            # Looked at before the marker is looked for once more: another writer may make the log just now.
+            if self.listed(self._root) and not self._has_marker():
                 raise FailedPreconditionError(
                     f"'{self.place}': it holds other things than a delta log ({MARKER} is missing); give another folder"
                 )
             self.files.makedirs(self._root, exist_ok=True)
             self.files.pipe_file(f"{self._root}/{MARKER}", MARKER_TEXT)
+
+    def _has_marker(self) -> bool:
+        return bool(self.files.exists(f"{self._root}/{MARKER}"))
 
 
 class ObjectAppender:
