@@ -359,10 +359,10 @@ LOCKING = textwrap.dedent("""
     child = os.fork() if arguments[1:] else 0
     if arguments[1:] and child == 0:
         os.close(1)
-        time.sleep(60)
+        time.sleep(300)
         os._exit(0)
     print(child, flush=True)
-    time.sleep(60)
+    time.sleep(300)
 """)
 
 
