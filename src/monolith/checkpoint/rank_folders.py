@@ -6,13 +6,14 @@ parts can be seen: any number of ranks, parameter servers and one process restor
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.checkpoint._catalog import Catalog, read_manifest
 from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint.state_files import split_path
-from monolith.errors import OpError
+from monolith.errors import FileUnavailableError, OpError
 from monolith.files import join
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from monolith.checkpoint.manifest import Manifest
 
 __all__ = ["CheckpointId", "folder_of_rank", "id_of", "newest_of_ranks", "parts_of_others"]
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"index-\d{4,}")
 
@@ -66,9 +69,15 @@ def newest_of_ranks(model_dir: Folder, basename: str, paths: list[str]) -> list[
         paths: Those of the model directory.
     """
     first = folder_of_rank(model_dir.path, 0)
-    if not model_dir.exists(split_path(first)[1]):
+    try:
+        if not model_dir.exists(split_path(first)[1]):
+            return paths
+        of_ranks = Catalog(open_folder(first), basename).newest_first()
+    except FileUnavailableError as error:
+        if not paths:
+            raise
+        _log.warning("restore: the directories of ranks are passed over: %s", error)
         return paths
-    of_ranks = Catalog(open_folder(first), basename).newest_first()
     newer, older = (of_ranks, paths) if _created(of_ranks) > _created(paths) else (paths, of_ranks)
     return [*newer, *older]
 
