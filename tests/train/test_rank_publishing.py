@@ -36,7 +36,7 @@ def test_followers_have_the_rows_of_two_ranks_and_of_three_that_go_on(
             assert early.catch_up() == expected
             with Followed(log.place, Counted) as late:
                 assert late.catch_up() == expected
-            assert not log.bases(), "the checkpoint says where the log was"
+            assert {base.kind for base in log.bases()} == {"checkpoint"}, "it says where the log was"
         assert 0 < seen[0] < seen[1] == 60
         ranges = ("0000-0512", "0512-1024", "0000-0342", "0342-0683", "0683-1024")
         assert set(log.parts()) == {"dense", *(f"{early.name}.{buckets}" for buckets in ranges)}
