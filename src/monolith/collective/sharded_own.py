@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monolith.collective.sharded_cut import ShardedCut
+from monolith.collective.sharded_store import ShardedStore
 from monolith.tables._local_history import overlap
 from monolith.tables.bucket_owners import emptied_by
 from monolith.tables.history import ALL_BUCKETS
@@ -13,15 +15,24 @@ from monolith.tables.local_store import agreed_stamps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from monolith.collective.sharded_store import ShardedStore
     from monolith.tables.batch import BatchStamp
     from monolith.tables.history import OwnerClock
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import Manifest
-    from monolith.tables.store import LoadReport
+    from monolith.tables.store import Cut, LoadReport, Store
 
-__all__ = ["OwnRows"]
+__all__ = ["OwnRows", "own_cut", "sharded_stores"]
+
+
+def sharded_stores(stores: Mapping[str, Store]) -> dict[str, ShardedStore]:
+    """Those whose rows the ranks share; none in a run of one."""
+    return {name: store for name, store in stores.items() if isinstance(store, ShardedStore)}
+
+
+def own_cut(cut: Cut) -> Cut:
+    """What a cut holds of the rows of this rank, of which it may own none; in a run of one the cut itself."""
+    return cut.take_own() if isinstance(cut, ShardedCut) else cut
 
 
 class OwnRows:

@@ -19,9 +19,7 @@ from monolith.checkpoint._restoring import LoadedCheckpoint, Prepared
 from monolith.checkpoint.model_dir_lock import read_generation
 from monolith.checkpoint.rank_folders import folder_of_rank, id_of
 from monolith.checkpoint.state_files import split_path
-from monolith.collective.sharded_cut import ShardedCut
-from monolith.collective.sharded_own import OwnRows
-from monolith.collective.sharded_store import ShardedStore
+from monolith.collective.sharded_own import OwnRows, own_cut, sharded_stores
 from monolith.collective.sharded_values import stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.files import join
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
     from monolith.checkpoint._writing import WriteOrder
     from monolith.checkpoint.model_dir_lock import GenerationClaim
     from monolith.checkpoint.staging import Staging
-    from monolith.tables.store import Store
     from monolith.train.rank_part import RankPart
 
 __all__ = ["OwnFolderSaver"]
@@ -211,7 +208,7 @@ class OwnFolderSaver(RankSaver):
             return {name: stamps_to_plain(rows.stamps.values()) for name, rows in self._rows.items()}
 
         answers: list[dict[str, list[list[Any]]]] = self._after_reading("restoring rows", restore)
-        for name, store in _sharded(state.stores).items():
+        for name, store in sharded_stores(state.stores).items():
             plain = next((each[name] for each in answers if name in each), [])
             clock = OwnerClock(ALL_BUCKETS, stamps_from_plain(plain))
             store.resume(applied=[clock], generation=restored[0].generation)
@@ -239,7 +236,7 @@ class OwnFolderSaver(RankSaver):
         """Ranks read their tables by themselves, too, and agree afterwards."""
 
     def _parts(self, state: TrainState) -> Parts:
-        stores = _sharded(state.stores)
+        stores = sharded_stores(state.stores)
         if not stores:
             return super()._parts(state)
         own = {name: store.owned[self._part.rank] for name, store in stores.items()}
@@ -256,19 +253,12 @@ def _own_parts(stores: Mapping[str, StoreCut]) -> dict[str, StoreCut]:
     """The rows of this rank alone; without a store where it has no buckets."""
     own: dict[str, StoreCut] = {}
     for name, each in stores.items():
-        if not isinstance(each.cut, ShardedCut):  # a run of one
-            own[name] = each
-            continue
-        cut = each.cut.take_own()
+        cut = own_cut(each.cut)
         if cut.applied[0].buckets:
             own[name] = each._replace(cut=cut)
         else:
             cut.release()
     return own
-
-
-def _sharded(stores: Mapping[str, Store]) -> dict[str, ShardedStore]:
-    return {name: store for name, store in stores.items() if isinstance(store, ShardedStore)}
 
 
 def _identities(catalog: Catalog) -> dict[str, list[Any]]:

@@ -29,7 +29,8 @@ def opened(setting: Setting, *, num_rows: int) -> Iterator[dict[str, Callable[[i
     """With all rows in place."""
     collective.init()
     rank, size = collective.rank(), collective.size()
-    store: Store = LocalStore(configs()) if size == 1 else ShardedStore(configs())
+    shared = ShardedStore(configs()) if size > 1 else None
+    store: Store = LocalStore(configs()) if shared is None else shared
     filler = TableSteps(store, FILLER + rank, torch.zeros(ours.ROW_STEP * ours.DIM))
     for ids in ours.id_ranges(num_rows, ours.ROW_STEP):
         filler.train_ids(ids)
@@ -37,8 +38,8 @@ def opened(setting: Setting, *, num_rows: int) -> Iterator[dict[str, Callable[[i
     ways: dict[str, Callable[[int], object]] = {
         "step": lambda number: steps.train(batches[(number + 7 * rank) % len(batches)])
     }
-    if isinstance(store, ShardedStore):
-        ways["exchanges"] = _exchanges(store, batches[7 * rank % len(batches)])
+    if shared is not None:
+        ways["exchanges"] = _exchanges(shared, batches[7 * rank % len(batches)])
     yield ways
     store.close()
 
