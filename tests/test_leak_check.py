@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -95,12 +94,3 @@ def test_temporary_files_go_where_they_are_noticed(watched_folders: tuple[str, .
     made = subprocess.check_output([sys.executable, "-c", "import tempfile; print(tempfile.mkdtemp())"], text=True)
     assert left_behind(before, watched_folders) == [f"file {made.strip()}"]
     Path(made.strip()).rmdir()
-
-
-def test_it_costs_a_few_milliseconds_at_most(watched_folders: tuple[str, ...]) -> None:
-    spent = []
-    for _ in range(50):
-        begin = time.perf_counter()
-        left_behind(holdings(watched_folders), watched_folders)
-        spent.append(time.perf_counter() - begin)
-    assert min(spent) < 0.01  # a process in which other tests have started threads has more to look at
