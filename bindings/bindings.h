@@ -41,6 +41,8 @@ void BindTouchedKeySet(nanobind::module_& m);
 void BindExamples(nanobind::module_& m);
 // Records of the joiner's inputs to events.
 void BindJoinEvents(nanobind::module_& m);
+// Samples to the inputs of a model. Comes after the group and the samples.
+void BindInputLayout(nanobind::module_& m);
 // Texts to ids.
 void BindTextIds(nanobind::module_& m);
 // Messages of a Kafka client to arrays.

@@ -26,6 +26,7 @@
 #include "data/schema.h"
 #include "format/crc32c.h"
 #include "format/snappy.h"
+#include "parsed_batch.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -118,40 +119,6 @@ void BindFrames(nb::module_& m) {
       "block"_a);
 }
 
-std::vector<ColumnSpec> SpecsOf(const std::vector<ColumnTuple>& columns) {
-  std::vector<ColumnSpec> specs;
-  for (const auto& [name, kind, width, slot] : columns) {
-    specs.push_back({name, static_cast<ColumnKind>(kind), width, slot});
-  }
-  return specs;
-}
-
-using TextLists = nb::typed<nb::list, nb::typed<nb::list, nb::bytes>>;
-
-// The arrays in the order of ParsedBatch, then what was left out.
-using BatchTuple =
-    std::tuple<int64_t, VectorArray<int64_t>, VectorArray<int64_t>, VectorArray<float>, VectorArray<int64_t>,
-               VectorArray<float>, VectorArray<int64_t>, TextLists, VectorArray<int64_t>, std::vector<std::string>>;
-
-BatchTuple TupleOf(ParsedBatch&& batch) {
-  nb::list columns;
-  for (const std::vector<std::string>& texts : batch.texts) {
-    nb::list column;
-    for (const std::string& text : texts) column.append(nb::bytes(text.data(), text.size()));
-    columns.append(column);
-  }
-  return {batch.rows,
-          ArrayOf(std::move(batch.ragged_ints)),
-          ArrayOf(std::move(batch.ragged_int_splits)),
-          ArrayOf(std::move(batch.ragged_floats)),
-          ArrayOf(std::move(batch.ragged_float_splits)),
-          ArrayOf(std::move(batch.dense_floats)),
-          ArrayOf(std::move(batch.dense_ints)),
-          TextLists(columns),
-          ArrayOf(std::move(batch.bad_records)),
-          std::move(batch.problems)};
-}
-
 // Records as views into one buffer; refuses spans that do not lie in it.
 std::vector<std::string_view> RecordsOf(const ByteArray& bytes, const IdArray& spans) {
   if (spans.size() % 2 != 0) throw Error(Code::kInvalidArgument, "spans must be pairs of offset and length");
@@ -173,7 +140,7 @@ BatchTuple ParseSpans(const Schema& schema, const ByteArray& bytes, const IdArra
                       int64_t max_parsed_bytes) {
   ParsedBatch batch =
       WithoutGil([&] { return ParseBatch(schema, RecordsOf(bytes, spans), {skip_bad, max_parsed_bytes}); });
-  return TupleOf(std::move(batch));
+  return TupleOfBatch(std::move(batch));
 }
 
 BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>& list, bool skip_bad,
@@ -186,7 +153,7 @@ BatchTuple ParseList(const Schema& schema, const nb::typed<nb::list, nb::bytes>&
     records.emplace_back(bytes.c_str(), bytes.size());
   }
   ParsedBatch batch = WithoutGil([&] { return ParseBatch(schema, records, {skip_bad, max_parsed_bytes}); });
-  return TupleOf(std::move(batch));
+  return TupleOfBatch(std::move(batch));
 }
 
 }  // namespace

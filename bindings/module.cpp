@@ -16,6 +16,7 @@ NB_MODULE(_core, m) {
   monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);
+  monolith::BindInputLayout(m);
   monolith::BindJoinEvents(m);
   monolith::BindTextIds(m);
   monolith::BindMessages(m);

@@ -1,13 +1,16 @@
 // What the core is and what it runs on: version, buckets, threads, CPU features, huge pages, batch memory.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/cpu_share.h"
 #include "base/hash.h"
+#include "base/instruction_set.h"
 #include "base/machine.h"
 #include "base/thread_pool.h"
 #include "bindings.h"
@@ -56,7 +59,17 @@ void BindSystem(nb::module_& m) {
   m.attr("NUM_BUCKETS") = kNumBuckets;
   m.def("set_num_threads", &SetNumThreads, nb::arg("n"));
   m.def("num_threads", &NumThreads);
+  nb::class_<CpuShare>(m, "CpuShare")
+      .def_ro("cpus", &CpuShare::cpus)
+      .def_ro("machine", &CpuShare::machine)
+      .def_ro("affinity", &CpuShare::affinity)
+      .def_ro("quota", &CpuShare::quota)
+      .def_ro("why", &CpuShare::why);
+  m.def("cpu_share", &CpuShareOfThisProcess);
   m.def("cpu_features", &FeaturesInUse);
+  m.def("instruction_set", &InstructionSetInUse);
+  m.def("instruction_sets", &AvailableInstructionSets);
+  m.def("use_instruction_set", &UseInstructionSet, nb::arg("name"));
   m.def("huge_pages", &HugePages);
   m.def("new_floats", &NewFloats, nb::arg("count"));
   m.def("bucket_of", &BucketOfAll, nb::arg("ids").noconvert());

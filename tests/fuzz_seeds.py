@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from data.framed_files import framed, samples
 from data.test_parser_fuzz import records_of
 from monolith import _core
 from monolith.data import Framing
+from monolith.online.joiner.protos.join_event_pb2 import JoinEvent
 from tables import entry_dump_reference as dump
 
 _FORMATS = Path(__file__).parent / "format"
@@ -55,6 +56,17 @@ def _record_files() -> Iterator[bytes]:
     yield b"\x03" + packed
 
 
+def _join_events() -> Iterator[bytes]:
+    def event(item: int = 7, actions: Sequence[int] = (), sample: bytes = b"") -> bytes:
+        made = JoinEvent(request_id=b"request", item_id=item, time_ms=1_700_000_000_000, actions=actions, sample=sample)
+        return made.SerializeToString()
+
+    yield event(sample=samples(1)[0])
+    yield event(actions=[1, 2, 300])
+    yield event(actions=[1], sample=b"both")
+    yield event(2**63, actions=[0])
+
+
 def _wire() -> Iterator[bytes]:
     stamp = struct.pack("<qqI3sq", 3, 7, 3, b"pos", 0)
     body = struct.pack("<2q2I", 5, 9, 904 * 2, 2)
@@ -94,6 +106,7 @@ def _blocks_of(file: bytes) -> Iterator[tuple[int, bytes]]:
 SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "filters": _filters,
     "frames": _frames,
+    "join_events": _join_events,
     "record_files": _record_files,
     "row_blocks": _row_blocks,
     "samples": _samples,

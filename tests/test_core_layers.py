@@ -13,7 +13,7 @@ LAYERS = (
     ("format",),
     ("filter", "data", "rpc"),
     ("table",),
-    ("snapshot", "ps"),
+    ("snapshot", "ps", "serving"),
 )
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 
@@ -46,3 +46,16 @@ def test_an_include_that_goes_up_or_sideways_is_found() -> None:
     assert forbidden("format", '#include "base/hash.h"\n#include "table/group.h"\n') == {"table"}
     assert forbidden("data", '#include "filter/admission_filter.h"\n') == {"filter"}
     assert forbidden("base", '#include "nowhere/x.h"\n') == {"nowhere"}
+
+
+def test_no_stream_of_the_standard_library_is_used() -> None:
+    """The library carries its own libstdc++: its streams crash beside a torch that brings another one."""
+    streams = re.compile(r"^#include <(fstream|iostream|sstream|iomanip|locale|regex|istream|ostream)>", re.MULTILINE)
+    sources = [path for folder in (CORE, CORE.parent / "bindings") for path in folder.rglob("*.*")]
+    found = [
+        str(path.relative_to(CORE.parent))
+        for path in sources
+        if path.suffix in {".h", ".cc", ".cpp"} and not path.stem.endswith(("_test", "_for_test"))
+        if streams.search(path.read_text())
+    ]
+    assert found == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import monolith
-from monolith import _core
+from monolith import _core, environment
 from monolith._load_core import REBUILD_COMMAND
 
 
@@ -76,3 +76,34 @@ def test_core_that_does_not_load_is_named_with_the_loaders_reason(doctored: Path
     message = import_doctored(doctored)
     assert re.search(rf"{re.escape(str(broken))} cannot be loaded by Python 3\.\d+ \(.+\)", message)
     assert message.endswith(REBUILD_COMMAND)
+
+
+def imported_with(instruction_set: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that prints the instruction set of its core."""
+    return subprocess.run(
+        [sys.executable, "-c", "import monolith; print(monolith._core.instruction_set())"],
+        env=environment.starting_with("") | {"MONOLITH_CORE_ISA": instruction_set},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_the_variable_chooses_among_the_instruction_sets_of_the_processor() -> None:
+    for name in ("baseline", _core.instruction_sets()[-1]):
+        result = imported_with(name)
+        assert result.stdout.strip() == name, result.stderr
+
+
+def test_an_instruction_set_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    result = imported_with("avx9")
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1] == (
+        "ValueError: MONOLITH_CORE_ISA: instruction set must be one of baseline, v3, v4, got 'avx9'"
+    )
+    with pytest.raises(ValueError, match="must be one of baseline, v3, v4, got ''"):
+        _core.use_instruction_set("")
+    for name in {"baseline", "v3", "v4"} - set(_core.instruction_sets()):
+        with pytest.raises(ValueError, match=rf"'{name}' is not to be had .* only baseline"):
+            _core.use_instruction_set(name)

@@ -1,6 +1,6 @@
 #include "base/machine.h"
 
-#include <fstream>
+#include "base/text_file.h"
 
 namespace monolith {
 
@@ -31,11 +31,6 @@ std::string SelectedWord(const std::string& line) {
   return line.substr(open + 1, close - open - 1);
 }
 
-std::string HugePages() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string line;
-  std::getline(file, line);
-  return SelectedWord(line);
-}
+std::string HugePages() { return SelectedWord(ReadTextFile("/sys/kernel/mm/transparent_hugepage/enabled")); }
 
 }  // namespace monolith

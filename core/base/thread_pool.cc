@@ -1,148 +1,238 @@
 #include "base/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
+#include <climits>
 #include <exception>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/cpu_share.h"
 #include "base/error.h"
 #include "base/forks.h"
+#include "base/futex.h"
 
 namespace monolith {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // How long an idle worker looks for more work before it sleeps: a training step makes several calls in a row, and
 // waking a thread costs about as much as this.
-constexpr std::chrono::microseconds kSpin{30};
+constexpr std::chrono::microseconds kWorkerSpin{30};
+// How long a caller looks whether the last tasks of others are done. Longer: its user waits as well.
+constexpr std::chrono::microseconds kCallerSpin{100};
 
-struct Job {
-  Job(internal::TaskFunction job_function, void* job_context, int job_tasks, int job_threads)
-      : function(job_function),
-        context(job_context),
-        num_tasks(job_tasks),
-        max_threads(std::min(job_threads, job_tasks)) {}
+constexpr size_t kApart = 64;  // bytes between words that several threads write
 
-  const internal::TaskFunction function;
-  void* const context;
-  const int num_tasks;
-  const int max_threads;  // to wake, with the caller's
-  std::atomic<int> next{0};
-  std::atomic<int> helpers{0};  // workers inside this job; the job may be destroyed when it is 0 and it left the queue
-  std::mutex error_mutex;
-  std::exception_ptr error;
-
-  void Work() {
-    for (int task; (task = next.fetch_add(1, std::memory_order_relaxed)) < num_tasks;) {
-      try {
-        function(context, task);
-      } catch (...) {
-        std::lock_guard lock(error_mutex);
-        if (!error) error = std::current_exception();
-      }
-    }
-  }
-};
-
-int CpusOfThisProcess() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1u, std::thread::hardware_concurrency());
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
 }
 
-class Pool {
+// The tasks of one call. It belongs to the pool and outlives the call, so a worker that was delayed between looking at
+// it and taking a task finds either a task of whatever call is there by then, or none; nobody has to wait for it.
+class alignas(kApart) Job {
  public:
-  explicit Pool(int num_threads) : num_threads_(num_threads) {
-    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this] { WorkUntilStopped(); });
+  // REQUIRES: the last call is over.
+  void Open(internal::TaskFunction function, void* context, int num_tasks, int helpers) {
+    function_ = function;
+    context_ = context;
+    num_tasks_ = num_tasks;
+    error_ = nullptr;
+    to_wake_.store(helpers, std::memory_order_relaxed);
+    undone_.store(static_cast<uint32_t>(num_tasks), std::memory_order_relaxed);
+    untaken_.store(num_tasks, std::memory_order_release);
   }
 
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (auto& worker : workers_) worker.join();
+  // Takes a task, of whichever call this is: none of its members changes before RunTaken() is over.
+  bool Take(int* task) {
+    if (untaken_.load(std::memory_order_relaxed) <= 0) return false;
+    const int before = untaken_.fetch_sub(1, std::memory_order_acquire);
+    if (before <= 0) return false;
+    *task = num_tasks_ - before;
+    return true;
   }
 
-  int num_threads() const { return num_threads_; }
+  void RunTaken(int task) {
+    try {
+      function_(context_, task);
+    } catch (...) {
+      std::lock_guard lock(error_mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    // Behind the last task the call may be over and another one here: only the address of the word is used then.
+    if (undone_.fetch_sub(1, std::memory_order_acq_rel) == (kCallerSleeps | 1u)) FutexWake(&undone_, 1);
+  }
 
-  void Run(Job& job) {
-    {
-      std::lock_guard lock(mutex_);
-      queue_.push_back(&job);
-      pushed_.fetch_add(1, std::memory_order_release);
+  // Takes at most `count` of the helpers that are still to be woken.
+  int TakeWakes(int count) {
+    if (to_wake_.load(std::memory_order_relaxed) <= 0) return 0;
+    return std::clamp(to_wake_.fetch_sub(count, std::memory_order_relaxed), 0, count);
+  }
+
+  // REQUIRES: no task is left to take. Returns the first error of a task.
+  std::exception_ptr WaitUntilDone(bool may_spin) {
+    const auto until = Clock::now() + kCallerSpin;
+    for (int tries = 0; may_spin && !IsDone() && Clock::now() < until; ++tries) {
+      // Whoever has the last task may be waiting for this processor.
+      tries < 64 ? Pause() : std::this_thread::yield();
     }
-    // No more than there are tasks for: the others would only wake to find nothing left, and take processors from
-    // someone else.
-    for (int helpers = std::min(sleeping_.load(std::memory_order_acquire), job.max_threads - 1); helpers > 0; --helpers)
-      wake_.notify_one();
-    job.Work();
-    {
-      std::lock_guard lock(mutex_);
-      std::erase(queue_, &job);
+    if (!IsDone()) {
+      uint32_t undone = undone_.fetch_or(kCallerSleeps, std::memory_order_acq_rel) | kCallerSleeps;
+      for (; undone != kCallerSleeps; undone = undone_.load(std::memory_order_acquire)) FutexWait(&undone_, undone);
     }
-    while (job.helpers.load(std::memory_order_acquire) != 0) std::this_thread::yield();
+    return std::move(error_);
   }
 
  private:
-  void WorkUntilStopped() {
-    for (;;) {
-      Job* job = TakeJob();
-      if (job == nullptr) return;
-      job->Work();
-      job->helpers.fetch_sub(1, std::memory_order_release);
+  static constexpr uint32_t kCallerSleeps = 1u << 31;
+
+  bool IsDone() const { return undone_.load(std::memory_order_acquire) == 0; }
+
+  internal::TaskFunction function_ = nullptr;
+  void* context_ = nullptr;
+  int num_tasks_ = 0;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  std::atomic<int> to_wake_{0};
+  alignas(kApart) std::atomic<int> untaken_{0};      // below 0 by those who came too late
+  alignas(kApart) std::atomic<uint32_t> undone_{0};  // and kCallerSleeps
+};
+
+class Pool {
+ public:
+  explicit Pool(int num_threads) : num_cpus_(CpuShareOfThisProcess().cpus) { Resize(num_threads); }
+
+  int num_threads() const { return num_threads_.load(std::memory_order_relaxed); }
+
+  // Calls may be in flight: workers that are too many end with the task they are at. Not from several threads at once.
+  void Resize(int num_threads) {
+    num_threads_.store(num_threads, std::memory_order_seq_cst);
+    may_spin_.store(num_threads <= num_cpus_, std::memory_order_relaxed);
+    calls_.fetch_add(1, std::memory_order_seq_cst);
+    FutexWake(&calls_, INT_MAX);
+    for (; static_cast<int>(workers_.size()) >= num_threads && !workers_.empty(); workers_.pop_back()) {
+      workers_.back().join();
+    }
+    while (static_cast<int>(workers_.size()) < num_threads - 1) {
+      const int number = static_cast<int>(workers_.size()) + 1;
+      workers_.emplace_back([this, number] { Work(number); });
     }
   }
 
-  // A job with tasks left, already counted as helped; null when the pool stops.
-  Job* TakeJob() {
-    SpinForWork();
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      for (Job* job : queue_) {
-        if (job->next.load(std::memory_order_relaxed) < job->num_tasks) {
-          job->helpers.fetch_add(1, std::memory_order_relaxed);
-          return job;
-        }
+  // False when too many calls are in flight for another one.
+  bool Run(int num_tasks, int max_threads, internal::TaskFunction function, void* context) {
+    const int place = TakePlace();
+    if (place < 0) return false;
+    Job& job = jobs_[place];
+    const uint64_t bit = uint64_t{1} << place;
+    const int helpers = std::min({max_threads, num_tasks, num_threads()}) - 1;
+    job.Open(function, context, num_tasks, helpers - spinning_.load(std::memory_order_relaxed));
+    open_.fetch_or(bit, std::memory_order_release);
+    calls_.fetch_add(1, std::memory_order_seq_cst);
+    WakeTwo(job);
+    for (int task; job.Take(&task);) job.RunTaken(task);
+    open_.fetch_and(~bit, std::memory_order_relaxed);
+    const std::exception_ptr error = job.WaitUntilDone(may_spin_.load(std::memory_order_relaxed));
+    used_.fetch_and(~bit, std::memory_order_release);
+    if (error) std::rethrow_exception(error);
+    return true;
+  }
+
+ private:
+  int TakePlace() {
+    uint64_t used = used_.load(std::memory_order_relaxed);
+    while (~used != 0) {
+      const int place = std::countr_one(used);
+      if (used_.compare_exchange_weak(used, used | uint64_t{1} << place, std::memory_order_acquire,
+                                      std::memory_order_relaxed)) {
+        return place;
       }
-      if (stopping_) return nullptr;
-      sleeping_.fetch_add(1, std::memory_order_release);
-      wake_.wait(lock);
-      sleeping_.fetch_sub(1, std::memory_order_release);
+    }
+    return -1;
+  }
+
+  void Work(int number) {
+    int place = number;
+    bool was_asleep = false;
+    while (number < num_threads()) {
+      const uint32_t seen = calls_.load(std::memory_order_seq_cst);
+      if (Help(&place, was_asleep)) {
+        was_asleep = false;
+      } else {
+        was_asleep = !SeesCallSoon(seen) && Sleep(seen);
+      }
     }
   }
 
-  void SpinForWork() {
-    const uint64_t seen = pushed_.load(std::memory_order_acquire);
-    const auto until = std::chrono::steady_clock::now() + kSpin;
-    while (pushed_.load(std::memory_order_acquire) == seen && std::chrono::steady_clock::now() < until) {
+  // Does one task of the open call that comes after the one at *place, round and round: calls that are in flight
+  // together share the workers task by task. False when there is none.
+  bool Help(int* place, bool was_asleep) {
+    const int shift = (*place + 1) % kMaxCalls;
+    for (uint64_t open = std::rotr(open_.load(std::memory_order_acquire), shift); open != 0; open &= open - 1) {
+      const int next = (std::countr_zero(open) + shift) % kMaxCalls;
+      Job& job = jobs_[next];
+      int task;
+      if (!job.Take(&task)) continue;
+      if (was_asleep) WakeTwo(job);
+      job.RunTaken(task);
+      *place = next;
+      return true;
     }
+    return false;
   }
 
-  const int num_threads_;
-  std::atomic<uint64_t> pushed_{0};
-  std::atomic<int> sleeping_{0};
+  // Each of the two wakes two more, if there is use for them: the caller is soon at work itself.
+  void WakeTwo(Job& job) {
+    if (asleep_.load(std::memory_order_seq_cst) == 0) return;
+    if (const int count = job.TakeWakes(2); count > 0) FutexWake(&calls_, count);
+  }
 
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable wake_;
-  std::deque<Job*> queue_;
-  bool stopping_ = false;
+  bool SeesCallSoon(uint32_t seen) {
+    if (!may_spin_.load(std::memory_order_relaxed)) return false;
+    spinning_.fetch_add(1, std::memory_order_relaxed);
+    const auto until = Clock::now() + kWorkerSpin;
+    bool sees = false;
+    while (!(sees = calls_.load(std::memory_order_relaxed) != seen) && Clock::now() < until) Pause();
+    spinning_.fetch_sub(1, std::memory_order_relaxed);
+    return sees;
+  }
 
+  // Until there is another call than those `seen`, or nearly: a call that comes now either sees that somebody sleeps,
+  // or moves the word before the kernel looks at it.
+  bool Sleep(uint32_t seen) {
+    asleep_.fetch_add(1, std::memory_order_seq_cst);
+    FutexWait(&calls_, seen);
+    asleep_.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+  }
+
+  static constexpr int kMaxCalls = 64;
+
+  const int num_cpus_;
+  std::atomic<int> num_threads_{1};
+  std::atomic<bool> may_spin_{true};  // not with more threads than processors: somebody else could use this one
   std::vector<std::thread> workers_;
+  Job jobs_[kMaxCalls];
+  alignas(kApart) std::atomic<uint64_t> used_{0};   // jobs of calls in flight, by bit
+  alignas(kApart) std::atomic<uint64_t> open_{0};   // jobs that may have tasks to take
+  alignas(kApart) std::atomic<uint32_t> calls_{0};  // moves with every call; workers sleep on it
+  alignas(kApart) std::atomic<int> asleep_{0};
+  std::atomic<int> spinning_{0};
 };
 
 thread_local bool is_alone = false;  // see AloneScope
 
-std::mutex pool_mutex;  // guards `pool`
-Pool* pool = nullptr;   // leaked at exit: other threads may still be inside a call
+std::mutex pool_mutex;             // held by whoever makes or resizes the pool
+std::atomic<Pool*> pool{nullptr};  // leaked at exit: other threads may still be inside a call
 
 // The workers do not exist in a child: it starts over and leaves the old pool behind.
 class PoolInForks final : AtRestInForks {
@@ -153,7 +243,7 @@ class PoolInForks final : AtRestInForks {
   void Rest() override { pool_mutex.lock(); }
   void GoOnInParent() override { pool_mutex.unlock(); }
   void GoOnInChild() override {
-    pool = nullptr;
+    pool.store(nullptr, std::memory_order_relaxed);
     pool_mutex.unlock();
   }
 };
@@ -161,9 +251,25 @@ class PoolInForks final : AtRestInForks {
 [[maybe_unused]] const auto* const pool_in_forks = new PoolInForks;
 
 Pool& CurrentPool() {
+  Pool* current = pool.load(std::memory_order_acquire);
+  if (current != nullptr) return *current;
   std::lock_guard lock(pool_mutex);
-  if (pool == nullptr) pool = new Pool(CpusOfThisProcess());
-  return *pool;
+  if (pool.load(std::memory_order_relaxed) == nullptr) {
+    pool.store(new Pool(CpuShareOfThisProcess().cpus), std::memory_order_release);
+  }
+  return *pool.load(std::memory_order_relaxed);
+}
+
+void RunAlone(int num_tasks, internal::TaskFunction function, void* context) {
+  std::exception_ptr error;
+  for (int task = 0; task < num_tasks; ++task) {
+    try {
+      function(context, task);
+    } catch (...) {
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace
@@ -172,11 +278,9 @@ int NumThreads() { return CurrentPool().num_threads(); }
 
 void SetNumThreads(int count) {
   if (count < 1) throw Error(Code::kInvalidArgument, "number of threads must be >= 1, got " + std::to_string(count));
-  CurrentPool();
+  Pool& current = CurrentPool();
   std::lock_guard lock(pool_mutex);
-  if (pool->num_threads() == count) return;
-  delete pool;
-  pool = new Pool(count);
+  if (current.num_threads() != count) current.Resize(count);
 }
 
 AloneScope::AloneScope(bool alone) : before_(is_alone) { is_alone = before_ || alone; }
@@ -185,14 +289,11 @@ AloneScope::~AloneScope() { is_alone = before_; }
 namespace internal {
 
 void RunParallel(int num_tasks, int max_threads, TaskFunction function, void* context) {
-  Job job(function, context, num_tasks, max_threads);
-  Pool& current = CurrentPool();
-  if (num_tasks <= 1 || is_alone || current.num_threads() == 1) {
-    job.Work();
-  } else {
-    current.Run(job);
+  if (num_tasks > 1 && !is_alone) {
+    Pool& current = CurrentPool();
+    if (current.num_threads() > 1 && current.Run(num_tasks, max_threads, function, context)) return;
   }
-  if (job.error) std::rethrow_exception(job.error);
+  RunAlone(num_tasks, function, context);
 }
 
 }  // namespace internal

@@ -1,5 +1,10 @@
 // The threads that share the core's batch work. One pool per process, created at first use, safe from any thread, and
 // made anew in a forked child. Results never depend on the number of threads: callers split work so that they cannot.
+//
+// Work is cut into tasks, more of them than there are threads, and who is free takes the next one. The calling thread
+// takes tasks like the others, so a call never waits for a thread that the system delays, but for the tasks that
+// others are in the middle of. Calls in flight together share the workers task by task. Idle workers look for the next
+// call for some microseconds and then sleep; with more threads than processors they sleep at once.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +12,9 @@
 
 namespace monolith {
 
-// Threads a batch call may use, the caller's included. Default: the CPUs this process may run on.
+// Threads a batch call may use, the caller's included. Default: the processors this process may use (cpu_share.h).
 int NumThreads();
-// REQUIRES: count >= 1, and no batch call in flight. Throws kInvalidArgument otherwise for count.
+// Calls in flight go on with the threads there are. Not from inside a task. Throws kInvalidArgument unless count >= 1.
 void SetNumThreads(int count);
 
 // While it lives, batch calls of this thread use no other thread: for one of many threads that all have calls to make.

@@ -5,116 +5,15 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "data/batch_cells.h"
 #include "data/cell_values.h"
-#include "data/parsed_size.h"
-#include "data/sample_reader.h"
 
 namespace monolith {
 namespace {
 
-constexpr int64_t kMostRowsPerRecord = int64_t{1} << 20;
 constexpr int64_t kMostValues = int64_t{1} << 28;
-constexpr size_t kLargestRecord = size_t{1} << 31;
-constexpr size_t kRecordsPerTask = 32;
 
-// The cells of all records: for each source one after another, a cell for each row.
-struct Cells {
-  std::vector<Cell> cells;
-  std::vector<int64_t> first_row;     // of each record, and the end
-  std::vector<std::string> problems;  // of each record, empty when it is good
-  std::vector<int64_t> good_rows;     // of good records only; empty when all are good
-  bool all_good = true;
-
-  int64_t num_rows() const { return first_row.back(); }
-  int64_t num_good() const { return all_good ? num_rows() : static_cast<int64_t>(good_rows.size()); }
-};
-
-// Walks over the good rows of one source.
-class SourceCells {
- public:
-  SourceCells(const Cells& cells, int source)
-      : cells_(source < 0 ? nullptr : cells.cells.data() + source * cells.num_rows()),
-        rows_(cells.all_good ? nullptr : cells.good_rows.data()) {}
-
-  const Cell& operator[](int64_t row) const {
-    static const Cell kAbsent{};
-    return cells_ == nullptr ? kAbsent : cells_[rows_ == nullptr ? row : rows_[row]];
-  }
-
- private:
-  const Cell* cells_;
-  const int64_t* rows_;
-};
-
-std::string TooManyBytes(int64_t rows, int64_t most) {
-  return "its " + std::to_string(rows) + " rows would become more than " + std::to_string(most) +
-         " bytes of the batch; raise max_parsed_bytes if the record is meant";
-}
-
-// What is wrong with the number of rows of an ExampleBatch, -1 for one that has none; empty when nothing is.
-std::string ProblemOfRows(const Schema& schema, int64_t rows, int64_t most_bytes) {
-  if (rows < 0) return "not an ExampleBatch: malformed, or a negative batch_size";
-  if (rows > kMostRowsPerRecord)
-    return "batch_size " + std::to_string(rows) + ", the limit is " + std::to_string(kMostRowsPerRecord);
-  return rows * BytesPerRow(schema) > most_bytes ? TooManyBytes(rows, most_bytes) : "";
-}
-
-void PlaceRows(const Schema& schema, std::span<const std::string_view> records, int64_t most_bytes, Cells* cells) {
-  cells->first_row.assign(records.size() + 1, 0);
-  cells->problems.resize(records.size());
-  for (size_t i = 0; i < records.size(); ++i) {
-    int64_t rows = 1;
-    if (records[i].size() >= kLargestRecord) {
-      cells->problems[i] = "a record of " + std::to_string(records[i].size()) + " bytes, expected less than 2 GiB";
-    } else if (schema.format() == SampleFormat::kExampleBatch) {
-      rows = SampleReader::BatchSize(records[i]);
-      cells->problems[i] = ProblemOfRows(schema, rows, most_bytes);
-      if (!cells->problems[i].empty()) rows = 0;
-    }
-    cells->first_row[i + 1] = cells->first_row[i] + rows;
-  }
-  const auto num_cells = cells->num_rows() * static_cast<int64_t>(schema.sources().size());
-  if (num_cells > kMostValues) {
-    throw Error(Code::kResourceExhausted, "a batch of " + std::to_string(cells->num_rows()) +
-                                              " rows is too large to parse at once; give fewer records");
-  }
-  cells->cells.resize(static_cast<size_t>(num_cells));
-}
-
-bool ReadRecord(const Schema& schema, std::string_view record, RowCells row, int64_t rows, SampleReader* reader) {
-  switch (schema.format()) {
-    case SampleFormat::kExample: return reader->ReadExample(record, row);
-    case SampleFormat::kInstance: return reader->ReadInstance(record, row);
-    case SampleFormat::kTfExample: return reader->ReadTfExample(record, row);
-    case SampleFormat::kExampleBatch: return reader->ReadExampleBatch(record, row, rows);
-  }
-  return false;
-}
-
-// Fills the cells; `arenas` keeps what they point to.
-void ReadCells(const Schema& schema, std::span<const std::string_view> records, int64_t most_bytes, Cells* cells,
-               std::vector<Arena>* arenas) {
-  const bool is_batch = schema.format() == SampleFormat::kExampleBatch;
-  const size_t per_task = is_batch ? 1 : kRecordsPerTask;
-  const size_t num_tasks = (records.size() + per_task - 1) / per_task;
-  arenas->resize(num_tasks);
-  ParallelFor(static_cast<int>(num_tasks), [&](int task) {
-    const size_t begin = static_cast<size_t>(task) * per_task;
-    SampleReader reader(schema, &(*arenas)[static_cast<size_t>(task)], most_bytes);
-    for (size_t i = begin; i < std::min(begin + per_task, records.size()); ++i) {
-      if (!cells->problems[i].empty()) continue;
-      const int64_t rows = cells->first_row[i + 1] - cells->first_row[i];
-      const RowCells row{cells->cells.data() + cells->first_row[i], static_cast<size_t>(cells->num_rows())};
-      if (!ReadRecord(schema, records[i], row, rows, &reader)) {
-        cells->problems[i] = reader.problem();
-      } else if (is_batch && ParsedBytes(schema, row, rows, most_bytes) > most_bytes) {
-        cells->problems[i] = TooManyBytes(rows, most_bytes);
-      }
-    }
-  });
-}
-
-void LeaveOutBad(bool skip_bad, Cells* cells, ParsedBatch* batch) {
+void LeaveOutBad(bool skip_bad, BatchCells* cells, ParsedBatch* batch) {
   for (size_t i = 0; i < cells->problems.size(); ++i) {
     if (cells->problems[i].empty()) continue;
     if (!skip_bad) throw Error(Code::kDataLoss, "record " + std::to_string(i) + ": " + cells->problems[i]);
@@ -148,7 +47,8 @@ void Sort(const Column& column, Parts* parts) {
       parts->ragged_ints.push_back({&column, true});
       return;
     case ColumnKind::kIds:
-    case ColumnKind::kInts: parts->ragged_ints.push_back({&column}); return;
+    case ColumnKind::kInts:
+    case ColumnKind::kAnyIds: parts->ragged_ints.push_back({&column}); return;
     case ColumnKind::kFloats: parts->ragged_floats.push_back({&column}); return;
     case ColumnKind::kDenseFloats:
     case ColumnKind::kLabel:
@@ -173,7 +73,7 @@ void CheckTotal(int64_t values) {
 }
 
 // Counts the values of every row of every part, and places the parts one after another. Returns the number of values.
-int64_t PlaceRagged(const Cells& cells, int64_t rows, std::vector<Part>* parts, std::vector<int64_t>* splits) {
+int64_t PlaceRagged(const BatchCells& cells, int64_t rows, std::vector<Part>* parts, std::vector<int64_t>* splits) {
   splits->assign(parts->size() * static_cast<size_t>(rows + 1), 0);
   ParallelFor(static_cast<int>(parts->size()), [&](int i) {
     Part& part = (*parts)[static_cast<size_t>(i)];
@@ -193,7 +93,7 @@ int64_t PlaceRagged(const Cells& cells, int64_t rows, std::vector<Part>* parts, 
   return total;
 }
 
-void FillRagged(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
+void FillRagged(const BatchCells& cells, const Parts& parts, ParsedBatch* batch) {
   ParallelFor(static_cast<int>(parts.ragged_ints.size() + parts.ragged_floats.size()), [&](int i) {
     const auto index = static_cast<size_t>(i);
     const bool is_int = index < parts.ragged_ints.size();
@@ -223,7 +123,7 @@ int64_t PlaceDense(int64_t rows, std::vector<Part>* parts) {
   return total;
 }
 
-void FillFloats(const Cells& cells, const Part& part, int64_t rows, float* to) {
+void FillFloats(const BatchCells& cells, const Part& part, int64_t rows, float* to) {
   const Column& column = *part.column;
   const int64_t width = column.spec.width;
   const SourceCells typed(cells, column.source);
@@ -245,7 +145,7 @@ void FillFloats(const Cells& cells, const Part& part, int64_t rows, float* to) {
   }
 }
 
-void FillDense(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
+void FillDense(const BatchCells& cells, const Parts& parts, ParsedBatch* batch) {
   ParallelFor(static_cast<int>(parts.dense_floats.size() + parts.dense_ints.size()), [&](int i) {
     const auto index = static_cast<size_t>(i);
     if (index < parts.dense_floats.size()) {
@@ -263,7 +163,7 @@ void FillDense(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
   });
 }
 
-void FillTexts(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
+void FillTexts(const BatchCells& cells, const Parts& parts, ParsedBatch* batch) {
   for (const Part& part : parts.texts) {
     const SourceCells source(cells, part.column->source);
     std::vector<std::string>& texts = batch->texts.emplace_back();
@@ -279,15 +179,20 @@ void FillTexts(const Cells& cells, const Parts& parts, ParsedBatch* batch) {
 }  // namespace
 
 ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, const ParseOptions& options) {
+  ParsedBatch left_out;
+  BatchCells cells = ReadBatchCells(schema, records, options.max_parsed_bytes);
+  LeaveOutBad(options.skip_bad, &cells, &left_out);
+  ParsedBatch batch = FillBatch(schema.columns(), cells);
+  batch.bad_records = std::move(left_out.bad_records);
+  batch.problems = std::move(left_out.problems);
+  return batch;
+}
+
+ParsedBatch FillBatch(std::span<const Column> columns, const BatchCells& cells) {
   ParsedBatch batch;
-  Cells cells;
-  std::vector<Arena> arenas;
-  PlaceRows(schema, records, options.max_parsed_bytes, &cells);
-  ReadCells(schema, records, options.max_parsed_bytes, &cells, &arenas);
-  LeaveOutBad(options.skip_bad, &cells, &batch);
   batch.rows = cells.num_good();
   Parts parts;
-  for (const Column& column : schema.columns()) Sort(column, &parts);
+  for (const Column& column : columns) Sort(column, &parts);
   const int64_t ints = PlaceRagged(cells, batch.rows, &parts.ragged_ints, &batch.ragged_int_splits);
   batch.ragged_ints.resize(static_cast<size_t>(ints));
   const int64_t floats = PlaceRagged(cells, batch.rows, &parts.ragged_floats, &batch.ragged_float_splits);

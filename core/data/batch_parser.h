@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/batch_cells.h"
 #include "data/schema.h"
 
 namespace monolith {
@@ -43,5 +44,8 @@ struct ParseOptions {
 // Throws kDataLoss naming the record for the first bad one, unless bad ones are skipped; kResourceExhausted for a batch
 // that is too large for memory, which hostile samples can ask for in a few bytes.
 ParsedBatch ParseBatch(const Schema& schema, std::span<const std::string_view> records, const ParseOptions& options);
+
+// The arrays of some of the columns, of records that have been read. Throws kResourceExhausted as above.
+ParsedBatch FillBatch(std::span<const Column> columns, const BatchCells& cells);
 
 }  // namespace monolith

@@ -12,7 +12,7 @@ constexpr int64_t kFloat = sizeof(float);
 
 bool IsRaggedInts(const Column& column) {
   const ColumnKind kind = column.spec.kind;
-  return kind == ColumnKind::kIds || kind == ColumnKind::kInts ||
+  return kind == ColumnKind::kIds || kind == ColumnKind::kInts || kind == ColumnKind::kAnyIds ||
          (kind == ColumnKind::kLineId && column.line_field->form == LineIdForm::kInts);
 }
 
@@ -51,7 +51,11 @@ int64_t ParsedBytes(const Schema& schema, RowCells row, int64_t rows, int64_t mo
     int64_t of_row = 0;
     for (int64_t i = 0; i < rows && bytes <= most; ++i) {
       // The cells of a shared list are one cell many times: its values are counted once.
-      if (i == 0 || !IsSame(cells[i], cells[i - 1])) of_row = ValueBytes(column, cells[i]);
+      if (i == 0 || !IsSame(cells[i], cells[i - 1])) {
+        of_row = ValueBytes(column, cells[i]);
+      } else if (column.spec.kind == ColumnKind::kAnyIds) {
+        of_row = 0;
+      }
       bytes += of_row;
     }
   }

@@ -43,6 +43,20 @@ bool ReadScalar(const WireReader& field, Arena* arena, Cell* cell) {
   return true;
 }
 
+// The usual feature: a list of ids in one packed field, of fewer than 128 bytes. False: it is another, or malformed.
+bool ReadShortIds(std::string_view feature, Cell* cell) {
+  constexpr size_t kHeads = 4;  // tag and size of the list, tag and size of its field
+  const size_t size = feature.size();
+  if (size < kHeads || size >= 128 || size % 8 != kHeads) return false;
+  const auto kind = static_cast<unsigned char>(feature[0]);
+  if (kind != TagOf(1, WireType::kBytes) && kind != TagOf(2, WireType::kBytes)) return false;
+  if (feature[1] != static_cast<char>(size - 2) || feature[2] != static_cast<char>(TagOf(1, WireType::kBytes)) ||
+      feature[3] != static_cast<char>(size - kHeads))
+    return false;
+  *cell = CellOf(kFeatureKinds[kind >> 3], feature.substr(kHeads));
+  return true;
+}
+
 }  // namespace
 
 bool SampleReader::Refuse(std::string problem) {
@@ -104,6 +118,7 @@ bool SampleReader::ReadFeatureField(uint32_t number, CellKind kind, std::string_
 }
 
 bool SampleReader::ReadFeature(std::string_view feature, Cell* cell) {
+  if (ReadShortIds(feature, cell)) return true;
   WireReader reader(feature);
   uint32_t last = 0;
   while (reader.Next()) {

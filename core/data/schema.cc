@@ -40,6 +40,8 @@ CellKinds AcceptedBy(const ColumnSpec& spec, SampleFormat format) {
       if (format == SampleFormat::kInstance) return kFids | SetOf(CellKind::kFidV2Lists);
       if (format != SampleFormat::kTfExample) return kFids;
       return SetOf(CellKind::kInt64) | (spec.slot >= 0 ? SetOf(CellKind::kFloat) : 0);
+    case ColumnKind::kAnyIds:
+      return kFids | SetOf(CellKind::kInt64) | (format == SampleFormat::kInstance ? SetOf(CellKind::kFidV2Lists) : 0);
     case ColumnKind::kInts:
     case ColumnKind::kDenseInts: return SetOf(CellKind::kInt64);
     case ColumnKind::kNestedIds: return SetOf(CellKind::kFidV1Lists) | SetOf(CellKind::kFidV2Lists);

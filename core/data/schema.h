@@ -26,6 +26,7 @@ enum class ColumnKind {
   kLabel = 7,        // float [rows, width], kInvalidLabel where there is none
   kWeight = 8,       // float [rows], 1 where there is none or it is not positive
   kLineId = 9,       // a field of LineId, in the form its type has
+  kAnyIds = 10,      // ids or whole numbers, ragged int64; a shared list counts once (serving/feature_ids.h)
 };
 
 enum class LineIdForm { kInt, kFloat, kInts, kText };

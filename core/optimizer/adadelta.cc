@@ -3,6 +3,7 @@
 
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -27,15 +28,15 @@ void Step(float* __restrict weights, float* __restrict accum, float* __restrict 
 }
 
 // State: accum[dim], accum_update[dim].
-class Adadelta final : public RowOptimizer {
+class Adadelta final : public VectorRule<Adadelta> {
  public:
   Adadelta(int dim, const Params& params)
-      : RowOptimizer(dim),
+      : VectorRule(dim),
         rule_{params.GetFloat("weight_decay_factor"), params.GetFloat("averaging_ratio"), params.GetFloat("epsilon")} {}
 
   int StateBytes() const override { return 2 * dim() * kFloatBytes; }
   void InitState(std::byte* state) const override { std::fill_n(Floats(state), 2 * dim(), 0.0f); }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     float* accum = Floats(state);
     Step(weights, accum, accum + dim(), gradient, dim(), context.learning_rate, rule_);
   }

@@ -2,15 +2,16 @@
 
 #include "optimizer/adagrad_rule.h"
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
 
 // State: norm[ceil(dim / run)].
-class Adagrad final : public RowOptimizer {
+class Adagrad final : public VectorRule<Adagrad> {
  public:
   Adagrad(int dim, const Params& params)
-      : RowOptimizer(dim),
+      : VectorRule(dim),
         initial_(params.GetFloat("initial_accumulator_value")),
         decay_(params.GetFloat("weight_decay_factor")),
         run_(CountParameter(params, "hessian_compression_times")) {}
@@ -19,7 +20,7 @@ class Adagrad final : public RowOptimizer {
   void InitState(std::byte* state) const override {
     std::fill_n(Floats(state), AdagradAccumulators(dim(), run_), initial_);
   }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     ApplyAdagrad<false>(weights, Floats(state), gradient, dim(), run_, {context.learning_rate, decay_});
   }
 

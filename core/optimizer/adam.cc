@@ -4,6 +4,7 @@
 #include "optimizer/adam_rule.h"
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -25,20 +26,24 @@ void Step(float* __restrict weights, float* __restrict means, float* __restrict 
 }
 
 // State: m[dim], v[dim], beta1_power, beta2_power.
-class Adam final : public RowOptimizer {
+class Adam final : public VectorRule<Adam> {
  public:
-  Adam(int dim, const Params& params) : RowOptimizer(dim), rule_(params) {}
+  Adam(int dim, const Params& params) : VectorRule(dim), rule_(params) {}
 
   int StateBytes() const override { return (2 * dim() + 2) * kFloatBytes; }
   void InitState(std::byte* state) const override {
     std::fill_n(Floats(state), 2 * dim(), 0.0f);
     InitPowers(Floats(state) + 2 * dim(), rule_);
   }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     float* means = Floats(state);
     float* powers = means + 2 * dim();
-    const auto step = rule_.nesterov ? Step<true> : Step<false>;
-    step(weights, means, means + dim(), gradient, dim(), AdamStepSize(context.learning_rate, powers), rule_);
+    const float alpha = AdamStepSize(context.learning_rate, powers);
+    if (rule_.nesterov) {
+      Step<true>(weights, means, means + dim(), gradient, dim(), alpha, rule_);
+    } else {
+      Step<false>(weights, means, means + dim(), gradient, dim(), alpha, rule_);
+    }
     AdvancePowers(powers, rule_);
   }
 

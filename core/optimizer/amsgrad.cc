@@ -4,6 +4,7 @@
 #include "optimizer/adam_rule.h"
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -27,22 +28,25 @@ void Step(float* __restrict weights, float* __restrict means, float* __restrict 
 }
 
 // State: m[dim], v[dim], vhat[dim], beta1_power, beta2_power.
-class Amsgrad final : public RowOptimizer {
+class Amsgrad final : public VectorRule<Amsgrad> {
  public:
-  Amsgrad(int dim, const Params& params) : RowOptimizer(dim), rule_(params) {}
+  Amsgrad(int dim, const Params& params) : VectorRule(dim), rule_(params) {}
 
   int StateBytes() const override { return (3 * dim() + 2) * kFloatBytes; }
   void InitState(std::byte* state) const override {
     std::fill_n(Floats(state), 3 * dim(), 0.0f);
     InitPowers(Floats(state) + 3 * dim(), rule_);
   }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     const int d = dim();
     float* means = Floats(state);
     float* powers = means + 3 * d;
     const float alpha = AdamStepSize(context.learning_rate, powers);
-    const auto step = rule_.nesterov ? Step<true> : Step<false>;
-    step(weights, means, means + d, means + 2 * d, gradient, d, alpha, rule_);
+    if (rule_.nesterov) {
+      Step<true>(weights, means, means + d, means + 2 * d, gradient, d, alpha, rule_);
+    } else {
+      Step<false>(weights, means, means + d, means + 2 * d, gradient, d, alpha, rule_);
+    }
     AdvancePowers(powers, rule_);
   }
 

@@ -4,6 +4,7 @@
 
 #include "optimizer/adagrad_rule.h"
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -15,10 +16,10 @@ constexpr int64_t kNeverUpdated = -1;
 // Dynamic decay, with gap = steps since the row's last update, at least 1, and 1 for a new row:
 //   decay * (1 - exp(-gap / temperature))       a row that rested decays more
 //   decay * exp(-(gap - 1) / temperature)       flipped: a row that rested decays less, an active one in full
-class DynamicWdAdagrad final : public RowOptimizer {
+class DynamicWdAdagrad final : public VectorRule<DynamicWdAdagrad> {
  public:
   DynamicWdAdagrad(int dim, const Params& params)
-      : RowOptimizer(dim),
+      : VectorRule(dim),
         initial_(params.GetFloat("initial_accumulator_value")),
         decay_(params.GetFloat("weight_decay_factor")),
         run_(CountParameter(params, "hessian_compression_times")),
@@ -34,7 +35,7 @@ class DynamicWdAdagrad final : public RowOptimizer {
     std::fill_n(Floats(state), AdagradAccumulators(dim(), run_), initial_);
     StoreStep(state + NormBytes(), kNeverUpdated);
   }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     std::byte* last_step = state + NormBytes();
     const AdagradStep step{context.learning_rate, DecayAt(context.step, LoadStep(last_step))};
     if (decoupled_) {

@@ -2,6 +2,7 @@
 
 #include "optimizer/ftrl_rule.h"
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -20,13 +21,13 @@ void Step(float* __restrict weights, float* __restrict norms, float* __restrict 
   }
 }
 
-class Ftrl final : public RowOptimizer {
+class Ftrl final : public VectorRule<Ftrl> {
  public:
-  Ftrl(int dim, const Params& params) : RowOptimizer(dim), rule_(params) {}
+  Ftrl(int dim, const Params& params) : VectorRule(dim), rule_(params) {}
 
   int StateBytes() const override { return FtrlStateBytes(dim()); }
   void InitState(std::byte* state) const override { InitFtrlState(state, dim(), rule_); }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     if (context.learning_rate == 0.0f) return;
     float* norms = Floats(state);
     Step(weights, norms, norms + dim(), gradient, dim(), context.learning_rate, rule_);

@@ -5,6 +5,7 @@
 
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -40,10 +41,10 @@ void Scale(float* weights, int dim, float factor) {
 }
 
 // State: grad_square_sum, one for the whole segment.
-class GroupAdagrad final : public RowOptimizer {
+class GroupAdagrad final : public VectorRule<GroupAdagrad> {
  public:
   GroupAdagrad(int dim, const Params& params)
-      : RowOptimizer(dim),
+      : VectorRule(dim),
         initial_(params.GetFloat("initial_accumulator_value")),
         beta_(params.GetFloat("beta")),
         lasso_(params.GetFloat("l2_regularization_strength")),
@@ -51,7 +52,7 @@ class GroupAdagrad final : public RowOptimizer {
 
   int StateBytes() const override { return kFloatBytes; }
   void InitState(std::byte* state) const override { *Floats(state) = initial_; }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     if (context.learning_rate == 0.0f) return;  // the rule divides by it
     float& sum = *Floats(state);
     sum = sum + LargestSquare(weights, gradient, dim(), decay_);

@@ -3,6 +3,7 @@
 
 #include "optimizer/ftrl_rule.h"
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -27,13 +28,13 @@ void Solve(float* __restrict weights, const float* __restrict zeros, int dim, fl
   }
 }
 
-class GroupFtrl final : public RowOptimizer {
+class GroupFtrl final : public VectorRule<GroupFtrl> {
  public:
-  GroupFtrl(int dim, const Params& params) : RowOptimizer(dim), rule_(params) {}
+  GroupFtrl(int dim, const Params& params) : VectorRule(dim), rule_(params) {}
 
   int StateBytes() const override { return FtrlStateBytes(dim()); }
   void InitState(std::byte* state) const override { InitFtrlState(state, dim(), rule_); }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     if (context.learning_rate == 0.0f) return;
     float* norms = Floats(state);
     float* zeros = norms + dim();

@@ -2,6 +2,7 @@
 
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -25,18 +26,21 @@ void Step(float* __restrict weights, float* __restrict velocities, const float* 
 }
 
 // State: n[dim].
-class Momentum final : public RowOptimizer {
+class Momentum final : public VectorRule<Momentum> {
  public:
   Momentum(int dim, const Params& params)
-      : RowOptimizer(dim),
+      : VectorRule(dim),
         rule_{params.GetFloat("weight_decay_factor"), params.GetFloat("momentum")},
         nesterov_(params.GetBool("use_nesterov")) {}
 
   int StateBytes() const override { return dim() * kFloatBytes; }
   void InitState(std::byte* state) const override { std::fill_n(Floats(state), dim(), 0.0f); }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
-    const auto step = nesterov_ ? Step<true> : Step<false>;
-    step(weights, Floats(state), gradient, dim(), context.learning_rate, rule_);
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
+    if (nesterov_) {
+      Step<true>(weights, Floats(state), gradient, dim(), context.learning_rate, rule_);
+    } else {
+      Step<false>(weights, Floats(state), gradient, dim(), context.learning_rate, rule_);
+    }
   }
 
  private:

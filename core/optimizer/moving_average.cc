@@ -1,4 +1,5 @@
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -9,13 +10,13 @@ void Step(float* __restrict weights, const float* __restrict samples, int dim, f
 }
 
 // The "gradient" is a sample to average; there is neither state nor learning rate.
-class MovingAverage final : public RowOptimizer {
+class MovingAverage final : public VectorRule<MovingAverage> {
  public:
-  MovingAverage(int dim, const Params& params) : RowOptimizer(dim), momentum_(params.GetFloat("momentum")) {}
+  MovingAverage(int dim, const Params& params) : VectorRule(dim), momentum_(params.GetFloat("momentum")) {}
 
   int StateBytes() const override { return 0; }
   void InitState(std::byte*) const override {}
-  void Update(const UpdateContext&, float* weights, std::byte*, const float* gradient) const override {
+  void Learn(const UpdateContext&, float* weights, std::byte*, const float* gradient) const {
     Step(weights, gradient, dim(), momentum_);
   }
 

@@ -3,6 +3,7 @@
 
 #include "optimizer/kernels.h"
 #include "optimizer/row_math.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -28,13 +29,13 @@ void Step(float* __restrict weights, float* __restrict squares, const float* __r
 }
 
 // State: n[dim].
-class Rmsprop final : public RowOptimizer {
+class Rmsprop final : public VectorRule<Rmsprop> {
  public:
-  Rmsprop(int dim, const Rule& rule) : RowOptimizer(dim), rule_(rule) {}
+  Rmsprop(int dim, const Rule& rule) : VectorRule(dim), rule_(rule) {}
 
   int StateBytes() const override { return dim() * kFloatBytes; }
   void InitState(std::byte* state) const override { std::fill_n(Floats(state), dim(), 0.0f); }
-  void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const {
     Step(weights, Floats(state), gradient, dim(), static_cast<double>(context.learning_rate), rule_);
   }
 

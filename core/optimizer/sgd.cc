@@ -1,4 +1,5 @@
 #include "optimizer/kernels.h"
+#include "optimizer/vector_rule.h"
 
 namespace monolith {
 namespace {
@@ -7,13 +8,13 @@ void Step(float* __restrict weights, const float* __restrict gradient, int dim, 
   for (int i = 0; i < dim; ++i) weights[i] = weights[i] - learning_rate * gradient[i];
 }
 
-class Sgd final : public RowOptimizer {
+class Sgd final : public VectorRule<Sgd> {
  public:
-  explicit Sgd(int dim) : RowOptimizer(dim) {}
+  explicit Sgd(int dim) : VectorRule(dim) {}
 
   int StateBytes() const override { return 0; }
   void InitState(std::byte*) const override {}
-  void Update(const UpdateContext& context, float* weights, std::byte*, const float* gradient) const override {
+  void Learn(const UpdateContext& context, float* weights, std::byte*, const float* gradient) const {
     Step(weights, gradient, dim(), context.learning_rate);
   }
 };

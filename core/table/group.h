@@ -141,6 +141,9 @@ class Group {
   int64_t Read(Plan& plan, std::span<float> values, int64_t step) const;  // unique ids in plan order; leaves hints
   // The rows of each source of merged plans, end to end; leaves hints in the plan of all.
   int64_t ReadMerged(MergedPlans& merged, std::span<float> values, int64_t step) const;
+  // The rows of keys in the buckets that come with them, end to end; nobody checks that they belong together.
+  int64_t ReadKeys(int table, std::span<const int64_t> keys, const uint16_t* buckets, float* values,
+                   int64_t step) const;
   int64_t LookupPooled(int table, std::span<const int64_t> ids, std::span<const int64_t> row_splits, Pooling pooling,
                        int64_t first_n, std::span<float> values, int64_t step) const;
   int64_t LookupRows(int table, std::span<const int64_t> ids, std::span<float> weights, std::span<uint8_t> state,

@@ -50,7 +50,8 @@ class Applier {
 
   Applied Run() {
     const bool hinted = plan_.hints_identity == group_.rows_identity_;
-    PlannedWalk<AppliedSum> walk(group_.locks_.get(), group_.buckets_.get(), tables_, plan_, hinted);
+    PlannedWalk<AppliedSum> walk(group_.locks_.get(), group_.buckets_.get(), tables_, plan_, hinted,
+                                 group_.clock_.logs_changes);
     const Applied applied = walk.Run(*this);
     for (size_t t = 0; t < tables_.size(); ++t) {
       const int64_t begin = plan_.table_splits[t], end = plan_.table_splits[t + 1];

@@ -244,6 +244,13 @@ int64_t Group::ReadMerged(MergedPlans& merged, std::span<float> values, int64_t 
   });
 }
 
+int64_t Group::ReadKeys(int table_number, std::span<const int64_t> keys, const uint16_t* buckets, float* values,
+                        int64_t step) const {
+  const Table& table = this->table(table_number);
+  Gate::Shared call(gate_);
+  return RowReader(locks_.get(), gate_, step).ReadTable(table, keys, buckets, values, nullptr);
+}
+
 int64_t Group::LookupPooled(int table_number, std::span<const int64_t> ids, std::span<const int64_t> given_splits,
                             Pooling pooling, int64_t first_n, std::span<float> values, int64_t step) const {
   const Table& table = this->table(table_number);

@@ -143,7 +143,9 @@ class RowWriter {
   template <typename AnyVisitor>
   int64_t Walk(AnyVisitor& visitor) {
     Table* const tables[] = {&table_};
-    return PlannedWalk<Count>(group_.locks_.get(), group_.buckets_.get(), tables, plan_, false).Run(visitor).value;
+    PlannedWalk<Count> walk(group_.locks_.get(), group_.buckets_.get(), tables, plan_, false,
+                            group_.clock_.logs_changes);
+    return walk.Run(visitor).value;
   }
 
   Group& group_;

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <random>
 #include <set>
 #include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/thread_pool.h"
 #include "table/first_seen.h"
 #include "table/first_touch_for_test.h"
 #include "table/group_for_test.h"
@@ -34,6 +36,47 @@ void ExpectWhole(const Plan& plan, std::span<const int64_t> ids) {
       ASSERT_GT(plan.CountOf(u), 0);
     }
   }
+}
+
+// The plan by its definition: cell by cell, and in each the ids as they come.
+void ExpectPlain(const Plan& plan, std::span<const int64_t> ids, std::span<const int64_t> splits,
+                 std::span<const uint16_t> buckets) {
+  const size_t num_tables = splits.size() - 1;
+  std::vector<std::vector<int32_t>> cells(kNumBuckets * num_tables);
+  for (size_t table = 0; table < num_tables; ++table) {
+    for (int64_t i = splits[table]; i < splits[table + 1]; ++i)
+      cells[(buckets.empty() ? BucketOf(ids[i]) : buckets[i]) * num_tables + table].push_back(static_cast<int32_t>(i));
+  }
+  size_t place = 0, u = 0;
+  for (size_t cell = 0; cell < cells.size(); ++cell) {
+    ASSERT_EQ(plan.splits[cell], static_cast<int64_t>(u));
+    std::vector<int64_t> seen;
+    std::vector<std::vector<int32_t>> positions;
+    for (const int32_t i : cells[cell]) {
+      const auto found = std::find(seen.begin(), seen.end(), ids[i]);
+      const auto number = plan.deduplicated ? static_cast<size_t>(found - seen.begin()) : seen.size();
+      if (number == seen.size()) {
+        seen.push_back(ids[i]);
+        positions.emplace_back();
+      }
+      positions[number].push_back(i);
+    }
+    for (size_t number = 0; number < seen.size(); ++number, ++u) {
+      ASSERT_EQ(plan.unique[u], seen[number]);
+      ASSERT_EQ(plan.starts[u], static_cast<int32_t>(place));
+      if (!buckets.empty()) {
+        ASSERT_EQ(plan.buckets[u], cell / num_tables);
+      }
+      for (const int32_t i : positions[number]) {
+        ASSERT_EQ(plan.order[place++], i);
+        ASSERT_EQ(plan.inverse[i], static_cast<int32_t>(u));
+      }
+    }
+  }
+  EXPECT_EQ(plan.splits[cells.size()], static_cast<int64_t>(u));
+  EXPECT_EQ(plan.num_unique(), static_cast<int64_t>(u));
+  EXPECT_EQ(plan.starts[u], static_cast<int32_t>(ids.size()));
+  EXPECT_EQ(place, ids.size());
 }
 
 // Ids of one bucket that agree in the upper, or in the lower, 32 bits of their hash, or of the id itself.
@@ -70,6 +113,33 @@ TEST(PlanTest, IdsThatAgreeInHalfOfTheirHashStayApart) {
   FirstSeen seen;
   for (const int64_t id : ids) seen.NumberOf(id);
   EXPECT_EQ(seen.ids().size(), distinct.size());
+}
+
+// Sizes on both sides of one part and several, and of 2^16 ids in one part.
+TEST(PlanTest, PlansAreAsDefinedWhateverTheirSizeTablesAndThreads) {
+  std::mt19937_64 random(7);
+  const int threads_before = NumThreads();
+  for (const int threads : {1, 3}) {
+    SetNumThreads(threads);
+    for (const size_t size : {0, 1, 300, 20000, 90000}) {
+      for (const std::vector<double>& ends : std::vector<std::vector<double>>{{1}, {0, 0.3, 0.3, 0.31, 1, 1}}) {
+        std::vector<int64_t> ids(size), splits = {0};
+        std::vector<uint16_t> buckets(size);
+        for (const double end : ends) splits.push_back(static_cast<int64_t>(end * static_cast<double>(size)));
+        for (size_t i = 0; i < size; ++i) {
+          // Two of three are the same few; seven of eight lie in one part, for which 16 bits are too few at last.
+          const bool is_common = random() % 3 != 0;
+          ids[i] = static_cast<int64_t>(random() % (is_common ? 50 : 4000));
+          buckets[i] = static_cast<uint16_t>(random() % 8 != 0 ? 5 + ids[i] % 2 : random() % kNumBuckets);
+        }
+        for (const bool dedup : {true, false}) {
+          ExpectPlain(MakePlan(ids, splits, dedup), ids, splits, {});
+          if (dedup || size <= 300) ExpectPlain(MakePlan(ids, splits, dedup, buckets), ids, splits, buckets);
+        }
+      }
+    }
+  }
+  SetNumThreads(threads_before);
 }
 
 TEST(PlanTest, IdsThatChangeMeanwhileGiveThePlanOfWhatWasRead) {

@@ -34,9 +34,15 @@ struct PlannedId {
 template <typename Local>
 class PlannedWalk {
  public:
-  // `hinted`: the plan's hints are of these tables' rows.
-  PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan, bool hinted)
-      : locks_(locks), buckets_(buckets), tables_(tables), plan_(plan), hinted_(hinted && plan.hints.size() != 0) {}
+  // `hinted`: the plan's hints are of these tables' rows. `logged`: shards note the changes that visits make.
+  PlannedWalk(BucketLock* locks, Bucket* buckets, std::span<Table* const> tables, const Plan& plan, bool hinted,
+              bool logged)
+      : locks_(locks),
+        buckets_(buckets),
+        tables_(tables),
+        plan_(plan),
+        hinted_(hinted && plan.hints.size() != 0),
+        logged_(logged) {}
 
   // Calls visitor.Visit(const PlannedId&, Local&) for every id; returns the sum of the tasks' Locals by +=.
   template <typename Visitor>
@@ -143,6 +149,7 @@ class PlannedWalk {
     const int64_t first = BeginOf(begin), last = BeginOf(end);
     for (int64_t next = first; next < last + 2 * RowFinder::kBlock; next += RowFinder::kBlock) {
       Ask(next, last, *asked);
+      if (logged_) AskForLogs(*asked);
       Guess(*guessed);
       VisitBlock(*visited, holder, &busy, visitor, local);
       AnyBlock* const done = visited;
@@ -171,6 +178,16 @@ class PlannedWalk {
                       static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
     block.SetTables(block.first);
     if (!hinted_) block.finder.AskForLines(block.tables);
+  }
+
+  template <typename AnyBlock>
+  void AskForLogs(const AnyBlock& block) const {
+    const TableShard* before = nullptr;
+    for (int i = 0; i < block.finder.count(); ++i) {
+      const TableShard* shard = &tables_[block.place(i)]->shards[block.finder.bucket(i)];
+      if (shard != before) shard->AskForLog();
+      before = shard;
+    }
   }
 
   // From the hints of an earlier read, or from the index as it is now.
@@ -212,6 +229,7 @@ class PlannedWalk {
   const std::span<Table* const> tables_;
   const Plan& plan_;
   const bool hinted_;
+  const bool logged_;
 };
 
 }  // namespace monolith

@@ -20,7 +20,9 @@ void PackAnyIds(std::span<const int64_t> ids, const SlotBits& bits, int64_t* key
   }
 }
 
-bool PackSlot(std::span<const int64_t> ids, const SlotBits& bits, int64_t* keys, uint16_t* buckets) {
+}  // namespace
+
+bool PackIds(std::span<const int64_t> ids, const SlotBits& bits, int64_t* keys, uint16_t* buckets) {
   if (bits.wide != 0) {
     PackAnyIds(ids, bits, keys, buckets);
     return true;
@@ -35,8 +37,6 @@ bool PackSlot(std::span<const int64_t> ids, const SlotBits& bits, int64_t* keys,
   return (seen & bits.forbidden) == 0;
 }
 
-}  // namespace
-
 int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* keys,
                 uint16_t* buckets) {
   std::vector<int64_t> begins;
@@ -47,7 +47,7 @@ int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const
   }
   std::vector<char> is_good(slots.size());
   const auto pack = [&](int slot) {
-    is_good[slot] = PackSlot(slots[slot], bits[slot], keys + begins[slot], buckets + begins[slot]);
+    is_good[slot] = PackIds(slots[slot], bits[slot], keys + begins[slot], buckets + begins[slot]);
   };
   const int num_slots = static_cast<int>(slots.size());
   if (total < kIdsForThreads) {

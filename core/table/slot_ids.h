@@ -21,4 +21,7 @@ struct SlotBits {
 int PackSlotIds(std::span<const std::span<const int64_t>> slots, std::span<const SlotBits> bits, int64_t* keys,
                 uint16_t* buckets);
 
+// The same for the ids of one slot, of which false is said instead; `keys` may be where the ids are.
+bool PackIds(std::span<const int64_t> ids, const SlotBits& bits, int64_t* keys, uint16_t* buckets);
+
 }  // namespace monolith

@@ -18,8 +18,6 @@ uint32_t RunLength(uint32_t size, size_t record_bytes) {
 }
 
 constexpr size_t kFirstImages = 64;
-constexpr size_t kSmallestLog = 256;
-constexpr size_t kLogFraction = 8;  // a longer log than 1/8 of the rows is no faster than looking at all of them
 
 // In [0, 1), different for neighbouring buckets: the multiples of the golden ratio fill the interval most evenly.
 double PhaseOf(uint32_t bucket) { return static_cast<double>((bucket * kGoldenGamma) >> 11) * 0x1p-53; }
@@ -114,8 +112,7 @@ void TableShard::Forget() {
   fresh_ = holes_ = 0;
   free_ = kNoRow;
   images_.clear();
-  logged_.clear();
-  changed_.clear();
+  log_.Clear();
 }
 
 void TableShard::KeepImage(const RecordPool& rows, uint32_t row) {
@@ -131,59 +128,6 @@ std::vector<std::byte> TableShard::TakeImages() {
   return std::exchange(images_, {});
 }
 
-void TableShard::LogChange(uint32_t row, uint32_t epoch) {
-  if (epoch <= log_floor_) return;
-  const size_t limit = std::max<size_t>(kSmallestLog, size() / kLogFraction);
-  if (changed_.size() >= limit) {
-    MakeRoomInLog(epoch, limit);
-    if (epoch <= log_floor_) return;
-  }
-  if (logged_.empty() || logged_.back().epoch != epoch) {
-    logged_.push_back({epoch, static_cast<uint32_t>(changed_.size())});
-  }
-  changed_.push_back(row);
-}
-
-// Drops the oldest epochs, at least a quarter of the log at once: what is left has to move. An epoch that fills the log
-// alone will not be read from it: such a log starts anew after it.
-void TableShard::MakeRoomInLog(uint32_t epoch, size_t limit) {
-  const size_t surplus = changed_.size() - (limit - limit / 4);
-  auto kept = std::partition_point(logged_.begin(), logged_.end(),
-                                   [surplus](const LoggedEpoch& logged) { return logged.begin < surplus; });
-  if (kept == logged_.end() && logged_.back().epoch == epoch) --kept;
-  if (kept != logged_.end() && changed_.size() - kept->begin >= limit) return RestartLog(epoch);
-  ForgetChanges(std::prev(kept)->epoch);
-}
-
-void TableShard::RestartLog(uint32_t epoch) {
-  log_floor_ = epoch;
-  std::vector<LoggedEpoch>().swap(logged_);
-  std::vector<uint32_t>().swap(changed_);
-}
-
-bool TableShard::ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const {
-  rows->clear();
-  if (first <= log_floor_) return false;
-  const auto from = std::partition_point(logged_.begin(), logged_.end(),
-                                         [first](const LoggedEpoch& logged) { return logged.epoch < first; });
-  if (from == logged_.end()) return true;
-  rows->assign(changed_.begin() + from->begin, changed_.end());
-  std::sort(rows->begin(), rows->end());
-  rows->erase(std::unique(rows->begin(), rows->end()), rows->end());
-  return true;
-}
-
-void TableShard::ForgetChanges(uint32_t before) {
-  const auto kept = std::partition_point(logged_.begin(), logged_.end(),
-                                         [before](const LoggedEpoch& logged) { return logged.epoch <= before; });
-  log_floor_ = std::max(log_floor_, before);
-  if (kept == logged_.begin()) return;
-  const uint32_t dropped = kept == logged_.end() ? static_cast<uint32_t>(changed_.size()) : kept->begin;
-  logged_.erase(logged_.begin(), kept);
-  for (LoggedEpoch& logged : logged_) logged.begin -= dropped;
-  changed_.erase(changed_.begin(), changed_.begin() + dropped);
-}
-
 void TableShard::ShiftEpochs(const RecordPool& rows, const EpochShift& shift) {
   const auto shift_record = [&shift](std::byte* record) {
     RowHeader& header = *HeaderOf(record);
@@ -191,14 +135,12 @@ void TableShard::ShiftEpochs(const RecordPool& rows, const EpochShift& shift) {
   };
   VisitAll(rows, [&](uint32_t row) { shift_record(rows.AtAllocated(row)); });
   for (size_t at = 0; at < images_.size(); at += rows.record_bytes()) shift_record(images_.data() + at);
-  for (LoggedEpoch& logged : logged_) logged.epoch = shift.Of(logged.epoch);
-  if (log_floor_ != UINT32_MAX) log_floor_ = shift.Of(log_floor_);
+  log_.Shift(shift);
 }
 
 size_t TableShard::MemoryBytes() const {
   // Room for images that was never written to is not memory.
-  return sizeof(*this) + runs_.MemoryBytes() + images_.size() + changed_.capacity() * sizeof(uint32_t) +
-         logged_.capacity() * sizeof(LoggedEpoch);
+  return sizeof(*this) + runs_.MemoryBytes() + images_.size() + log_.MemoryBytes();
 }
 
 }  // namespace monolith

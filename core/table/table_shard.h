@@ -11,6 +11,7 @@
 
 #include "base/prefetch.h"
 #include "memory/record_pool.h"
+#include "table/change_log.h"
 #include "table/epoch_shift.h"
 #include "table/record_runs.h"
 #include "table/row.h"
@@ -89,11 +90,13 @@ class TableShard {
 
   // Rows changed in epoch `first` or later, each once, ascending; false when the log does not reach back that far and
   // all rows must be seen.
-  bool ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const;
-  void ForgetChanges(uint32_t before);
+  bool ChangedFrom(uint32_t first, std::vector<uint32_t>* rows) const { return log_.From(first, rows); }
+  void ForgetChanges(uint32_t before) { log_.Forget(before); }
   // Empties the log, which is complete for later epochs from then on, or for none after StopLog().
-  void RestartLog(uint32_t epoch);
+  void RestartLog(uint32_t epoch) { log_.Restart(epoch); }
   void StopLog() { RestartLog(UINT32_MAX); }
+  // Changes of rows will be noted soon; any thread may say so.
+  [[gnu::always_inline]] void AskForLog() const { log_.AskAhead(); }
 
   // Renumbers the epochs of rows, images and log.
   void ShiftEpochs(const RecordPool& rows, const EpochShift& shift);
@@ -106,14 +109,10 @@ class TableShard {
   size_t MemoryBytes() const;
 
  private:
-  struct LoggedEpoch {
-    uint32_t epoch;
-    uint32_t begin;  // in changed_
-  };
-
   void KeepImage(const RecordPool& rows, uint32_t row);
-  void LogChange(uint32_t row, uint32_t epoch);
-  void MakeRoomInLog(uint32_t epoch, size_t limit);
+  [[gnu::always_inline]] void LogChange(uint32_t row, uint32_t epoch) {
+    log_.Add(row, epoch, [this] { return size(); });
+  }
   uint32_t TakeRecord(RecordPool& rows);
   uint32_t TakeHole(RecordPool& rows);
 
@@ -126,9 +125,7 @@ class TableShard {
   uint32_t cut_cursor_ = kNoRow;
   std::vector<std::byte> images_;
 
-  uint32_t log_floor_ = UINT32_MAX;  // the log is complete for epochs above this
-  std::vector<LoggedEpoch> logged_;
-  std::vector<uint32_t> changed_;
+  ChangeLog log_;
 };
 
 template <typename Visit>

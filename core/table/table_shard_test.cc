@@ -15,6 +15,7 @@ namespace {
 constexpr uint32_t kBucket = 5;
 constexpr uint32_t kRows = 4096;
 constexpr uint32_t kLimit = kRows / 8;  // of the list
+constexpr uint32_t kLine = 13;          // the list takes so many rows at a time
 
 class ChangeLogTest : public ::testing::Test {
  protected:
@@ -74,7 +75,7 @@ TEST_F(ChangeLogTest, ManySmallEpochsKeepTheListWithinItsBound) {
 
 TEST_F(ChangeLogTest, AnEpochThatFillsTheListAloneIsSeenAsAWhole) {
   ChangeInNewEpoch(0, 10);
-  ChangeInNewEpoch(0, kLimit + 10);
+  ChangeInNewEpoch(0, kLimit + 2 * kLine);
   const uint32_t full = clock_.epoch;
   EXPECT_EQ(Listed(full), -1);
   ChangeInNewEpoch(7, 9);

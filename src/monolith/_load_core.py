@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monolith import environment
 from monolith._version import __version__
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 REBUILD_COMMAND = "python -m pip install -c constraints.txt --force-reinstall --no-deps ."
 """Run in the project's folder; installs the package with a core built from the same sources."""
+
+INSTRUCTION_SET_VARIABLE = "MONOLITH_CORE_ISA"
+"""Names the instruction set that the core is to use: ``baseline``, ``v3`` or ``v4``; the fastest one if not set."""
 
 _LIBRARY_SUFFIXES = frozenset({".so", ".pyd", ".dylib"})
 
@@ -27,6 +31,7 @@ def load_core(search_paths: Iterable[str]) -> ModuleType:
 
     Raises:
         ImportError: The extension is missing, cannot be loaded by this Python, or was built for another version.
+        ValueError: ``MONOLITH_CORE_ISA`` names an instruction set that is unknown, or that this processor lacks.
     """
     try:
         core = importlib.import_module("monolith._core")
@@ -35,7 +40,18 @@ def load_core(search_paths: Iterable[str]) -> ModuleType:
     found = str(getattr(core, "VERSION", "unknown"))
     if found != __version__:
         raise ImportError(_refusal(f"{core.__file__} is of another version than the package", found=found))
+    _choose_instruction_set(core)
     return core
+
+
+def _choose_instruction_set(core: ModuleType) -> None:
+    wanted = environment.get(INSTRUCTION_SET_VARIABLE)
+    if not wanted:
+        return
+    try:
+        core.use_instruction_set(wanted)
+    except ValueError as error:
+        raise ValueError(f"{INSTRUCTION_SET_VARIABLE}: {error}") from None
 
 
 def _describe_failure(search_paths: Iterable[str], error: ImportError) -> str:

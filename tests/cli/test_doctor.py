@@ -23,7 +23,8 @@ def test_lines_name_versions_core_and_machine(capsys: pytest.CaptureFixture[str]
     assert lines["monolith"] == lines["core"] == monolith.__version__
     assert (lines["torch"], lines["numpy"]) == (torch.__version__, np.__version__)
     assert lines["cpu features"].split() == _core.cpu_features()
-    assert lines["threads"].startswith(f"{_core.num_threads()} of ")
+    assert lines["threads"] == f"{_core.num_threads()} of {_core.cpu_share().affinity} cpus: {_core.cpu_share().why}"
+    assert lines["instruction set"].split()[0] == _core.instruction_set()
     assert lines["huge pages"] in {"always", "madvise", "never", "unknown"}
     assert {"extra parquet", "extra kafka", "extra test"} <= set(lines)
 
@@ -35,6 +36,7 @@ def test_json_is_the_same_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["core_file"] == _core.__file__
     assert report["threads"] == _core.num_threads() >= 1
     assert report["cpus"] >= 1
+    assert report["instruction_set"] in report["instruction_sets"]
     assert {extra["name"] for extra in report["extras"]} == set(doctor.extras_of(doctor.DISTRIBUTION))
 
 
@@ -77,3 +79,20 @@ def test_huge_pages_that_are_off_come_with_advice(monkeypatch: pytest.MonkeyPatc
     (line,) = doctor.diagnose().advice
     assert "madvise" in line
     assert f"advice  {line}" in re.sub(r"  +", "  ", doctor.describe(doctor.diagnose()))
+
+
+def test_a_number_of_threads_that_the_program_set_is_told_as_such() -> None:
+    before = _core.num_threads()
+    _core.set_num_threads(_core.cpu_share().cpus + 3)
+    try:
+        assert doctor.diagnose().threads_why == "the program set it"
+    finally:
+        _core.set_num_threads(before)
+
+
+def test_other_instruction_sets_come_with_their_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "instruction_set", lambda: "v3")
+    monkeypatch.setattr(_core, "instruction_sets", lambda: ["baseline", "v3", "v4"])
+    assert "v3 (MONOLITH_CORE_ISA can make it baseline or v4)" in doctor.describe(doctor.diagnose())
+    monkeypatch.setattr(_core, "instruction_sets", lambda: ["v3"])
+    assert "can make it" not in doctor.describe(doctor.diagnose())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import re
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from monolith import _core
+from monolith._load_core import INSTRUCTION_SET_VARIABLE
 from monolith._version import __version__
 
 if TYPE_CHECKING:
@@ -43,9 +43,16 @@ class Diagnosis:
     core_file: str
     cpu_features: list[str]
     """Instruction sets that the core uses here."""
+    instruction_set: str
+    """Which of its compiled forms the core runs: the fastest one, or what ``MONOLITH_CORE_ISA`` names."""
+    instruction_sets: list[str]
+    """All that this processor can run."""
     cpus: int
+    """Processors that this process may run on."""
     threads: int
     """Threads that one call of the core uses."""
+    threads_why: str
+    """What their number comes from."""
     huge_pages: str
     """The kernel's mode: always, madvise, never or unknown."""
     extras: list[Extra]
@@ -63,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 def diagnose() -> Diagnosis:
     """Look at the machine; changes nothing."""
     huge_pages = _core.huge_pages()
+    share = _core.cpu_share()
+    threads = _core.num_threads()
     return Diagnosis(
         versions={
             "monolith": __version__,
@@ -73,8 +82,11 @@ def diagnose() -> Diagnosis:
         },
         core_file=str(_core.__file__),
         cpu_features=_core.cpu_features(),
-        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        threads=_core.num_threads(),
+        instruction_set=_core.instruction_set(),
+        instruction_sets=_core.instruction_sets(),
+        cpus=share.affinity,
+        threads=threads,
+        threads_why=share.why if threads == share.cpus else "the program set it",
         huge_pages=huge_pages,
         extras=[_examine_extra(name, distributions) for name, distributions in extras_of(DISTRIBUTION).items()],
         advice=_advise(huge_pages),
@@ -87,13 +99,21 @@ def describe(diagnosis: Diagnosis) -> str:
     rows += [
         ("core file", diagnosis.core_file),
         ("cpu features", " ".join(diagnosis.cpu_features) or "none"),
-        ("threads", f"{diagnosis.threads} of {diagnosis.cpus} cpus"),
+        ("instruction set", _describe_instruction_set(diagnosis)),
+        ("threads", f"{diagnosis.threads} of {diagnosis.cpus} cpus: {diagnosis.threads_why}"),
         ("huge pages", diagnosis.huge_pages),
     ]
     rows += [(f"extra {extra.name}", _describe_extra(extra)) for extra in diagnosis.extras]
     rows += [("advice", line) for line in diagnosis.advice]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _describe_instruction_set(diagnosis: Diagnosis) -> str:
+    others = [name for name in diagnosis.instruction_sets if name != diagnosis.instruction_set]
+    if not others:
+        return diagnosis.instruction_set
+    return f"{diagnosis.instruction_set} ({INSTRUCTION_SET_VARIABLE} can make it {' or '.join(others)})"
 
 
 def _describe_extra(extra: Extra) -> str:

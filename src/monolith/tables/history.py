@@ -171,3 +171,13 @@ def bucket_bounds(buckets: range) -> tuple[int, int]:
     if buckets.step != 1 or not 0 <= buckets.start <= buckets.stop <= NUM_BUCKETS:
         raise InvalidArgumentError(f"buckets must be a range inside range({NUM_BUCKETS}) of step 1, got {buckets}")
     return buckets.start, buckets.stop
+
+
+def shared_buckets(one: range, other: range) -> range:
+    """Consecutive buckets that both have; an empty range where there are none.
+
+    >>> shared_buckets(range(0, 512), range(342, 683)), len(shared_buckets(range(0, 2), range(5, 9)))
+    (range(342, 512), 0)
+    """
+    begin, end = max(one.start, other.start), min(one.stop, other.stop)
+    return range(begin, max(begin, end))

@@ -1,0 +1,158 @@
+"""Rows of a store by their keys, for callers from outside: keys and their buckets are checked before a row is touched.
+
+A key tells its bucket, but for the wide keys of slots that share a table (docs/formats/buckets.md): those come with it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith import _core
+from monolith.errors import InvalidArgumentError
+from monolith.tables._arrays import NO_STEP
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
+from monolith.tables.slot_keys import tells_bucket
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from monolith.tables.local_store import LocalStore
+    from monolith.tables.schema import Schema
+
+__all__ = ["UNTOLD", "KeyedRows", "buckets_of_keys", "read_keyed", "write_keyed"]
+
+UNTOLD = -1
+"""Stands for a bucket that the key itself tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRows:
+    """Keys of all tables of a store, end to end in table order; `buckets_of_keys` has checked them."""
+
+    keys: NDArray[np.int64]
+    splits: NDArray[np.int64]
+    """[T + 1]: where the keys of each table begin."""
+    buckets: NDArray[np.uint16]
+    """Of each key."""
+    told: bool
+    """Whether every key tells its bucket."""
+
+
+def buckets_of_keys(
+    schema: Schema,
+    keys: NDArray[np.int64],
+    splits: NDArray[np.int64],
+    *,
+    given: NDArray[np.integer] | None = None,
+    own: range = ALL_BUCKETS,
+) -> KeyedRows:
+    """The keys with the bucket of each.
+
+    Args:
+        schema: Of the store.
+        keys: Of all its tables.
+        splits: Where those of each table begin.
+        given: Buckets that came along, `UNTOLD` where none did; None: keys have to tell them.
+        own: Buckets that are here.
+
+    Raises:
+        InvalidArgumentError: a key of another bucket, or a wide key without one; names table and key.
+    """
+    told = np.ones(len(keys), np.bool_)
+    for number, table in enumerate(schema.tables):
+        if table.wide_slots:
+            part = slice(splits[number], splits[number + 1])
+            told[part] = tells_bucket(keys[part], table.wide_slots)
+    buckets = _core.bucket_of(keys).astype(np.int64)
+    if given is not None:
+        told_otherwise = told & (given != buckets) & (given != UNTOLD)
+        wrong = told_otherwise | (~told & ((given < 0) | (given >= NUM_BUCKETS)))
+        _refuse(schema, keys, splits, wrong, "is not of the bucket that came with it")
+        buckets = np.where(told, buckets, given)
+    else:
+        _refuse(schema, keys, splits, ~told, "does not tell its bucket, which has to come with it")
+    outside = (buckets < own.start) | (buckets >= own.stop)
+    _refuse(schema, keys, splits, outside, f"is of another shard: buckets {own.start} to {own.stop - 1} are here")
+    return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(told.all()))
+
+
+def read_keyed(store: LocalStore, asked: KeyedRows) -> NDArray[np.float32]:
+    """The rows end to end in the order of the keys, flat; a key without a row reads zeros."""
+    dims = np.array(store.native.dims, np.int64)
+    values = np.empty(int((np.diff(asked.splits) * dims).sum()), np.float32)
+    if asked.told:
+        store.native.core.lookup(asked.keys, asked.splits, values, 0)
+        return values
+    at = 0
+    for number, dim in enumerate(dims.tolist()):
+        begin, end = int(asked.splits[number]), int(asked.splits[number + 1])
+        rows = values[at : at + (end - begin) * dim].reshape(-1, dim)
+        _read_table(store, number, asked, rows)
+        at += rows.size
+    return values
+
+
+def write_keyed(store: LocalStore, asked: KeyedRows, values: NDArray[np.float32], *, finite: bool = True) -> int:
+    """Overwrites weights, now; the last of equal keys wins. All rows are looked at before the first is written.
+
+    Args:
+        store: Its rows are changed.
+        asked: Whose.
+        values: Flat, as `read_keyed` gives them.
+        finite: Refuse weights that are NaN or infinite.
+
+    Returns:
+        How many rows were given.
+
+    Raises:
+        InvalidArgumentError: a weight is not a number that can be served.
+    """
+    dims = store.native.dims
+    ends = np.cumsum([0, *(np.diff(asked.splits) * dims).tolist()])
+    parts = [values[begin:end].reshape(-1, dim) for begin, end, dim in zip(ends, ends[1:], dims, strict=False)]
+    if finite:
+        bad = np.concatenate([~np.isfinite(part).all(axis=1) for part in parts])
+        _refuse(store.schema, asked.keys, asked.splits, bad, "has a weight that is NaN or infinite")
+    clock = store.native.event_clock
+    bounded = clock.bounded(np.full(len(asked.keys), int(time.time()), np.int64))
+    for number, part in enumerate(parts):
+        own = slice(asked.splits[number], asked.splits[number + 1])
+        if len(part):
+            store.native.core.assign(
+                number,
+                np.ascontiguousarray(asked.keys[own]),
+                np.ascontiguousarray(part).reshape(-1),
+                np.ascontiguousarray(bounded.times[own]),
+                False,
+                NO_STEP,
+                np.ascontiguousarray(asked.buckets[own]),
+            )
+    clock.count(bounded)
+    return len(asked.keys)
+
+
+def _read_table(store: LocalStore, number: int, asked: KeyedRows, rows: NDArray[np.float32]) -> None:
+    own = slice(asked.splits[number], asked.splits[number + 1])
+    keys = np.ascontiguousarray(asked.keys[own])
+    if not len(keys):
+        return
+    splits = store.native.splits_for(number, len(keys))
+    plan = store.native.core.plan(keys, splits, True, np.ascontiguousarray(asked.buckets[own]))
+    found = np.empty(plan.num_unique * rows.shape[1], np.float32)
+    store.native.core.read(plan, found, 0)
+    rows[:] = found.reshape(-1, rows.shape[1])[plan.inverse]
+
+
+def _refuse(
+    schema: Schema, keys: NDArray[np.int64], splits: NDArray[np.int64], wrong: NDArray[np.bool_], why: str
+) -> None:
+    places = np.flatnonzero(wrong)
+    if len(places):
+        table = int(np.searchsorted(splits, places[0], side="right")) - 1
+        raise InvalidArgumentError(
+            f"table {schema.tables[table].name!r}: key {int(keys[places[0]])} {why} ({len(places)} of {len(keys)} keys)"
+        )
