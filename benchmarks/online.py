@@ -1,12 +1,12 @@
 """Measures the way from what users do to examples, and from the rows of a trainer to those of its followers.
 
-    python benchmarks/online.py                             # everything, about two minutes
+    python benchmarks/online.py                             # everything, about four minutes
     python benchmarks/online.py --rows online_changes       # some rows
     python benchmarks/online.py --quick                     # small tables: does everything run?
     python benchmarks/online.py --markdown                  # as RESULTS.md has it
 
-All are processor time, so that a busy machine tells nearly the same. `online_joiner` is compared with Bytewax where
-that is installed (`pip install bytewax`).
+All are processor time, so that a busy machine tells nearly the same, but the delay of `online_path`, which is by the
+clock. `online_joiner` is compared with Bytewax where that is installed (`pip install bytewax`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 from monolith.cli._bench.measurement import Measurement
 from monolith.cli._bench.setting import Setting
 
-TINY = Setting(large_rows=3000, rounds=2)
+TINY = Setting(large_rows=3000, small_rows=3000, rounds=2, seconds=0.1)
 
 _MEASURE = """
 import json, sys
@@ -35,6 +35,10 @@ def test_the_rows_measure_what_must_be_reached() -> None:
         ("online_changes", 0.25),
         ("online_follower", 20.0),
         ("online_follower", 1.0),
+        ("online_path", 200.0),
+        ("online_path", 6.0),
+        ("online_path", 0.95),
+        ("online_path", 20.0),
         ("online_joiner", 2.0 if importlib.util.find_spec("bytewax") else None),
         ("online_joiner", 10_000.0),
     ]
@@ -46,4 +50,4 @@ def test_the_script_knows_its_rows(project_root: Path) -> None:
     command = [sys.executable, "benchmarks/online.py", "--help"]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "online_changes, online_follower" in " ".join(done.stdout.split())
+    assert "online_changes, online_follower, online_path" in " ".join(done.stdout.split())

@@ -15,6 +15,7 @@ import torch
 from monolith.cli import main
 from monolith.deltalog import DeltaLog, rows_part
 from monolith.online import DeltaPublisher, Follower
+from monolith.online.joiner.locks import PartitionLock
 from monolith.publishing.examples_tally import Trained
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors, row_optimizers
 
@@ -225,6 +226,25 @@ def test_compact_needs_no_training_code_and_a_late_follower_begins_there(
     assert torch.equal(values(served, [1, 50, 70]), values(new_like(store), [1, 50, 70]))
     assert "up to increment" in call(capsys, "compact", place, "--keep_bases", 2)
     assert len(DeltaLog(place).bases()) == 2
+
+
+def test_what_a_killed_compaction_has_left_goes_with_the_next_one(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = json.loads(call(capsys, "compact", place, "--json"))["base"]
+    left = place / "bases" / "compact-20240101T000000-abcd" / "model"
+    left.mkdir(parents=True)
+    (left / "0000.rows").write_bytes(b"half of it")
+    other = place / "bases" / f"{PART}-0123abcd"  # of a publisher, who may be writing it now
+    other.mkdir()
+    lock = PartitionLock(str(place / "bases" / "compact.lock"))
+    assert lock.acquire()
+    assert main(["log", "compact", str(place)]) != 0
+    assert "another compaction is under way" in capsys.readouterr().err
+    assert left.exists(), "it may be the one that is under way"
+    lock.release()
+    second = json.loads(call(capsys, "compact", place, "--keep_bases", 2, "--json"))["base"]
+    assert {each.name for each in (place / "bases").iterdir() if each.is_dir()} == {first, second, other.name}
 
 
 def new_like(store: LocalStore) -> LocalStore:

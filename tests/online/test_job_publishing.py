@@ -57,6 +57,9 @@ def test_followers_of_a_job_have_its_rows_also_with_another_number_of_servers(
     for before, after in zip(early.versions, early.versions[1:], strict=False):
         assert all(after[part] >= number for part, number in before.items())
     assert early.dense.keys() == early.weights
+    staleness = early.follower.staleness
+    assert staleness is not None, "servers tell of the events behind their rows"
+    assert 0 <= staleness.p50 <= staleness.p99
     early.__exit__()
 
 

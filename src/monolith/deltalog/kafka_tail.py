@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from monolith.deltalog.kafka_transport import KafkaTransport
 
 
+_POLL_SECONDS = 0.02
+_MOST_POLL_SECONDS = 0.1
+
+
 class KafkaTail:
     """`monolith.deltalog.transport.Tail` over a partition.
 
@@ -47,6 +51,8 @@ class KafkaTail:
         self.offset = 0
         """Of the next message."""
         self._end = 0
+        self._held: Any = None
+        """A message that came while it was waited for."""
         self.last_part = ""
         """Of the record that was handed out last."""
         self.where = ""
@@ -77,10 +83,14 @@ class KafkaTail:
         """Does nothing: the next message is what comes next."""
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Asks the brokers for the end of the partition again and again."""
+        """Until a message comes; brokers are not asked, whose answers wait behind the fetches that are under way."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and not stop.wait(min(0.02, seconds)):
-            if self._client is None or self._newest_end() > self.offset:
+        while time.monotonic() < deadline and not stop.is_set():
+            if self._client is None:
+                stop.wait(min(_POLL_SECONDS, seconds))
+                return
+            self._held = self._held or self._fetched(min(_POLL_SECONDS, seconds))
+            if self._held is not None:
                 return
 
     def bytes_behind(self) -> int:
@@ -92,7 +102,7 @@ class KafkaTail:
         """Closes the connections."""
         if self._client is not None:
             self._client.close()
-            self._client = None
+            self._client, self._held = None, None
 
     def _begin(self) -> None:
         if self._partition is None and self._part is not None:
@@ -111,8 +121,8 @@ class KafkaTail:
         self._client = client
 
     def _newest_end(self) -> int:
-        assert self._client is not None and self._partition is not None  # noqa: S101, PT018 - it was begun
-        self._end = self._client.ends([self._partition])[self._partition]
+        assert self._partition is not None  # noqa: S101 - it was begun
+        self._end = self._transport.ends([self._partition])[self._partition]
         return self._end
 
     def _next_message(self) -> Any:
@@ -120,21 +130,28 @@ class KafkaTail:
             self._begin()
             if self._client is None:
                 return None
-        if self.offset >= self._end and self.offset >= self._newest_end():
+        message = self._held or self._fetched(0.0)  # who follows closely need not ask for the end
+        self._held = None
+        while message is None:
+            if self.offset >= self._end and self.offset >= self._newest_end():
+                return None
+            message = self._fetched(_MOST_POLL_SECONDS)
+        self.offset = int(message.offset() or 0) + 1
+        return message
+
+    def _fetched(self, seconds: float) -> Any:
+        """A message that came within this time; None: none did, or it is at the end."""
+        assert self._client is not None  # noqa: S101 - it was begun
+        message = self._client.consumer.poll(seconds)
+        if message is None:
+            self._client.check_contact()
             return None
-        while True:
-            message = self._client.consumer.poll(0.1)
-            if message is None:
-                self._client.check_contact()
-                continue
-            error = message.error()
-            if error is None:
-                self._client.seen()
-                self.offset = int(message.offset() or 0) + 1
-                return message
-            if self._client.is_code(error, "_PARTITION_EOF"):
-                if int(message.offset() or 0) >= self._end:
-                    self.offset = max(self.offset, self._end)  # control messages at the end are not handed out
-                    return None
-                continue
+        error = message.error()
+        if error is None:
+            self._client.seen()
+            return message
+        if not self._client.is_code(error, "_PARTITION_EOF"):
             raise self._client.translate(error, self._transport.place)
+        # Control messages at the end are not handed out.
+        self.offset = max(self.offset, int(message.offset() or 0))
+        return None

@@ -25,7 +25,7 @@ from monolith.deltalog.transport import Claim
 from monolith.errors import NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from monolith.deltalog.transport import Extent
 
@@ -33,6 +33,8 @@ MESSAGE_BYTES = 900_000
 """Below the limit of a million that brokers have as a rule."""
 PATIENCE_SECONDS = 10.0
 _DOCUMENTS = ".bases"
+_FETCH_WAIT_MS = 50
+"""Of a broker that has nothing new: other questions wait behind a fetch."""
 
 
 class KafkaTransport:
@@ -64,19 +66,31 @@ class KafkaTransport:
         self._library = confluent_kafka()
         self._lock = threading.RLock()
         self._scans: dict[str, KafkaScan] = {}
+        self._parts: set[str] = set()
+        self._lookers: dict[Partition, KafkaTail] = {}
+        """Partition -> up to where it was looked for parts."""
+        self._clients: dict[str, Client] = {}
+        """Topic -> who asks about it."""
         self._producer: Any = None
 
     def parts(self) -> list[str]:
-        """The keys of the messages; all of them are looked at."""
-        found: set[str] = set()
-        for partition in self.partitions():
-            reading = KafkaTail(self, None, None, partition=partition)
-            try:
-                while reading.next() is not None:
-                    found.add(reading.last_part)
-            finally:
-                reading.close()
-        return sorted(found)
+        """The keys of the messages; all of them are looked at once."""
+        with self._lock:
+            for partition, end in self.ends(self.partitions()).items():
+                if partition not in self._lookers:
+                    self._lookers[partition] = KafkaTail(self, None, None, partition=partition)
+                if self._lookers[partition].offset < end:
+                    self._look_for_parts(partition)
+            return sorted(self._parts)
+
+    def _look_for_parts(self, partition: Partition) -> None:
+        looker = self._lookers[partition]
+        try:
+            while looker.next() is not None:
+                self._parts.add(looker.last_part)
+        except BaseException:  # the next call begins anew
+            self._lookers.pop(partition).close()
+            raise
 
     def extent(self, part: str) -> Extent | None:
         """By following the part from its first message on."""
@@ -142,15 +156,26 @@ class KafkaTransport:
         with self._lock:
             for scan in self._scans.values():
                 scan.tail.close()
+            for looker in self._lookers.values():
+                looker.close()
+            for client in self._clients.values():
+                client.close()
             self._scans.clear()
+            self._lookers.clear()
+            self._clients.clear()
             self._producer = None
 
     # For places in a part, and writers
 
     def new_client(self, topic: str) -> Client:
         """A consumer of a topic."""
-        wanted = KafkaConfig(patience_seconds=self.patience_seconds, client=self._settings, group="monolith-delta-log")
+        settings = {"fetch.wait.max.ms": _FETCH_WAIT_MS, **self._settings}
+        wanted = KafkaConfig(patience_seconds=self.patience_seconds, client=settings, group="monolith-delta-log")
         return Client(self._brokers, [topic], wanted)
+
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The offset behind the last message of each partition, asked by a client that fetches nothing: at once."""
+        return self._asking(partitions[0].topic).ends(partitions)
 
     def partitions(self) -> list[Partition]:
         """Of the topic.
@@ -158,11 +183,14 @@ class KafkaTransport:
         Raises:
             NotFoundError: there is no such topic.
         """
-        client = self.new_client(self.topic)
-        try:
-            return client.partitions()
-        finally:
-            client.close()
+        return self._asking(self.topic).partitions()
+
+    def _asking(self, topic: str) -> Client:
+        """Made once."""
+        with self._lock:
+            if topic not in self._clients:
+                self._clients[topic] = self.new_client(topic)
+            return self._clients[topic]
 
     def partition_of(self, part: str) -> Partition:
         """Where the records of a part are."""

@@ -14,6 +14,7 @@ from monolith.deltalog import store_of
 from monolith.errors import NotFoundError
 from monolith.files import join, named_errors
 from monolith.publishing.serving_schema import serving_schema
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.schema import Schema, TableSchema
 from monolith.tables.snapshot.bucket_file import read_blocks
 from monolith.tables.snapshot.location import open_source
@@ -35,12 +36,18 @@ class BaseState:
     def __init__(self, base: Base) -> None:
         self.base = base
 
-    def load(self, part: str, store: Store) -> None:
-        """Replaces the rows of a part by those of the base; an error leaves the store as it was."""
+    def load(self, part: str, store: Store, *, own: range = ALL_BUCKETS) -> None:
+        """Replaces the rows of a part by those of the base; an error leaves the store as it was.
+
+        Args:
+            part: Of rows; of any other nothing is loaded.
+            store: Where its rows go.
+            own: Buckets that the store keeps; files of others are not read.
+        """
         found = store_of(part)
         if found is not None:
             name, buckets = found
-            restore(store, self._folder(name), buckets=buckets)
+            restore(store, self._folder(name), buckets=shared_buckets(buckets, own))
 
     def schema(self, store: str) -> Schema:
         """Of the serving rows of a store."""

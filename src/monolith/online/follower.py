@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from monolith.clock import SystemClock
 from monolith.deltalog import DeltaLog, GapError, Lag
-from monolith.errors import DataLossError, DeadlineExceededError, NotFoundError, OpError, UnavailableError
+from monolith.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+)
 from monolith.online.log_applier import LogApplier
 from monolith.publishing.named_stores import named_stores
+from monolith.tables.history import ALL_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +54,7 @@ class Follower:
         log: A path or URL, or a `DeltaLog`.
         on_dense: Called with the dense weights by name, in the thread that applies, once their rows are here.
         on_increment: Called with every increment, in the same thread, once it is here.
+        buckets: Consecutive ones that the tables keep, of a model that several processes share; None: all.
         clock: Of this machine.
     """
 
@@ -56,13 +65,17 @@ class Follower:
         *,
         on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
         on_increment: Callable[[Increment], None] | None = None,
+        buckets: range | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._stores = named_stores(stores)
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self._on_increment = on_increment
         self._clock = clock or SystemClock()
-        self._applier = LogApplier(self._stores, self.log, on_applied=self._note, on_dense=on_dense)
+        self._buckets = ALL_BUCKETS if buckets is None else buckets
+        self._applier = LogApplier(
+            self._stores, self.log, on_applied=self._note, on_dense=on_dense, buckets=self._buckets
+        )
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
         self._began = False
         self._look_again = 0.0
@@ -74,11 +87,20 @@ class Follower:
         self._thread: threading.Thread | None = None
         self.error: OpError | None = None
         """What following has ended with, or stands still at until a base comes; None: it goes on."""
+        self.away: OpError | None = None
+        """Why the log could not be read when it was tried last; it is tried again. None: it could."""
+        self.is_caught_up = False
+        """Whether all was applied that the log had at some moment since the thread began, or since it stood still."""
 
     @property
     def version(self) -> dict[str, int]:
         """Part -> number of its last increment that is here; it never goes back."""
         return dict(self._applier.version)
+
+    @property
+    def dense_number(self) -> int:
+        """Of the dense weights that `on_dense` is called with, or was last; -1: there were none."""
+        return self._applier.dense_number
 
     @property
     def lag(self) -> Lag:
@@ -94,7 +116,7 @@ class Follower:
 
     @property
     def staleness(self) -> Staleness | None:
-        """Of the last increments that had examples; None: there was none yet."""
+        """Of the last increments that tell when their events were; None: there was none yet."""
         seen = sorted(self._seen)
         if not seen:
             return None
@@ -131,7 +153,15 @@ class Follower:
         self._running.set()
 
     def save_base(self, name: str, *, keep_bases: int = 1) -> Base:
-        """Saves what is here as a base and lets the log go of what is before it: compaction, beside a live writer."""
+        """Saves what is here as a base and lets the log go of what is before it: compaction, beside a live writer.
+
+        Raises:
+            FailedPreconditionError: only some buckets are here.
+        """
+        if self._buckets != ALL_BUCKETS:
+            raise FailedPreconditionError(
+                f"follower: it keeps {len(self._buckets)} of {len(ALL_BUCKETS)} buckets, and a base needs all of them"
+            )
         with self._lock:
             applier = self._applier
             base = self.log.save_base(
@@ -165,9 +195,11 @@ class Follower:
                     more = self._running.is_set() and self._apply_some()
             except UnavailableError as error:
                 _log.warning("follower: the log is away, and is tried again: %s", error)
+                self.away = error
                 self._stop.wait(POLL_SECONDS)
                 continue
-            except NotFoundError:
+            except NotFoundError as error:
+                self.away = error
                 self._stop.wait(POLL_SECONDS)  # there is no log yet
                 continue
             except (GapError, DataLossError) as error:
@@ -175,14 +207,16 @@ class Follower:
                 if self.error is None:
                     _log.error("follower: stands still until there is a base behind this: %s", error)
                 self.error = error
+                self.is_caught_up = False
                 self._stop.wait(POLL_SECONDS)
                 continue
             except OpError as error:
                 self.error = error
                 _log.error("follower: %s", error)
                 return
-            self.error = None
+            self.error = self.away = None
             if not more:
+                self.is_caught_up = self.is_caught_up or not self._applier.held
                 self._wait_for_more()
 
     def _wait_for_more(self) -> None:
@@ -203,7 +237,7 @@ class Follower:
         return self._applier.apply_next()
 
     def _note(self, found: Increment) -> None:
-        if found.examples and found.oldest_event_ms:
+        if found.oldest_event_ms:
             # A clock that was put back makes nothing younger than new.
             self._seen.append(max(0.0, self._clock.now() - found.oldest_event_ms / 1000))
         if self._on_increment is not None:

@@ -10,6 +10,7 @@ from monolith.deltalog import DENSE_PART, GapError, IncrementKind, store_of
 from monolith.errors import DataLossError, NotFoundError, OpError
 from monolith.online.base_state import BaseState
 from monolith.publishing.serving_schema import serving_schema
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class LogApplier:
         log: What they follow.
         on_applied: Called with every increment that is here now.
         on_dense: Called with the dense weights by name, once their rows are here.
+        buckets: Consecutive ones that the tables keep; rows of others are passed over, and their parts not read.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class LogApplier:
         *,
         on_applied: Callable[[Increment], None],
         on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
+        buckets: range = ALL_BUCKETS,
     ) -> None:
         self._stores = stores
+        self._own = buckets
         self._log = log
         self._on_applied = on_applied
         self._on_dense = on_dense
@@ -54,6 +58,8 @@ class LogApplier:
         """Part -> number of its last increment that is here; it never goes back."""
         self.step = 0
         """Steps trained of the newest rows that are here."""
+        self.dense_number = -1
+        """Of the increment, or in the base, that `on_dense` was called with the weights of last."""
         self._dense_from: int | Base | None = None
         """Number of the increment that has the newest dense weights, or the base that has them."""
 
@@ -111,7 +117,9 @@ class LogApplier:
 
     def _is_ours(self, part: str) -> bool:
         place = store_of(part)
-        return part == DENSE_PART or (place is not None and place[0] in self._stores)
+        if place is None:
+            return part == DENSE_PART
+        return place[0] in self._stores and len(shared_buckets(place[1], self._own)) > 0
 
     def _apply_next(self, part: str) -> bool:
         found = self.held.get(part) or self.readers[part].read()
@@ -136,9 +144,11 @@ class LogApplier:
         place = store_of(part)
         if place is not None and found.payload:
             store, buckets = place
-            self._stores[store].load(PackedBlocks(found.payload), buckets=buckets, replace=False)
+            own = shared_buckets(buckets, self._own)
+            self._stores[store].load(PackedBlocks(found.payload), buckets=own, replace=False)
 
     def _take_dense(self, found: Increment) -> None:
+        self.dense_number = found.number
         if self._on_dense is not None:
             self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {found.part!r}"))
         self._dense_from = found.number
@@ -212,8 +222,9 @@ class LogApplier:
     def _load(self, part: str, base: Base) -> None:
         place = store_of(part)
         if place is not None:
-            BaseState(base).load(part, self._stores[place[0]])
+            BaseState(base).load(part, self._stores[place[0]], own=self._own)
             return
+        self.dense_number = base.numbers[part]
         if self._on_dense is not None:
             self._on_dense(BaseState(base).dense())
         self._dense_from = base

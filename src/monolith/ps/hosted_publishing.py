@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from monolith.data.position import known_times
 from monolith.deltalog import DeltaLog
 from monolith.errors import FailedPreconditionError
 from monolith.publishing.examples_tally import Trained
@@ -191,8 +192,10 @@ class HostedPublishing:
 class StampTally:
     """`monolith.publishing.examples_tally.Tally` by the stamps of rows, which is all that a server hears of batches.
 
-    The oldest event since the last time is taken to be as old as the newest one of before: it is not older where times
-    come in their order, and what is told of it is no better than it is.
+    Where a worker has sent one batch since the last time, and the position of its input tells the times of that batch,
+    as those of a stream do, they are the oldest and the newest. Otherwise the oldest event is taken to be as old as the
+    newest one of before: it is not older where times come in their order, and what is told of it is no better than it
+    is. How many examples there were is not known here.
     """
 
     def __init__(self, rows: HostedRows) -> None:
@@ -202,16 +205,26 @@ class StampTally:
     def take(self) -> Trained:
         """What came since the last time."""
         stamps = self._rows.stamps()
-        new = {
-            worker: stamp
+        times = [
+            _times(self._seen.get(worker), stamp)
             for worker, stamp in stamps.items()
             if worker not in self._seen or self._seen[worker].seq < stamp.seq
-        }
-        before = [self._seen.get(worker, stamp).event_time_ms for worker, stamp in new.items()]
+        ]
         self._seen = stamps
         return Trained(
-            oldest_event_ms=min((time for time in before if time), default=0),
-            newest_event_ms=max((stamp.event_time_ms for stamp in new.values()), default=0),
+            oldest_event_ms=min((oldest for oldest, _ in times if oldest), default=0),
+            newest_event_ms=max((newest for _, newest in times), default=0),
             step=self._rows.steps,
             stamps=stamps,
         )
+
+
+def _times(before: BatchStamp | None, now: BatchStamp) -> tuple[int, int]:
+    """Of the oldest and the newest event behind one stamp up to another; 0: not known."""
+    told, told_before = known_times(now.position), None if before is None else known_times(before.position)
+    newest = now.event_time_ms if told is None else told[1]
+    if told is not None and (before is None or now.seq == before.seq + 1):
+        return told
+    if told is not None and told_before is not None:
+        return min(told[0], told_before[0]), newest
+    return (now if before is None else before).event_time_ms or newest, newest

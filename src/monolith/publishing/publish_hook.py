@@ -13,7 +13,7 @@ from monolith.publishing.publisher import DeltaPublisher
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from monolith.deltalog import DeltaLog
 
@@ -30,7 +30,7 @@ class DeltaPublishHook(Hook):
 
     Args:
         log: A path or URL, or a `DeltaLog`.
-        publish_dense: Whether dense weights are published, too.
+        publish_dense: Whether dense weights are published, too, with the buffers of the model.
         options: Of `PublisherOptions`, by name, but those that the session knows.
     """
 
@@ -88,5 +88,19 @@ class DeltaPublishHook(Hook):
 
 
 def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
+    """Weights, and buffers such as the statistics of a normalisation: a model needs both to answer alike."""
     model = session.state.model
-    return {} if model is None else {name: weight.data for name, weight in model.named_parameters()}
+    if model is None:
+        return {}
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    return {**weights, **_saved_buffers(model)}
+
+
+def _saved_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Those that a state dict has; what modules keep for themselves alone is not among them."""
+    return {
+        f"{prefix}{'.' if prefix else ''}{name}": buffer.detach()
+        for prefix, module in model.named_modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set  # noqa: SLF001 - torch has no other word for it
+    }

@@ -11,6 +11,7 @@ from monolith.testing.fake_clock import FakeClock
 from monolith.testing.profiling import profile_it
 from monolith.testing.ps_cluster import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.small_model import SmallModel
 from monolith.testing.step_loop import StepLoop
 from monolith.testing.table_configs import generate_test_hash_table_config
 from monolith.testing.temporary_folder import get_test_tmp_dir
@@ -20,6 +21,7 @@ __all__ = [
     "FakeClock",
     "NumberedBatches",
     "ReferenceStore",
+    "SmallModel",
     "StepLoop",
     "create_test_ps_cluster",
     "generate_test_hash_table_config",

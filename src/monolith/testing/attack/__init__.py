@@ -7,7 +7,18 @@ SIGKILL, which came first and whose processes and tasks these use.
 
 from __future__ import annotations
 
-from monolith.testing.attack import damage, failures, file_operations, inputs, lines, signals, steps, texts, threads
+from monolith.testing.attack import (
+    damage,
+    failures,
+    file_operations,
+    inputs,
+    lines,
+    requests,
+    signals,
+    steps,
+    texts,
+    threads,
+)
 from monolith.testing.attack.attempt import Attack, Attempt, Report, run_attack
 
 __all__ = ["ATTACKS", "Attack", "Attempt", "Report", "run_attack"]
@@ -61,6 +72,13 @@ ATTACKS = (
         must="taken, or refused by an expected error",
         attempts=texts.attempts,
         count=3000,
+    ),
+    Attack(
+        name="requests",
+        does="spoilt requests over HTTP and gRPC, for a server of models",
+        must="a status and a sentence, and right answers to right requests",
+        attempts=requests.attempts,
+        count=300,
     ),
     Attack(
         name="threads",

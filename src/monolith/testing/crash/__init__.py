@@ -6,7 +6,9 @@ comparison of two states bit for bit.
 
 `worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count. `cluster_trial.py`
 does it to whole jobs, `cluster_task.py` has what those count, and `network.py` the network that is cut between them.
-`rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is what torchrun starts.
+`rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is what torchrun starts. `online_trial.py`
+does it to a tree of producer, joiners, trainer and followers: `online_tree.py` has its processes, `online_events.py`
+what they pass on, `online_judgement.py` what must come of it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from monolith.testing.crash.cluster_trial import (
 )
 from monolith.testing.crash.counting import CONFIGS, CountingJob
 from monolith.testing.crash.fingerprint import fingerprint
+from monolith.testing.crash.online_trial import OnlineKill, OnlineTrial, run_online_trial
 from monolith.testing.crash.rank_trial import RankFault, RankScenario, RankTrial, run_rank_trial
 from monolith.testing.crash.scenarios import SCENARIOS, Scenario
 from monolith.testing.crash.trial import Kill, Trial, run_trials
@@ -34,6 +37,8 @@ __all__ = [
     "CountingJob",
     "Fault",
     "Kill",
+    "OnlineKill",
+    "OnlineTrial",
     "RankFault",
     "RankScenario",
     "RankTrial",
@@ -43,6 +48,7 @@ __all__ = [
     "WorkerTrial",
     "fingerprint",
     "run_cluster_trial",
+    "run_online_trial",
     "run_rank_trial",
     "run_trials",
     "run_worker_trial",

@@ -1,7 +1,7 @@
 """What a run on a stream counts while it is disturbed: every event, and every item, in a row each.
 
 Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1: the row of an event is 1 if it was
-trained once, and the row of an item is the number of its examples.
+trained once, and the row of an item is the number of its examples. Only ``taste`` learns: how likely a click is.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamCountingTask", "counted_sample"]
 
-_COLUMNS = ("event", "item", "passing", "liked")
+_COLUMNS = ("event", "item", "passing", "liked", "taste")
+_LEARNING_RATE = 0.3
 
 
 def counted_sample(event: int, item: int) -> bytes:
     """The sample of an impression, for `StreamCountingTask`."""
     example = Example()
-    for name, value in zip(_COLUMNS, (event, item, event, item), strict=True):
+    for name, value in zip(_COLUMNS, (event, item, event, item, item), strict=True):
         example.named_feature.add(name=name).feature.fid_v2_list.value.append(value)
     return example.SerializeToString()
 
 
 class StreamCountingTask(Task):
-    """Counts events and items in rows, those of ``passing`` for a day only, and what was clicked in ``liked``."""
+    """Counts events and items in rows, those of ``passing`` for a day only, and what was clicked in ``liked``.
+
+    The row of an item in ``taste`` is the logit of a click.
+    """
 
     @classmethod
     def params(cls) -> InstantiableParams:
@@ -47,7 +51,8 @@ class StreamCountingTask(Task):
     def build(self) -> None:
         """One number for each id, and one for all examples."""
         slot, passing = Slot(1, initializer=Zeros()), Slot(1, initializer=Zeros(), expire_days=1)
-        slots = {"event": slot, "item": slot, "passing": passing, "liked": slot}
+        taste = Slot(1, initializer=Zeros(), learning_rate=_LEARNING_RATE)
+        slots = {"event": slot, "item": slot, "passing": passing, "liked": slot, "taste": taste}
         self.emb = Embeddings(slots, Sgd(learning_rate=1.0))
         self.total = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.total.weight)
@@ -58,12 +63,14 @@ class StreamCountingTask(Task):
         return self.ctx.examples(self.p.batch_size).parse(parser)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same for all
-        """A loss whose gradient is -1 for each occurrence, and for each click in ``liked``."""
+        """A loss whose gradient is -1 for each occurrence, and for each click in ``liked``; ``taste`` learns clicks."""
         looked_up = self.emb(features)
         counts = sum(looked_up[name].sum() for name in _COLUMNS[:3])
-        clicks = (looked_up["liked"][:, 0] * features["label"].reshape(-1)).sum()
+        labels = features["label"].reshape(-1)
+        clicks = (looked_up["liked"][:, 0] * labels).sum()
+        surprise = nn.functional.binary_cross_entropy_with_logits(looked_up["taste"][:, 0], labels, reduction="sum")
         examples = self.total(torch.ones(features.num_rows, 1)).sum()
-        return Spec(loss=-counts - clicks - examples)
+        return Spec(loss=surprise - counts - clicks - examples)
 
     def optimizers(self, model: nn.Module) -> torch.optim.Optimizer:
         """Adds what the gradient says."""

@@ -1,0 +1,137 @@
+"""What the rows of an online tree must be when all of its processes have ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint import load
+from monolith.testing.crash.child import Child
+from monolith.testing.crash.online_events import NUM_ITEMS
+from monolith.testing.crash.online_follower import rows_of, slot_keys
+from monolith.testing.crash.online_tree import FOLLOWERS
+from monolith.testing.crash.stream_task import StreamCountingTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from monolith.testing.crash.child import Tell
+    from monolith.testing.crash.online_events import OnlineTraffic
+    from monolith.testing.crash.online_tree import OnlineTree
+    from monolith.testing.crash.online_trial import OnlineTrial
+
+__all__ = ["Passing", "judge_tree", "miscounts", "row_differences", "versions_that_go_back", "written_lines"]
+
+_MOST = 5
+"""Problems of one kind that are told."""
+_EXPIRE_SECONDS = 86_400
+
+
+def judge_tree(trial: OnlineTrial, tree: OnlineTree) -> None:
+    """Adds what is wrong to the problems of a trial."""
+    child = Child(partial(_look, tree))
+    try:
+        child.wait()
+        found = child.told()["result"]
+    finally:
+        child.close()
+    trial.problems += found["problems"]
+    trial.num_evicted = found["evicted"]
+
+
+def _look(tree: OnlineTree, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of a child
+    """In a process of its own: the parent starts no threads."""
+    torch.set_num_threads(1)
+    task = StreamCountingTask()
+    load(task.make_model(), str(tree.model_dir))
+    trained = rows_of(task.emb.store)
+    passing = Passing.of(trained, tree.traffic)
+    problems = [*miscounts(task, tree.traffic), *passing.problems(tree.traffic)]
+    passed: set[int | None] = set()
+    for role in FOLLOWERS:
+        problems += [f"{role}: {each}" for each in row_differences(trained, tree.found(role)["rows"])]
+        for path in sorted(tree.folder.glob(f"{role}-*.versions")):
+            lines = written_lines(path)
+            problems += [f"{path.stem}: {each}" for each in versions_that_go_back(lines)]
+            passed.update(each["oldest"] for each in lines)
+    if not passed & passing.gone:
+        problems.append("no follower has had a row that expired: nothing is known of what is removed")
+    return {"problems": problems, "evicted": len(passing.gone)}
+
+
+def miscounts(task: StreamCountingTask, traffic: OnlineTraffic) -> Iterator[str]:
+    """How what was trained differs from a plain count of the events, a line for each difference."""
+    expected = {
+        "event": dict.fromkeys(range(traffic.num_events), 1),
+        "item": traffic.views(),
+        "liked": traffic.clicks(),
+    }
+    for slot, counts in expected.items():
+        ids = range(traffic.num_events if slot == "event" else NUM_ITEMS)
+        rows = task.emb.lookup(slot, torch.tensor(list(ids))).reshape(-1).tolist()
+        wrong = [(each, row) for each, row in zip(ids, rows, strict=True) if row != counts.get(each, 0)]
+        for each, row in wrong[:_MOST]:
+            yield f"{slot} {each}: {counts.get(each, 0)} in the data, {row:g} trained ({len(wrong)} are wrong)"
+    total = task.total.weight.item()
+    if total != traffic.num_events:
+        yield f"the dense weight counts {total:g} examples of {traffic.num_events}"
+
+
+def row_differences(trained: dict[str, str], followed: dict[str, str]) -> Iterator[str]:
+    """How the rows of a follower differ from the serving rows of the trainer, a line for each difference."""
+    for key in sorted(trained.keys() - followed.keys())[:_MOST]:
+        yield f"row {key} of the trainer is not there"
+    for key in sorted(followed.keys() - trained.keys())[:_MOST]:
+        yield f"row {key} is there, and the trainer has none"
+    both = trained.keys() & followed.keys()
+    for key in sorted(key for key in both if trained[key] != followed[key])[:_MOST]:
+        yield f"row {key} is {followed[key]}, and the trainer's {trained[key]}"
+
+
+def written_lines(path: Path) -> list[dict[str, Any]]:
+    """What one life of a follower wrote down; one that was killed may have stopped in a line."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+
+
+def versions_that_go_back(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Where the version of a line is not as far as that of the line before."""
+    before: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        version = line["version"]
+        for part, last in before.items():
+            if version.get(part, -1) < last:
+                yield f"line {number}: part {part!r} went back from {last} to {version.get(part)}"
+        before = version
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """Which events have rows in the slot whose rows expire, and which have none any more."""
+
+    times: dict[int, int]
+    """Event -> time of its row."""
+    gone: set[int]
+
+    @classmethod
+    def of(cls, rows: dict[str, str], traffic: OnlineTraffic) -> Passing:
+        """Of some serving rows."""
+        table, keys = slot_keys("passing", range(traffic.num_events))
+        found = {tuple(each.split()[:2]): int(each.split()[2]) for each in rows}
+        times = {event: found[table, str(key)] for event, key in enumerate(keys.tolist()) if (table, str(key)) in found}
+        return cls(times, set(range(traffic.num_events)) - times.keys())
+
+    def problems(self, traffic: OnlineTraffic) -> Iterator[str]:
+        """What should have expired, or should not. A row has the newest time of the batch it was last trained in."""
+        newest = max(traffic.time_ms(event) for event in range(traffic.num_events)) // 1000
+        end = newest - _EXPIRE_SECONDS
+        old = [event for event, seen in self.times.items() if seen < end]
+        young = [event for event in self.gone if traffic.time_ms(event) // 1000 > end]
+        if old:
+            yield f"passing {old[:_MOST]}: rows that have expired are there ({len(old)})"
+        if young:
+            yield f"passing {young[:_MOST]}: rows that have not expired are gone ({len(young)})"

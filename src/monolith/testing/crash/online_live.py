@@ -1,0 +1,104 @@
+"""An online tree that nobody disturbs, in real time: how soon both followers have what users do, and what they like."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith.testing.crash.child import import_what_torch_puts_off
+from monolith.testing.crash.online_events import OnlineTraffic
+from monolith.testing.crash.online_places import open_places
+from monolith.testing.crash.online_tree import FOLLOWERS, PRODUCER, OnlineSettings, OnlineTree
+from monolith.testing.crash.online_watch import TreeWatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["LiveScenario", "LiveTree", "run_live_tree"]
+
+_START_SECONDS = 0.5
+"""From the moment that all who read are there to the first event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveScenario:
+    """What comes, and how fast."""
+
+    seed: int = 0
+    events_per_second: float = 2000.0
+    """Impressions and actions together, about."""
+    num_chunks: int = 20
+    chunk_events: int = 600
+    window_seconds: float = 1.0
+    flip: int | None = None
+    """Chunk from which on users like the other half of the items; the tree has all chunks before it first."""
+    batch_size: int = 512
+    kafka: bool = False
+
+    def traffic(self) -> OnlineTraffic:
+        """That begins soon."""
+        step_ms = 1000 * (1 + OnlineTraffic.share_of_clicks) / self.events_per_second
+        return OnlineTraffic(
+            seed=self.seed,
+            start_ms=int(1000 * (time.time() + _START_SECONDS)),
+            step_ms=step_ms,
+            num_chunks=self.num_chunks,
+            chunk_events=self.chunk_events,
+            window_steps=round(1000 * self.window_seconds / step_ms),
+            flip=self.flip,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTree:
+    """What was seen of one tree."""
+
+    traffic: OnlineTraffic
+    found: dict[str, dict[str, Any]]
+    """Of each follower; see `monolith.testing.crash.online_follower`."""
+
+    def delays(self, *, clicked: bool, chunks: range) -> list[float]:
+        """Seconds until both followers had an event, from its action on, or else from the close of its window; rising.
+
+        Args:
+            clicked: Events with an action, or those without.
+            chunks: Whose events count. When events end, nothing tells that the last windows have closed.
+        """
+        size = self.traffic.events_per_chunk
+        events = [
+            event
+            for event in range(chunks.start * size, chunks.stop * size)
+            if self.traffic.is_clicked(event) == clicked and not self.traffic.is_mark(event)
+        ]
+        came = [max(each["came"][event] for each in self.found.values()) for event in events]
+        return sorted(at - self.traffic.known_ms(event) / 1000 for at, event in zip(came, events, strict=True))
+
+
+def run_live_tree(scenario: LiveScenario, folder: Path, *, longest_seconds: float = 120.0) -> LiveTree:
+    """Runs a tree to the end of its events. The caller has one thread.
+
+    Args:
+        scenario: What comes.
+        folder: Where everything is; an empty one of its own.
+        longest_seconds: Without any news the tree hangs.
+
+    Raises:
+        StuckError: it hangs, or one of its processes has failed.
+    """
+    import_what_torch_puts_off()
+    trainer = ("--params_override", json.dumps({"batch_size": scenario.batch_size}))
+    with open_places(folder, OnlineTraffic.partitions, kafka=scenario.kafka) as places:
+        tree = OnlineTree(scenario.traffic(), places, folder, OnlineSettings(is_live=True, trainer=trainer))
+        watch = TreeWatch(tree, longest_seconds)
+        try:
+            watch.start_readers()
+            traffic = tree.traffic = scenario.traffic()  # the same events, from now on
+            tree.allow(traffic.num_chunks if scenario.flip is None else scenario.flip)
+            tree.start(PRODUCER)
+            watch.wait(lambda: watch.chunks() >= (scenario.flip or 0), "the chunks before the flip")
+            watch.end()
+            return LiveTree(traffic, {role: tree.found(role) for role in FOLLOWERS})
+        finally:
+            tree.close()

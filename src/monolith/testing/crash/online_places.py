@@ -1,0 +1,198 @@
+"""Where the processes of an online tree meet: files of one folder, or topics of Kafka's mock."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monolith.data.kafka.client import confluent_kafka
+from monolith.deltalog import DeltaLog
+from monolith.testing.crash.child import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from monolith.testing.crash.child import Tell
+    from monolith.testing.crash.online_events import Sent
+
+__all__ = ["Broker", "FilePlaces", "Places", "Sender", "TopicPlaces", "open_places"]
+
+_LENGTH = struct.Struct("<Q")
+_FLUSH_SECONDS = 60.0
+_POLL_SECONDS = 0.01
+_ERRORS_ONLY = 4
+_QUICK = "fetch.wait.max.ms=20"
+"""A broker answers a fetch when something comes; the mock only when its time is over."""
+_TOPICS = ("impressions", "actions", "examples")
+
+
+class Sender(Protocol):
+    """Writes events; of one process."""
+
+    def send(self, records: Sequence[Sent]) -> None:
+        """Returns when they are where nothing takes them away."""
+        ...
+
+
+class Places(Protocol):
+    """The arguments by which every process finds its neighbours."""
+
+    def joiner(self) -> list[str]:
+        """Of ``monolith joiner``."""
+        ...
+
+    def trainer(self) -> list[str]:
+        """Of ``monolith train``."""
+        ...
+
+    def open_sender(self) -> Sender:
+        """For the producer."""
+        ...
+
+    def open_log(self) -> DeltaLog:
+        """For a follower."""
+        ...
+
+
+class FilePlaces:
+    """Files for events, examples and the log."""
+
+    def __init__(self, folder: Path, partitions: int) -> None:
+        self._folder = folder
+        self._partitions = partitions
+
+    def joiner(self) -> list[str]:
+        """Paths with the number of the partition."""
+        places = {"impressions": "impressions", "actions": "actions", "output": "examples"}
+        given = [f"--{name}={self._folder / file}-{{partition}}" for name, file in places.items()]
+        return [*given, f"--partitions={self._partitions}"]
+
+    def trainer(self) -> list[str]:
+        """The files of the joiners, and a folder."""
+        stream = [f"--stream={self._folder / 'examples'}-{{partition}}", f"--stream_partitions={self._partitions}"]
+        return [*stream, f"--delta_log={self._folder / 'log'}"]
+
+    def open_sender(self) -> Sender:
+        """Behind the last whole record of each file."""
+        return _FileSender(self._folder)
+
+    def open_log(self) -> DeltaLog:
+        """Of the folder."""
+        return DeltaLog(self._folder / "log")
+
+
+class _FileSender:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, int] = {}
+
+    def send(self, records: Sequence[Sent]) -> None:
+        together: dict[str, bytes] = {}
+        for each in records:
+            name = f"{each.kind}-{each.partition:05d}"
+            together[name] = together.get(name, b"") + _LENGTH.pack(len(each.record)) + each.record
+        for name, data in together.items():
+            if name not in self._files:
+                self._files[name] = self._open(name)
+            os.write(self._files[name], data)
+
+    def _open(self, name: str) -> int:
+        """A producer that was killed may have left half a record: nobody has read it."""
+        descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        end = 0
+        while len(data) - end >= _LENGTH.size and end + _LENGTH.size + _LENGTH.unpack_from(data, end)[0] <= len(data):
+            end += _LENGTH.size + _LENGTH.unpack_from(data, end)[0]
+        os.ftruncate(descriptor, end)
+        return descriptor
+
+
+class TopicPlaces:
+    """Topics for events, examples and the log; bases of the log are in a folder."""
+
+    def __init__(self, folder: Path, brokers: str) -> None:
+        self._base_folder = folder / "bases"
+        self._brokers = brokers
+
+    def joiner(self) -> list[str]:
+        """Topics, which tell how many partitions they have."""
+        inputs = [f"--{name}={self._place(name)}" for name in _TOPICS[:2]]
+        return [*inputs, f"--output={self._place('examples')}", f"--kafka={_QUICK}"]
+
+    def trainer(self) -> list[str]:
+        """Topics as well."""
+        log = [f"--delta_log={self._place('log')}", f"--delta_log_base_dir={self._base_folder}"]
+        return [f"--stream={self._place('examples')}", f"--stream_kafka={_QUICK}", *log]
+
+    def open_sender(self) -> Sender:
+        """That waits for the broker."""
+        return _TopicSender(self._brokers)
+
+    def open_log(self) -> DeltaLog:
+        """Of the topic."""
+        return DeltaLog(self._place("log"), base_folder=str(self._base_folder))
+
+    def _place(self, topic: str) -> str:
+        return f"kafka://{self._brokers}/{topic}"
+
+
+class _TopicSender:
+    def __init__(self, brokers: str) -> None:
+        self._producer: Any = confluent_kafka().Producer({"bootstrap.servers": brokers, "linger.ms": 0})
+
+    def send(self, records: Sequence[Sent]) -> None:
+        for each in records:
+            self._producer.produce(each.kind, each.record, each.request, each.partition)
+        if self._producer.flush(_FLUSH_SECONDS):
+            raise TimeoutError(f"the broker did not take {len(records)} events within {_FLUSH_SECONDS:g} s")
+
+
+@contextmanager
+def open_places(folder: Path, partitions: int, *, kafka: bool) -> Iterator[Places]:
+    """Files of a folder, or topics of a mock cluster that lives as long as this."""
+    if not kafka:
+        yield FilePlaces(folder, partitions)
+        return
+    broker = Broker()
+    try:
+        broker.wait()
+        yield TopicPlaces(folder, broker.brokers)
+    finally:
+        broker.close()
+
+
+class Broker:
+    """librdkafka's mock cluster in a process of its own; it makes topics of four partitions."""
+
+    partitions = 4
+
+    def __init__(self) -> None:
+        self._child = Child(_serve)
+        self.brokers = ""
+
+    def wait(self) -> None:
+        """Until it can be asked."""
+        while not (told := self._child.told()) and not self._child.has_ended():
+            time.sleep(_POLL_SECONDS)
+        self.brokers = told["brokers"]
+
+    def close(self) -> None:
+        """Ends it."""
+        self._child.close()
+
+
+def _serve(tell: Tell) -> dict[str, Any]:
+    """In the child, until it is killed."""
+    producer = confluent_kafka().Producer({"test.mock.num.brokers": 1, "linger.ms": 0, "log_level": _ERRORS_ONLY})
+    found = producer.list_topics(timeout=_FLUSH_SECONDS).brokers.values()
+    for topic in _TOPICS:
+        producer.produce(topic, None, partition=0)  # a topic begins with its first message; this one is no record
+    if producer.flush(_FLUSH_SECONDS):
+        raise TimeoutError(f"the mock cluster did not begin within {_FLUSH_SECONDS:g} s")
+    tell({"brokers": ",".join(f"{each.host}:{each.port}" for each in found)})
+    while True:
+        producer.poll(1.0)

@@ -1,0 +1,199 @@
+"""The processes of an online tree: producer, joiners, trainer and followers, each started as often as it was killed."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import signal
+import time
+from bisect import bisect_right
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith import cli
+from monolith.testing.crash.batch_limit import BatchLimit
+from monolith.testing.crash.child import Child
+from monolith.testing.crash.online_follower import follow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.testing.crash.child import Tell
+    from monolith.testing.crash.online_events import OnlineTraffic, Sent
+    from monolith.testing.crash.online_places import Places
+
+__all__ = ["FOLLOWERS", "INTERRUPTED", "JOINERS", "PRODUCER", "ROLES", "TRAINER", "OnlineTree"]
+
+PRODUCER, TRAINER = "producer", "trainer"
+JOINERS = ("joiner-0", "joiner-1")
+FOLLOWERS = ("follower-0", "follower-1")
+ROLES = (PRODUCER, *JOINERS, TRAINER, *FOLLOWERS)
+
+INTERRUPTED = 130
+"""Status of a run that was asked to end."""
+TASK = "monolith.testing.crash.stream_task:StreamCountingTask"
+_PARENT_DEATH_SIGNAL = 1
+_BATCH_RECORDS = 8
+_PAUSE_SECONDS = 0.002
+_IDLE_SECONDS = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineSettings:
+    """How the tree runs."""
+
+    task: str = TASK
+    is_live: bool = False
+    """Whether events are written when their time has come; else as soon as they may be."""
+    trainer: tuple[str, ...] = field(default=())
+    """More arguments of the trainer."""
+
+
+class OnlineTree:
+    """All processes, forked from this one, which has one thread. Closing it ends whatever still runs.
+
+    Args:
+        traffic: What users see and do.
+        places: Where the processes meet.
+        folder: For the model, the state of the joiners, and what every process says.
+        settings: How they run.
+    """
+
+    def __init__(
+        self, traffic: OnlineTraffic, places: Places, folder: Path, settings: OnlineSettings | None = None
+    ) -> None:
+        self.traffic = traffic
+        self.places = places
+        self.folder = folder
+        self.settings = OnlineSettings() if settings is None else settings
+        self.model_dir = folder / "model"
+        self.lives: Counter[str] = Counter()
+        """How often each process was started."""
+        self._limit = BatchLimit()
+        self._children: dict[str, Child] = {}
+
+    def allow(self, chunks: int) -> None:
+        """The producer may write so many chunks."""
+        self._limit.set(chunks)
+
+    def start(self, role: str) -> None:
+        """Starts a process, again if it had ended."""
+        for command in ("joiner", "train"):
+            cli.load_command(command)  # imported once for all that are forked from here
+        if role in self._children:
+            self._children.pop(role).close()
+        self.lives[role] += 1
+        self._children[role] = Child(partial(self._run, role))
+
+    def kill(self, role: str) -> None:
+        """SIGKILL, and waits until it is gone."""
+        self._children[role].kill()
+
+    def ask_to_end(self, role: str) -> None:
+        """SIGTERM."""
+        self._children[role].send(signal.SIGTERM)
+
+    def dump_stacks(self) -> None:
+        """Every process writes to its log where its threads are."""
+        for child in self._children.values():
+            child.send(signal.SIGUSR1)
+
+    def has_ended(self, role: str) -> bool:
+        """Whether it is gone."""
+        return self._children[role].has_ended()
+
+    def told(self, role: str) -> dict[str, Any]:
+        """What it told in this life.
+
+        Raises:
+            RuntimeError: it failed by itself.
+        """
+        return self._children[role].told()
+
+    def found(self, role: str) -> dict[str, Any]:
+        """What a follower that was asked to end wrote down; see `follow`."""
+        path = Path(self.told(role)["result"]["found"])
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def last_words(self, role: str) -> str:
+        """The end of its log."""
+        try:
+            return self._log(role).read_text(encoding="utf-8", errors="replace")[-1500:]
+        except OSError:
+            return ""
+
+    def close(self) -> None:
+        """Kills what still runs."""
+        for child in self._children.values():
+            child.close()
+        self._children.clear()
+
+    def _log(self, role: str) -> Path:
+        return self.folder / f"{role}.log"
+
+    # In the children
+
+    def _run(self, role: str, tell: Tell) -> dict[str, Any]:
+        ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        out = os.open(self._log(role), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        faulthandler.register(signal.SIGUSR1, file=out, all_threads=True)
+        torch.set_num_threads(1)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
+        logging.getLogger(__name__).info("life %d of %s", self.lives[role], role)
+        if role == PRODUCER:
+            return self._produce(tell)
+        if role in FOLLOWERS:
+            written = self.folder / f"{role}-{self.lives[role]}"
+            return follow(self.traffic, self.places.open_log(), written, tell)
+        return {"status": cli.main(self._joiner() if role in JOINERS else self._trainer())}
+
+    def _joiner(self) -> list[str]:
+        seconds = self.traffic.window_ms / 1000
+        rules = [f"--window_seconds={seconds}", "--disorder_seconds=0", f"--idle_seconds={_IDLE_SECONDS}"]
+        shared = [f"--state_dir={self.folder / 'state'}", f"--num_joiners={len(JOINERS)}", "--memory_bytes=65536"]
+        return ["joiner", *self.places.joiner(), *rules, *shared]
+
+    def _trainer(self) -> list[str]:
+        publishing = ["--enable_realtime_training", "--delta_log_interval_secs=0.1"]
+        publishing += ["--serve_controller=false"]  # a trainer that is killed would leave its socket behind
+        return [
+            *("train", self.settings.task, f"--model_dir={self.model_dir}"),
+            *self.places.trainer(),
+            *publishing,
+            *self.settings.trainer,
+        ]
+
+    def _produce(self, tell: Tell) -> dict[str, Any]:
+        """Writes chunk after chunk; one that was killed writes its chunk once more, and joiners leave that out."""
+        sender = self.places.open_sender()
+        progress = self.folder / "produced"
+        done = int(progress.read_text(encoding="ascii")) if progress.exists() else 0
+        for number in range(done, self.traffic.num_chunks):
+            self._limit.wait_below(number)
+            records = self.traffic.chunks[number]
+            while records:
+                count = _due(records) if self.settings.is_live else _BATCH_RECORDS
+                sender.send(records[:count])
+                records = records[count:]
+                time.sleep(_PAUSE_SECONDS)
+            new = self.folder / "produced.new"
+            new.write_text(str(number + 1), encoding="ascii")
+            new.rename(progress)
+            tell({"produced": number + 1})
+        return {}
+
+
+def _due(records: Sequence[Sent]) -> int:
+    """How many of the records have happened."""
+    return bisect_right(records, 1000 * time.time(), key=lambda each: each.time_ms)

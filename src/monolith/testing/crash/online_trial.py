@@ -1,0 +1,170 @@
+"""An online tree whose processes are killed at random moments, and what its rows have become.
+
+Whatever is killed, every event is trained once, both followers have the rows of the trainer bit for bit, what it
+removed is gone there, and the version of a follower never goes back.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from monolith.testing.crash.child import import_what_torch_puts_off
+from monolith.testing.crash.online_events import STEPS_BEHIND, OnlineTraffic
+from monolith.testing.crash.online_judgement import judge_tree
+from monolith.testing.crash.online_places import open_places
+from monolith.testing.crash.online_tree import (
+    PRODUCER,
+    ROLES,
+    TRAINER,
+    OnlineSettings,
+    OnlineTree,
+)
+from monolith.testing.crash.online_watch import StuckError, TreeWatch
+from monolith.testing.crash.trial import is_inside_save
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["OnlineKill", "OnlineTrial", "run_online_trial"]
+
+_STACK_SECONDS = 0.5
+"""Within which processes have written where their threads are."""
+_MOST_DELAY_SECONDS = 0.4
+_SHARE_IN_SAVES = 0.5
+"""Of the kills of the trainer."""
+_SAVE_STEPS = 4
+_DAYS = 2.0
+"""Of event time, from the first event to the last: rows that expire after one go on the way. No batch is a day ahead of
+those before, which the clock of the run would not believe."""
+_LEAST_CHUNKS = 6
+_DAY_MS = 86_400_000
+_TRAINER = (
+    *("--save_checkpoints_steps", str(_SAVE_STEPS), "--checkpoints_max_to_keep", "2"),
+    *("--feature_evict_every_n_steps", "1", "--delta_log_dense_interval_secs", "0.5"),
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class OnlineKill:
+    """What was killed, and how soon events came through again."""
+
+    role: str
+    inside_save: bool
+    recovery_seconds: float = 0.0
+    """From the kill until both followers had a chunk that was written behind it."""
+
+
+@dataclass(slots=True)
+class OnlineTrial:
+    """One tree, and what was found."""
+
+    seed: int
+    transport: str
+    kills: list[OnlineKill] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    num_events: int = 0
+    num_evicted: int = 0
+    """Ids that the trainer had removed in the end."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether everything held."""
+        return not self.problems
+
+
+def run_online_trial(
+    *, num_kills: int, seed: int, folder: Path, kafka: bool = False, longest_seconds: float = 120.0
+) -> OnlineTrial:
+    """Runs a tree through so many kills to the end of its events, and judges. The caller has one thread.
+
+    Args:
+        num_kills: One after another; every process is met in turn, in an order that is drawn.
+        seed: Of the events, and of whom it meets when.
+        folder: Where everything is; an empty one of its own.
+        kafka: Whether processes meet in topics of Kafka's mock, whose broker is not killed; else in files.
+        longest_seconds: Without any news the tree hangs, which is a problem.
+    """
+    trial = OnlineTrial(seed, "kafka" if kafka else "files")
+    import_what_torch_puts_off()
+    traffic = _traffic(seed, num_chunks=max(_LEAST_CHUNKS, 2 * num_kills + 2))
+    trial.num_events = traffic.num_events
+    with open_places(folder, traffic.partitions, kafka=kafka) as places:
+        tree = OnlineTree(traffic, places, folder, OnlineSettings(trainer=_TRAINER))
+        try:
+            _Course(trial, tree, num_kills, longest_seconds).run()
+        finally:
+            tree.close()
+    return trial
+
+
+def _traffic(seed: int, num_chunks: int) -> OnlineTraffic:
+    """Of some days, the last of which is not over."""
+    events = num_chunks * (OnlineTraffic.chunk_events + OnlineTraffic.partitions)
+    step_ms = _DAYS * _DAY_MS / (events + OnlineTraffic.window_steps + STEPS_BEHIND)
+    start_ms = int(1000 * time.time() - (_DAYS + 0.5) * _DAY_MS)
+    return OnlineTraffic(seed=seed, start_ms=start_ms, step_ms=step_ms, num_chunks=num_chunks)
+
+
+class _Course:
+    def __init__(self, trial: OnlineTrial, tree: OnlineTree, num_kills: int, longest_seconds: float) -> None:
+        self._trial = trial
+        self._tree = tree
+        self._watch = TreeWatch(tree, longest_seconds)
+        self._num_kills = num_kills
+        self._draw = random.Random(f"{trial.seed} kills")  # noqa: S311 - moments to repeat, not secrets
+
+    def run(self) -> None:
+        """All kills, the rest of the events, the end, the judgement."""
+        tree, watch = self._tree, self._watch
+        try:
+            tree.allow(1)
+            watch.start()
+            watch.wait(lambda: watch.chunks() >= 1, "the first chunk")
+            for number, role in enumerate(self._victims()):
+                self._befall(role, chunk=2 * number + 1)
+            watch.end()
+        except StuckError as stuck:
+            self._trial.problems.append(str(stuck))
+            tree.dump_stacks()
+            time.sleep(_STACK_SECONDS)
+            return
+        judge_tree(self._trial, tree)
+
+    def _victims(self) -> list[str]:
+        """Every process in turn, each turn in another order."""
+        found: list[str] = []
+        while len(found) < self._num_kills:
+            found += self._draw.sample(ROLES, len(ROLES))
+        return found[: self._num_kills]
+
+    def _befall(self, role: str, *, chunk: int) -> None:
+        """Kills a process while a chunk is on its way, and waits for the next one, which is written behind the kill."""
+        tree = self._tree
+        if role == PRODUCER:  # while it has something to do
+            time.sleep(self._draw.uniform(0.0, 0.01))
+            tree.allow(chunk + 1)
+            time.sleep(self._draw.uniform(0.0, 0.05))
+        else:
+            tree.allow(chunk + 1)
+            time.sleep(self._draw.uniform(0.0, _MOST_DELAY_SECONDS))
+        if role == TRAINER and self._draw.random() < _SHARE_IN_SAVES:
+            self._await_save(chunk)
+        kill = OnlineKill(role=role, inside_save=role == TRAINER and is_inside_save(tree.model_dir))
+        self._watch.look()
+        begun = time.monotonic()
+        tree.kill(role)
+        tree.start(role)
+        tree.allow(chunk + 2)
+        self._watch.wait(
+            lambda: self._watch.chunks() > chunk + 1, f"chunk {chunk + 1}, written after the kill of {role},"
+        )
+        kill.recovery_seconds = round(time.monotonic() - begun, 3)
+        self._trial.kills.append(kill)
+
+    def _await_save(self, chunk: int) -> None:
+        """Returns inside a save, if there is one on the way to the end of the chunk."""
+        model_dir = self._tree.model_dir
+        self._watch.wait(lambda: is_inside_save(model_dir) or self._watch.chunks() > chunk, "a save")

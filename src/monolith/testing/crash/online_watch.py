@@ -1,0 +1,105 @@
+"""Waits for an online tree: that events come through, that nobody ends by itself, and for its end."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from monolith.testing.crash.online_tree import FOLLOWERS, INTERRUPTED, JOINERS, PRODUCER, ROLES, TRAINER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.testing.crash.online_tree import OnlineTree
+
+__all__ = ["StuckError", "TreeWatch"]
+
+_POLL_SECONDS = 0.002
+
+
+class StuckError(Exception):
+    """A tree hangs, or one of its processes has failed."""
+
+
+class TreeWatch:
+    """Looks at the processes of a tree. Used by the thread that started them.
+
+    Args:
+        tree: The processes.
+        longest_seconds: Without any news the tree hangs.
+    """
+
+    def __init__(self, tree: OnlineTree, longest_seconds: float) -> None:
+        self._tree = tree
+        self._longest_seconds = longest_seconds
+        self._ending: str | None = None
+        """The process that was asked to end."""
+
+    def start(self) -> None:
+        """Starts all processes."""
+        self.start_readers()
+        self._tree.start(PRODUCER)
+
+    def start_readers(self) -> None:
+        """Starts all processes but the producer, and waits until the trainer has begun the log that followers read."""
+        for role in ROLES:
+            if role != PRODUCER:
+                self._tree.start(role)
+        self.wait(lambda: all("chunks" in self._tree.told(role) for role in FOLLOWERS), "the beginning of the log")
+
+    def chunks(self) -> int:
+        """That both followers have."""
+        return min(int(self._tree.told(role).get("chunks", 0)) for role in FOLLOWERS)
+
+    def end(self) -> None:
+        """Lets the rest of the events through, then ends one process after another, in the order in which events pass.
+
+        Raises:
+            StuckError: one hangs, fails, or ends with another status than it should.
+        """
+        tree = self._tree
+        tree.allow(tree.traffic.num_chunks)
+        self.wait(self._has_everything, "the last events")
+        self.wait(lambda: tree.has_ended(PRODUCER), "the end of the producer")
+        for role in (*JOINERS, TRAINER, *FOLLOWERS):
+            self._ending = role
+            tree.ask_to_end(role)
+            self.wait(lambda role=role: tree.has_ended(role), f"the end of {role}")  # type: ignore[misc]
+            status = tree.told(role)["result"].get("status", 0)
+            if status != (INTERRUPTED if role == TRAINER else 0):
+                raise StuckError(f"{role} ended with status {status}; {tree.last_words(role)}")
+
+    def wait(self, is_there: Callable[[], bool], what: str) -> None:
+        """Until something is there.
+
+        Raises:
+            StuckError: it did not come, or a process has failed.
+        """
+        begun, news = time.monotonic(), ""
+        while not is_there():
+            self.look()
+            now = json.dumps([self._tree.told(role) for role in self._tree.lives])
+            if now != news:
+                begun, news = time.monotonic(), now
+            if time.monotonic() - begun > self._longest_seconds:
+                raise StuckError(f"{what} did not come: no news for {self._longest_seconds:g} s; told: {now}")
+            time.sleep(_POLL_SECONDS)
+
+    def look(self) -> None:
+        """Nobody may end by itself.
+
+        Raises:
+            StuckError: one has.
+        """
+        tree = self._tree
+        for role in tree.lives:
+            try:
+                told = tree.told(role)
+            except RuntimeError as error:
+                raise StuckError(f"{role}: {error}") from error
+            if self._ending is None and role != PRODUCER and tree.has_ended(role):
+                raise StuckError(f"{role} ended: {told.get('result')}; {tree.last_words(role)}")
+
+    def _has_everything(self) -> bool:
+        return all(self._tree.told(role).get("events") == self._tree.traffic.num_events for role in FOLLOWERS)

@@ -1,0 +1,128 @@
+"""A model of the interface that a server asks, made of a few lines: scores are sums, and a test can hold it up."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+__all__ = ["SmallModel"]
+
+UNLUCKY = 13
+"""An id that it refuses, as a model may."""
+
+
+class _InputSpec(NamedTuple):
+    kind: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    ragged: bool = False
+
+
+class _OutputSpec(NamedTuple):
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class _Signature(NamedTuple):
+    inputs: Mapping[str, _InputSpec]
+    outputs: Mapping[str, _OutputSpec]
+
+
+class _Version(NamedTuple):
+    export: int
+    dense: int
+    sparse: dict[str, int]
+
+
+class _Staleness(NamedTuple):
+    p50: float
+    p99: float
+
+
+class _Prediction(NamedTuple):
+    outputs: dict[str, Tensor]
+    version: _Version
+    num_ids: int = 0
+    num_found: int = 0
+
+
+class SmallModel:
+    """Scores an example by the sum of its ids of ``tags`` plus its ``weight``; encoded samples by their length.
+
+    Its signatures are ``serving_default``, ``doubled`` with a second output, ``vector`` and ``text``.
+
+    Args:
+        export: Its version.
+
+    >>> SmallModel().predict({"tags": Ragged.from_lists([[1, 2], []]), "weight": torch.ones(2)}).outputs["score"]
+    tensor([4., 1.])
+    """
+
+    def __init__(self, export: int = 7) -> None:
+        inputs = {
+            "tags": _InputSpec("ids", "int64", (None, None), ragged=True),
+            "weight": _InputSpec("dense", "float32", (None,)),
+        }
+        score = {"score": _OutputSpec("float32", (None,))}
+        self.signatures: Mapping[str, _Signature] = {
+            "serving_default": _Signature(inputs, score),
+            "doubled": _Signature(inputs, {**score, "twice": _OutputSpec("float32", (None, 1))}),
+            "vector": _Signature({"vector": _InputSpec("dense", "float32", (None, 3))}, score),
+            "text": _Signature({"text": _InputSpec("dense", "bytes", (None,))}, score),
+        }
+        self.name = "small"
+        self.version = _Version(export, -1, {"0": 12})
+        self.is_ready = True
+        self.why_not_ready: str | None = None
+        self.staleness: _Staleness | None = _Staleness(0.1, 0.4)
+        self.num_rows = 5
+        self.memory_bytes = 640
+        self.closed = threading.Event()
+        self.calls: list[int] = []
+        """Examples of each call."""
+        self.before: Callable[[], None] = lambda: None
+        """Called in each call of `predict`."""
+
+    def predict(self, inputs: Any, signature: str = "serving_default") -> _Prediction:
+        """Sums."""
+        score = self._score(inputs)
+        self.calls.append(len(score))
+        self.before()
+        outputs = {"score": score}
+        if signature == "doubled":
+            outputs["twice"] = (2 * score)[:, None]
+        return _Prediction(outputs, self.version, 4, 3)
+
+    def close(self) -> None:
+        """Says so by `closed`."""
+        self.closed.set()
+
+    @staticmethod
+    def _score(inputs: Mapping[str, Any]) -> Tensor:
+        for name in ("examples", "instances", "example_batch"):
+            if name in inputs:
+                return torch.tensor([float(len(each)) for each in inputs[name]])
+        if "vector" in inputs:
+            vectors: Tensor = inputs["vector"]
+            return vectors.sum(dim=1)
+        if "text" in inputs:
+            return torch.tensor([float(len(each)) for each in inputs["text"]])
+        tags = inputs["tags"]
+        weight: Tensor = inputs["weight"]
+        if not isinstance(tags, Ragged) or weight.dtype is not torch.float32:
+            raise TypeError(f"rows of ids and float32 expected, got {type(tags).__name__} and {weight.dtype}")
+        ids = tags.flat_values
+        if UNLUCKY in ids.tolist():
+            raise InvalidArgumentError(f"id {UNLUCKY} brings bad luck")
+        sums = torch.zeros(tags.num_rows).index_add(0, tags.value_rowids(), ids.to(torch.float32))
+        return sums + weight

@@ -1,0 +1,23 @@
+"""An online tree whose users change their taste: prints what both followers saw of it, as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from monolith.testing.crash.online_live import LiveScenario, run_live_tree
+
+
+def main(folder: str, flip: str) -> None:
+    scenario = LiveScenario(
+        seed=4, events_per_second=1500.0, num_chunks=24, chunk_events=50, window_seconds=0.1, flip=int(flip)
+    )
+    tree = run_live_tree(scenario, Path(folder))
+    delays = {name: tree.delays(clicked=clicked, chunks=range(24)) for name, clicked in (("yes", True), ("no", False))}
+    seen = {role: {name: found[name] for name in ("tastes", "staleness")} for role, found in tree.found.items()}
+    sys.stdout.write(json.dumps({"delays": delays, "seen": seen, "events": tree.traffic.num_events}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
