@@ -18,11 +18,13 @@ PAGES = [
     "data-operators.md",
     "datasets.md",
     "files.md",
+    "layouts.md",
     "metrics-and-logs.md",
     "negative-sampling.md",
     "object-stores.md",
     "parquet.md",
     "row-optimizers.md",
+    "shards.md",
     "summaries.md",
 ]
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import tomllib
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monolith.cli import command_names
+from monolith.testing import ExampleTask, NumberedBatches
+from monolith.train import Trainer
+from serving.server.serving_process import serve_while
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 DOCUMENTS = sorted(
@@ -28,6 +34,25 @@ def test_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert names["emb"].num_rows == 1050
     assert names["loss"].item() < 0.0002
     assert capsys.readouterr().out == "1050 rows, loss 0.0001\n"
+
+
+def test_what_is_served_answers_the_curl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    trainer = Trainer(ExampleTask())
+    trainer.train(steps=2)
+    trainer.export("export", example=NumberedBatches(num_batches=4).make(0))
+    (command,) = [block for block in blocks("bash") if "monolith serve" in block]
+    (curl,) = [block for block in blocks("bash") if block.startswith("curl")]
+    _, _, body, url = shlex.split(curl)
+    answers: list[Any] = []
+
+    def ask(place: dict[str, Any]) -> None:
+        request = urllib.request.Request(url.replace("8501", str(place["port"])), body.encode())  # noqa: S310 - ours
+        with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - our own server
+            answers.append(json.loads(response.read()))
+
+    assert serve_while(shlex.split(command.replace("8501", "0"))[1:], ask) == 0
+    assert [len(answer["predictions"]) for answer in answers] == [2]
 
 
 def test_example_has_twenty_lines_and_keeps_the_loop_visible() -> None:

@@ -27,10 +27,11 @@ from monolith._version import __version__
 _load_core(__path__)
 
 if typing.TYPE_CHECKING:
-    from monolith import errors, ids, metrics, nn, optim, tensors, train
+    from monolith import errors, ids, metrics, nn, optim, serving, tensors, train
     from monolith.checkpoint import load, save
     from monolith.deltalog import DeltaLog
     from monolith.nn import Embeddings, Slice, Slot
+    from monolith.serving import Predictor
     from monolith.tables import (
         HashTable,
         Segment,
@@ -49,6 +50,7 @@ _HOMES = {
     "DeltaLog": "deltalog",
     "Embeddings": "nn",
     "HashTable": "tables",
+    "Predictor": "serving",
     "Ragged": "tensors",
     "Segment": "tables",
     "Slice": "nn",
@@ -70,6 +72,7 @@ __all__ = [
     "DeltaLog",
     "Embeddings",
     "HashTable",
+    "Predictor",
     "Ragged",
     "Segment",
     "Slice",
@@ -90,6 +93,7 @@ __all__ = [
     "optim",
     "row_optimizers",
     "save",
+    "serving",
     "tensors",
     "train",
 ]

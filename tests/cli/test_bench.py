@@ -1,20 +1,22 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from monolith import _core
 from monolith.cli import bench, main
-from monolith.cli._bench import isolation, machine, runner
+from monolith.cli._bench import isolation, machine, ours, runner
 from monolith.cli._bench.catalog import ROWS
 from monolith.cli._bench.measurement import Measurement
+from monolith.cli._bench.rows import steps
+from monolith.cli._bench.setting import Setting
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from monolith.cli._bench.setting import Setting
 
 KEYS = [row.key for row in ROWS]
 
@@ -65,6 +67,53 @@ def test_rows_threads_folder_and_quickness_can_be_chosen(asked: list[tuple[str, 
     setting = asked[0][1]
     assert (setting.threads, setting.directory) == (3, str(tmp_path))
     assert setting.large_rows < 10_000_000
+
+
+def test_several_numbers_of_threads_are_compared_by_steps_and_the_last_is_everybodys(
+    asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "--quick", "--threads", "1", "2", "4", "--rows", "steps"]) == 0
+    setting = asked[0][1]
+    assert (setting.threads, setting.thread_counts) == (4, (1, 2, 4))
+    assert type(setting).from_json(json.loads(json.dumps(setting.to_json()))) == setting
+    assert "threads: 1 2 4\n" in capsys.readouterr().out
+
+
+def test_steps_are_measured_apart_and_compared_with_the_first_number_of_threads() -> None:
+    setting = Setting(thread_counts=(1, 2), small_rows=500, large_rows=1000, examples=50, num_batches=2, rounds=2)
+    before = _core.num_threads()
+    try:
+        found = steps.measure(dataclasses.replace(setting, seconds=1e-9))
+    finally:
+        ours.use_threads(before)
+    assert [each.measure for each in found[:4]] == [
+        "plan, A, 500 rows, 1 thread",
+        "plan, A, 500 rows, 2 threads",
+        "read, A, 500 rows, 1 thread",
+        "read, A, 500 rows, 2 threads",
+    ]
+    shares = [each for each in found if each.limit is not None]
+    apart = [each for each in found if each.limit is None]
+    assert [each.measure for each in shares] == [
+        "a plan against what its rows take, A, 500 rows, 1 thread",
+        "a plan against what its rows take, A, 1,000 rows, 1 thread",
+    ]
+    assert len(apart) == 2 * 2 * len(steps.STEPS)
+    for one, two in zip(apart[::2], apart[1::2], strict=True):
+        assert (one.peer, one.ratio) == ("", None)
+        assert (two.peer, two.peer_figure) == ("1 thread", one.figure)
+        assert two.ratio is not None
+
+
+def test_a_busy_machine_is_a_warning_in_the_report(
+    asked: list[tuple[str, Setting]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = iter([0.1, 0.6, 0.3])
+    monkeypatch.setattr(machine, "busy_ratio", lambda: next(busy))
+    assert main(["bench", "--rows", "one_id"]) == 0
+    assert "warning:" not in capsys.readouterr().out
+    assert main(["bench", "--rows", "one_id", "cut"]) == 0
+    assert "warning: others used up to 60% of the processors" in capsys.readouterr().out
 
 
 def test_json_is_the_only_thing_on_standard_output(
@@ -125,6 +174,7 @@ def test_an_unknown_row_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["--threads", "0"], "'threads': expected a number above 0, got 0"),
+        (["--threads", "0", "2"], "'thread_counts': expected a number above 0, got (0, 2)"),
         (["--directory", "/no/such/folder"], "expected an existing folder, got /no/such/folder"),
     ],
 )

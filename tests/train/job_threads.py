@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from monolith.cluster.manager import Incomplete
     from monolith.hook import Hook
+    from monolith.hooks import SyncBackend
     from monolith.train import Params, Trainer
 
 LONGEST_SECONDS = 240.0
@@ -56,6 +57,7 @@ class ThreadJob:
         params: Makes the parameters of the task of a worker.
         options: Of every role.
         settings: The same.
+        sync_backend: Who is pushed to.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class ThreadJob:
         params: Callable[[], Params],
         options: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        sync_backend: SyncBackend | None = None,
     ) -> None:
+        self._backend = sync_backend
         self.discovery = MemoryDiscovery()
         self._options = {
             "model_dir": str(model_dir),
@@ -91,7 +95,9 @@ class ThreadJob:
         def run() -> None:
             try:
                 outcome.set_result(
-                    distributed_train(config, self.discovery, self._params(), user_hooks=hooks, settings=settings)
+                    distributed_train(
+                        config, self.discovery, self._params(), self._backend, user_hooks=hooks, settings=settings
+                    )
                 )
             except BaseException as error:  # noqa: BLE001 - raised where the outcome is asked for
                 outcome.set_exception(error)

@@ -13,6 +13,7 @@ from monolith.checkpoint import Saver, get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import AlreadyExistsError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.hook import Hook
+from monolith.serving import DiscoverySyncBackend
 from monolith.testing import ExampleTask
 from monolith.testing.store_contents import changes_of
 from monolith.train import JobConfig, RunnerConfig, Trainer, TrainerConfig, distributed_train
@@ -247,10 +248,12 @@ class TestRefused:
         with pytest.raises(ValueError, match=said):
             distributed_train(config, HostServiceDiscovery(str(tmp_path / "d")), params())
 
-    def test_a_sync_backend(self, tmp_path: Path) -> None:
+    def test_a_sync_backend_where_nothing_is_published(self, tmp_path: Path) -> None:
         config = RunnerConfig(model_dir=str(tmp_path), num_ps=1)
-        with pytest.raises(ValueError, match="sync_backend is refused"):
-            distributed_train(config, HostServiceDiscovery(str(tmp_path / "d")), params(), sync_backend=object())
+        with HostServiceDiscovery(str(tmp_path / "d")) as discovery:
+            backend = DiscoverySyncBackend(discovery, str(tmp_path / "log"), "m", 1)
+            with pytest.raises(ValueError, match="pushes what the run publishes, and it publishes nothing"):
+                distributed_train(config, discovery, params(), sync_backend=backend)
 
 
 def test_how_often_another_cluster_is_taken() -> None:

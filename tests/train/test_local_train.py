@@ -101,9 +101,10 @@ class TestEstimator:
             assert estimator.evaluate(steps=1)["examples"] == 32
             first = next(estimator.predict(steps=1))
             path = estimator.export_saved_model()
-        assert path == f"{tmp_path}/exported_models/model.ckpt-6"
-        served = Estimator(ExampleTask, RunConfig(model_dir=str(tmp_path / "exported_models")))
-        assert torch.equal(next(served.predict(steps=1)), first)
+            batch = ExampleTask().input_fn("predict").make(0)
+            with estimator.import_saved_model() as served:
+                assert torch.allclose(served.predict(batch).outputs["predictions"], first, atol=1e-3)
+                assert path == f"{tmp_path}/exported_models/{served.version.export}"
 
     def test_a_task_parameters_or_a_class_and_none_of_them_is_changed(self, tmp_path: Path) -> None:
         task, params = ExampleTask(), ExampleTask.params()

@@ -13,11 +13,14 @@ import torch
 
 import monolith as ml
 from monolith.checkpoint import Saver
+from monolith.errors import ResourceExhaustedError
 from monolith.observe import MetricClient
 from monolith.tables.filters import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.testing import ExampleTask, FakeClock
 from monolith.train import (
     ControlConfig,
+    Estimator,
+    RunConfig,
     RunnerConfig,
     Session,
     Trainer,
@@ -64,6 +67,29 @@ class TestContradictions:
     def test_they_are_refused(self, options: dict[str, Any], said: str, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=said):
             make_trainer(RunnerConfig(model_dir=str(tmp_path), **options), ExampleTask.params()).train(steps=1)
+
+
+class TestRealTime:
+    def test_a_checkpoint_that_fails_ends_no_run_on_live_traffic_and_every_other_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As an estimator has it, and as the runners have it."""
+
+        def full(*_: Any, **__: Any) -> None:
+            raise ResourceExhaustedError("file 'tensors': no space left")
+
+        monkeypatch.setattr(Saver, "save", full)
+        live = RunConfig(enable_parameter_sync=True, model_dir=str(tmp_path / "estimator"), save_checkpoints_steps=2)
+        estimator = Estimator(ExampleTask.params(), live)
+        estimator.train(steps=5)
+        assert estimator.trainer.state is not None
+        assert estimator.trainer.state.global_step == 5
+        assert "no space left" in caplog.text
+        runner = trained(tmp_path / "runner", 5, enable_realtime_training=True, save_checkpoints_steps=2)
+        assert runner.state is not None
+        assert runner.state.global_step == 5
+        with pytest.raises(ResourceExhaustedError, match="no space left"):
+            trained(tmp_path / "other", 5, save_checkpoints_steps=2)
 
 
 class TestIdentity:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import monolith as ml
+from monolith.serving import Predictor
 from monolith.testing import ExampleTask
-from monolith.train import Estimator, RunConfig, Spec, Trainer, TrainerConfig
+from monolith.train import Estimator, RunConfig, Spec, Trainer
 
 
 class TwoAnswers(ExampleTask):
@@ -34,34 +35,32 @@ class TwoAnswers(ExampleTask):
 def exported(task: Any, folder: Path, example: Any = None) -> dict[str, Any]:
     trainer = Trainer(task)
     trainer.train(steps=3)
-    prefix = trainer.export(str(folder), example=example)
-    found: dict[str, Any] = json.loads(Path(f"{prefix}.signatures.json").read_text())
+    place = trainer.export(str(folder), example=example)
+    found: dict[str, Any] = json.loads((Path(place) / "manifest.json").read_text())
     return found
 
 
 EXAMPLE = ExampleTask().input_fn("train").make(0)
+IDS = {"kind": "ids", "dtype": "int64", "shape": [None], "ragged": False}
 
 
-def test_without_an_example_the_slots_are_what_is_read(tmp_path: Path) -> None:
+def test_without_an_example_the_first_batch_to_predict_is_taken(tmp_path: Path) -> None:
     found = exported(ExampleTask, tmp_path)
-    ids = {"kind": "ids", "dim": 4}
-    assert found == {
-        "format": "monolith-signatures",
-        "version": 1,
-        "task": "ExampleTask",
-        "global_step": 3,
-        "signatures": {"serving_default": {"inputs": {"user": ids, "item": ids}, "outputs": None}},
-    }
+    assert (found["format"], found["format_version"], found["name"], found["step"]) == (
+        "monolith-export",
+        2,
+        "ExampleTask",
+        3,
+    )
+    outputs = {"predictions": {"dtype": "float32", "shape": [None]}}
+    assert found["signatures"] == {"serving_default": {"inputs": {"user": IDS, "item": IDS}, "outputs": outputs}}
 
 
 def test_an_example_gives_types_and_shapes(tmp_path: Path) -> None:
     found = exported(TwoAnswers, tmp_path, EXAMPLE)
     assert found["signatures"] == {
         "score": {
-            "inputs": {
-                "user": {"kind": "ids", "dim": 4, "dtype": "int64", "shape": [None]},
-                "item": {"kind": "ids", "dim": 8, "dtype": "int64", "shape": [None]},
-            },
+            "inputs": {"user": IDS, "item": IDS},
             "outputs": {
                 "score": {"dtype": "float32", "shape": [None]},
                 "vector": {"dtype": "float32", "shape": [None, 8]},
@@ -70,46 +69,37 @@ def test_an_example_gives_types_and_shapes(tmp_path: Path) -> None:
     }
 
 
-def test_every_column_of_the_example_is_read_where_the_task_names_none(tmp_path: Path) -> None:
-    columns = {**EXAMPLE, "user": ml.Ragged.from_lists([[1, 2]] * 32), "text": [b"a"] * 32}
-    inputs = exported(ExampleTask, tmp_path, columns)["signatures"]["serving_default"]["inputs"]
-    assert inputs["user"] == {"kind": "ids", "dim": 4, "dtype": "int64", "shape": [None, None], "ragged": True}
-    assert inputs["label"] == {"kind": "dense", "dtype": "float32", "shape": [None]}
-    assert inputs["text"] == {"kind": "dense", "dtype": "bytes", "shape": [None]}
-
-
 def test_the_export_is_untouched_by_its_example(tmp_path: Path) -> None:
     trainer = Trainer(ExampleTask)
     rows = trainer.train(steps=3).embeddings["emb"].num_rows
     unseen = {"user": torch.tensor([10**9]), "item": torch.tensor([10**9])}
-    trainer.export(str(tmp_path), example=unseen)
-    restored = Trainer(ExampleTask, TrainerConfig(model_dir=str(tmp_path))).train(steps=0)
-    assert (restored.embeddings["emb"].num_rows, restored.global_step) == (rows, 3)
-
-
-def test_a_later_export_takes_the_place_of_the_earlier_one(tmp_path: Path) -> None:
-    trainer = Trainer(ExampleTask)
-    for _ in range(2):
-        trainer.train(steps=3)
-        trainer.export(str(tmp_path))
-    assert [path.name for path in tmp_path.glob("*.signatures.json")] == ["model.ckpt-6.signatures.json"]
+    with Predictor(trainer.export(str(tmp_path), example=unseen)) as predictor:
+        assert predictor.num_rows == rows
 
 
 def test_an_estimator_and_a_url(tmp_path: Path) -> None:
     with Estimator(TwoAnswers, RunConfig(model_dir=str(tmp_path))) as estimator:
         estimator.train(steps=2)
-        prefix = estimator.export_saved_model("out", example=EXAMPLE)
-        assert "score" in json.loads(Path(f"{prefix}.signatures.json").read_text())["signatures"]
-        prefix = estimator.trainer.export("memory://signatures/m")
-        assert prefix.startswith("memory://")
+        place = estimator.export_saved_model("out", example=EXAMPLE)
+        assert place.startswith(f"{tmp_path}/out/")
+        assert "score" in json.loads((Path(place) / "manifest.json").read_text())["signatures"]
+        there = estimator.trainer.export("memory://signatures/m", example=EXAMPLE)
+        batch = {"user": EXAMPLE["user"], "item": EXAMPLE["item"]}
+        with Predictor(there) as predictor, Predictor("memory://signatures/m") as newest:
+            assert newest.predict(batch, "score").version == predictor.predict(batch, "score").version
 
 
 @pytest.mark.parametrize(
     ("signatures", "example", "said"),
     [
-        ({"a": []}, None, "signature 'a': it reads no column"),
+        ({"a": []}, EXAMPLE, "signature 'a': it reads no column"),
+        ({"a/b": ["user"]}, EXAMPLE, "signature 'a/b': a name must be that of a file"),
         ({"a": ["user", "itm"]}, EXAMPLE, "column 'itm' is not in the example, which has user, item"),
-        ({"a": ["user"]}, EXAMPLE, "signature 'a': the model cannot answer from user: .*'item'"),
+        (
+            {"a": ["user"]},
+            EXAMPLE,
+            "signature .a.: the model cannot be exported because of .*item.: the batch has no ids",
+        ),
         ({}, {}, "example must be a batch with columns by name, got dict"),
         ({}, torch.zeros(3), "example must be a batch with columns by name, got Tensor"),
     ],

@@ -32,6 +32,7 @@ REFUSED = {each.name: each.effect for each in PARAMETERS if isinstance(each.effe
 
 _HERE = "tests/train/test_task_parameters.py::TestEffective::"
 _CLIPPING = "tests/train/test_session.py::TestClipping::"
+_EXPORTS = "tests/train/test_export_when_saving.py::test_exports_come_and_go_with_their_checkpoints"
 _INTERVALS = (
     "tests/train/test_options.py::TestSaving::test_the_parameters_of_the_task_give_intervals_where_the_options_do_not"
 )
@@ -53,6 +54,8 @@ SHOWN_BY = {
     "metrics.deep_insight_name": f"{_HERE}test_the_name_of_the_model",
     "metrics.enable_tf2_profiler_hook": f"{_HERE}test_speed_and_profiles_can_be_switched_off",
     "serving.export_dir_base": f"{_HERE}test_where_exports_go",
+    "serving.export_when_saving": _EXPORTS,
+    "serving.shared_embedding": _EXPORTS,
 }
 """Parameters that are read by what runs a task, and the test that shows it."""
 

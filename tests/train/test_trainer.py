@@ -492,15 +492,6 @@ class TestLooking:
         with pytest.raises(NotFoundError, match="has no checkpoint"):
             next(Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path))).predict())
 
-    def test_an_export_predicts_the_same(self, tmp_path: Path) -> None:
-        trainer = Trainer(ExampleTask())
-        trainer.train()
-        path = trainer.export(str(tmp_path / "exported"))
-        assert path.endswith("/exported/model.ckpt-20")
-        other = Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path / "exported")))
-        for mine, theirs in zip(trainer.predict(steps=3), other.predict(steps=3), strict=True):
-            assert torch.equal(mine, theirs)
-
 
 def test_two_trainers_run_at_once(tmp_path: Path) -> None:
     class Nested(Hook):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING
 
+from monolith import _core
 from monolith.cli._bench import machine, peers, progress, report, runner
 from monolith.cli._bench.catalog import ROWS
 from monolith.cli._bench.setting import Setting
@@ -32,12 +34,12 @@ def run(args: argparse.Namespace) -> int:
 
 def setting_of(args: argparse.Namespace) -> Setting:
     """Sizes, threads and disk of the run."""
-    threads = args.threads if args.threads is not None else min(2, os.cpu_count() or 1)
-    setting = Setting(threads=threads)
+    counts = args.threads if args.threads is not None else [min(2, os.cpu_count() or 1)]
+    setting = Setting(threads=counts[-1], thread_counts=tuple(counts) if len(counts) > 1 else ())
     if args.directory is not None:
         if not args.directory.is_dir():
             raise ValueError(f"--directory: expected an existing folder, got {args.directory}; make it first")
-        setting = Setting(threads=threads, directory=str(args.directory.resolve()))
+        setting = dataclasses.replace(setting, directory=str(args.directory.resolve()))
     return setting.quick() if args.quick else setting
 
 
@@ -49,6 +51,8 @@ def rows_of(args: argparse.Namespace) -> Sequence[Row]:
 def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, check: bool) -> str:
     """What was measured, as JSON or as text: in words, or with a verdict on each line."""
     described = describe(setting)
+    if outcome.busy:
+        described["warning"] = f"others used up to {outcome.busy:.0%} of the processors: figures and ratios are too low"
     if as_json:
         return report.as_json(outcome.measurements, described, setting)
     if quick:
@@ -59,7 +63,15 @@ def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, ch
 
 def describe(setting: Setting) -> dict[str, str]:
     """The head of a report: machine, versions, peers and threads."""
-    return machine.describe() | {"peers": peers.describe(), "threads": str(setting.threads)}
+    return machine.describe() | {
+        "peers": peers.describe(),
+        "threads": _threads(setting),
+        "instruction set": _core.instruction_set(),
+    }
+
+
+def _threads(setting: Setting) -> str:
+    return " ".join(map(str, setting.thread_counts or (setting.threads,)))
 
 
 def exit_status(outcome: Outcome, *, check: bool) -> int:

@@ -18,6 +18,7 @@ from monolith.hooks.experiment_trackers import MlflowHook, WandbHook
 from monolith.hooks.fetch_cached_variables import FetchAllCachedVariablesHook
 from monolith.hooks.marker_files import SyncTrainingForceDumpHook, SyncTrainingSaverControlHook
 from monolith.hooks.nan_guard import NanLossDuringTrainingError, NanTensorHook
+from monolith.hooks.parameter_sync import ParameterSyncHook, SyncBackend
 from monolith.hooks.profiling import CudaProfilerHook, ProfilerHook, ProfileWindows
 from monolith.hooks.progress import ProgressHook
 from monolith.hooks.ps_health import PsHealthHook
@@ -64,6 +65,7 @@ __all__ = [
     "NanLossDuringTrainingError",
     "NanTensorHook",
     "NoFirstSaveCheckpointSaverHook",
+    "ParameterSyncHook",
     "ProfileWindows",
     "ProfilerHook",
     "ProgressHook",
@@ -81,6 +83,7 @@ __all__ = [
     "SharedFlags",
     "StepCounterHook",
     "StepRate",
+    "SyncBackend",
     "SyncHelper",
     "SyncTrainingBarrierSaverListener",
     "SyncTrainingForceDumpHook",

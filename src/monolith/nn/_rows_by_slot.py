@@ -38,6 +38,11 @@ class RowsBySlot(RowsModule):
         return MappingProxyType(self._placed)
 
     @property
+    def table_configs(self) -> Mapping[str, TableConfig]:
+        """Table -> how it was made, for tools that make one alike."""
+        return MappingProxyType(dict(self._configs))
+
+    @property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
         """Table -> the slots whose rows it holds."""
         names = [placed.table for placed in self._placed.values()]

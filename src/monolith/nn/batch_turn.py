@@ -10,6 +10,8 @@ passes the features on as it got them, and `Embeddings` finds what was done abou
 
 A model that looks up other ids than those of the features is not hindered: they are planned when it asks, with the
 time and the stamp of the turn.
+
+A turn may hand in what embeddings give instead of having them look it up: an export makes inputs of it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from monolith.nn._passes import PlannedBatch
     from monolith.nn.embeddings import Embeddings
+    from monolith.nn.looked_up import LookedUp
     from monolith.tables.store import BatchStamp
 
 __all__ = ["BatchTurn", "current_turn"]
@@ -40,9 +43,10 @@ class BatchTurn:
         stamp: Which batch it is; None: batches are counted.
         begin: Called when its turn comes, by the thread that computes: features that were copied to a device are
             received there.
+        hand_in: Called instead of a lookup, with the module and what it was called with.
     """
 
-    __slots__ = ("_begin", "_planned", "_token", "features", "stamp", "time")
+    __slots__ = ("_begin", "_planned", "_token", "features", "hand_in", "stamp", "time")
 
     def __init__(
         self,
@@ -51,8 +55,10 @@ class BatchTurn:
         time: int | None = None,
         stamp: BatchStamp | None = None,
         begin: Callable[[], object] | None = None,
+        hand_in: Callable[[Embeddings, Mapping[str, Any]], LookedUp] | None = None,
     ) -> None:
         self._begin = begin
+        self.hand_in = hand_in
         self.features = features
         self.time = time
         self.stamp = stamp

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from monolith.nn._id_batch import BatchShape, SlotInput
     from monolith.nn._merge import PlacedSlot
+    from monolith.nn.batch_turn import BatchTurn
     from monolith.nn.slot import LearningRate, Slot
     from monolith.nn.table_defaults import StoreFactory
     from monolith.tables.batch import Applied
@@ -158,7 +159,10 @@ class Embeddings(RowsBySlot):
             InvalidArgumentError: names the slot whose ids are missing, malformed or of another number of examples.
         """
         if not isinstance(batch, PlannedBatch):
-            batch = self._planned(batch, time, stamp)
+            turn = current_turn()
+            if turn is not None and turn.hand_in is not None:
+                return turn.hand_in(self, batch)
+            batch = self._planned(turn, batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
         if not (self.training and torch.is_grad_enabled() and self._anchor.requires_grad):
@@ -311,10 +315,13 @@ class Embeddings(RowsBySlot):
     # Inside
 
     def _planned(
-        self, batch: Mapping[str, SlotInput], time: int | Tensor | None, stamp: BatchStamp | None
+        self,
+        turn: BatchTurn | None,
+        batch: Mapping[str, SlotInput],
+        time: int | Tensor | None,
+        stamp: BatchStamp | None,
     ) -> PlannedBatch:
         """What the turn of this batch has of it; else a plan, with what the turn knows."""
-        turn = current_turn()
         if turn is None or time is not None or stamp is not None:
             return self.plan(batch, time=time, stamp=stamp)
         return turn.take(self, batch) or self.plan(batch, time=turn.time, stamp=turn.stamp)

@@ -43,4 +43,4 @@ class LookedUp(dict[str, Tensor]):
             raise InvalidArgumentError(f"stack: slots must have outputs of one shape, got {shapes}; use concat")
         if names:
             return torch.stack([self[name] for name in names], dim=1)
-        return self._buffer.view(len(self._buffer), len(self), *first)
+        return self._buffer.view(self._buffer.shape[0], len(self), *first)  # len() would be a number in a graph

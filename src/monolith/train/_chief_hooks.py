@@ -55,6 +55,7 @@ def chief_hooks(
     clock: Clock | None = None,
     job: JobPart | None = None,
     ranks: RankPart | None = None,
+    listeners: Sequence[SaverListener] = (),
 ) -> list[Hook]:
     """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
@@ -71,6 +72,7 @@ def chief_hooks(
             guards=guards,
             dense_guards=guards if config.job.barrier_at_dense_saves else [],
             ranks=ranks,
+            listeners=listeners,
         )
         hooks += saving
         if config.control is not None:
@@ -130,7 +132,7 @@ def _server_hook(
     return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
 
 
-def _saving_hooks(
+def _saving_hooks(  # noqa: PLR0913 - what the chief knows; most by name
     saving: SavingConfig,
     saver: Saver,
     timer: SecondOrStepTimer | None,
@@ -139,10 +141,17 @@ def _saving_hooks(
     guards: Sequence[SaveGuard] = (),
     dense_guards: Sequence[SaveGuard] = (),
     ranks: RankPart | None = None,
+    listeners: Sequence[SaverListener] = (),
 ) -> list[NoFirstSaveCheckpointSaverHook]:
     evicts = saving.evict_after and _removes_rows(ranks)
-    listeners = [*rank_listeners(saver), *([EvictAfterSave()] if evicts else [])]
-    full = NoFirstSaveCheckpointSaverHook(saver, timer=timer, listeners=listeners, guard_saver_listeners=guards)
+    attached = [*rank_listeners(saver), *listeners, *([EvictAfterSave()] if evicts else [])]
+    full = NoFirstSaveCheckpointSaverHook(
+        saver,
+        timer=timer,
+        listeners=attached,
+        guard_saver_listeners=guards,
+        ignore_save_errors=saving.ignore_errors,
+    )
     if dense_timer is None:
         return [full]
     options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
@@ -151,7 +160,11 @@ def _saving_hooks(
     else:
         dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), **options)
     dense = NoFirstSaveCheckpointSaverHook(
-        dense_saver, timer=dense_timer, full_saver_hook=full, guard_saver_listeners=dense_guards
+        dense_saver,
+        timer=dense_timer,
+        full_saver_hook=full,
+        guard_saver_listeners=dense_guards,
+        ignore_save_errors=saving.ignore_errors,
     )
     return [full, dense]
 

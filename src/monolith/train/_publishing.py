@@ -13,10 +13,22 @@ if TYPE_CHECKING:
     from monolith.train.rank_part import RankPart
     from monolith.train.trainer_config import TrainerConfig
 
-__all__ = ["DELTA_LOG", "publishing_hooks"]
+__all__ = ["DELTA_LOG", "publishing_hooks", "require_publishing"]
 
 DELTA_LOG = "delta_log"
 """The folder of the log in the model directory."""
+
+
+def require_publishing(config: TrainerConfig, caller: str) -> None:
+    """Refuses a run that is to push and publishes nothing: what is pushed is read from its log.
+
+    Raises:
+        ValueError: as said.
+    """
+    if config.publishing is None:
+        raise ValueError(
+            f"{caller}: a sync_backend pushes what the run publishes, and it publishes nothing; turn publishing on"
+        )
 
 
 def publishing_hooks(config: TrainerConfig, ranks: RankPart | None) -> list[Hook]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Any, Literal, cast
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Literal, cast
 
 from monolith.clock import SystemClock
 from monolith.cluster.runtimes.primus import maybe_finish_application, maybe_kill_application
 from monolith.errors import AbortedError, AlreadyExistsError
+from monolith.hooks.parameter_sync import PushThread
 from monolith.observe import HeartBeat
+from monolith.train._publishing import require_publishing
 from monolith.train._rank_place import take_rank
 from monolith.train._rank_role import RankRole
 from monolith.train._role_place import RolePlace, is_scheduled, role_and_index
@@ -25,10 +28,11 @@ from monolith.train.prepare_run import prepare_run
 from monolith.train.server_places import ServerPlaces
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from monolith.cluster.discovery import ServiceDiscovery
     from monolith.hook import Hook
+    from monolith.hooks.parameter_sync import SyncBackend
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.params import Params
     from monolith.train.trainer import Trainer
@@ -43,7 +47,7 @@ def distributed_train(
     config: DistributedCpuTrainingConfig,
     discovery: ServiceDiscovery,
     params: Params,
-    sync_backend: Any = None,
+    sync_backend: SyncBackend | None = None,
     user_hooks: Sequence[Hook] = (),
     *,
     settings: JobSettings | None = None,
@@ -63,7 +67,8 @@ def distributed_train(
         config: With ``server_type``, ``index``, ``num_ps``, ``num_workers`` and ``model_dir``.
         discovery: Where processes register and find each other; the caller closes it.
         params: Of the task.
-        sync_backend: Refused: changes are not sent to serving from here.
+        sync_backend: Has what the job publishes pushed to serving: server s pushes to the shards i with i % num_ps ==
+            s, every ten seconds. None: nothing is pushed.
         user_hooks: Attached to the session of a worker.
         settings: For programs of one's own.
 
@@ -75,23 +80,34 @@ def distributed_train(
         OpError: the job could not go on.
     """
     settings = JobSettings() if settings is None else settings
-    if sync_backend is not None:
-        raise ValueError(
-            "distributed_train: sync_backend is refused: nothing sends changes to serving yet; leave it None"
-        )
     if isinstance(config, RunnerConfig):
         prepare_run(config, {})
         override_params(params, config.params_override)
     place, trainer_config = _place_and_config(config, discovery, params, settings)
+    if sync_backend is not None:
+        require_publishing(trainer_config, "distributed_train")
     use_threads(config)
     if place.role == "ps":
-        run_server(place, on_stop=settings.on_stop)
+        with _pushing(sync_backend, place):
+            run_server(place, on_stop=settings.on_stop)
         return None
     kind = RankRole if config.enable_partial_sync_training else WorkerRole
     role = kind(place, params, trainer_config, hooks=user_hooks, clock=SystemClock(), wanted=settings)
     if place.index:
         return role.run()
     return _as_first_rank(place, role, settings) if isinstance(role, RankRole) else _as_chief(place, role, settings)
+
+
+@contextmanager
+def _pushing(backend: SyncBackend | None, place: RolePlace) -> Iterator[None]:
+    """Pushes beside a server; one that stands by leaves that to the others."""
+    with ExitStack() as closing:
+        if backend is not None and place.index < place.num_ps:
+            for index in range(place.index, backend.num_shards, place.num_ps):
+                thread = PushThread(backend, index)
+                closing.callback(thread.close)
+                thread.start()
+        yield
 
 
 def _place_and_config(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import TrainState
@@ -124,14 +125,20 @@ class Estimator:
         return self.trainer.predict(steps=steps, hooks=hooks)
 
     def export_saved_model(self, name: str | None = None, *, example: Any = None) -> str:
-        """Writes weights, tables and signatures below the model directory, and returns the prefix.
+        """Writes a version of the model below the model directory, and returns its folder.
 
         Args:
-            name: Of the folder; by default as the task's parameters say (``serving.export_dir_base``).
+            name: Of the folder of all versions; by default as the task's parameters say (``serving.export_dir_base``).
             example: See `Trainer.export`.
         """
         folder = name or str(self._params.serving.export_dir_base)
         return self.trainer.export(join(self._options.model_dir or ".", folder), example=example)
+
+    def import_saved_model(self, path: str | None = None) -> Any:
+        """A `monolith.serving.Predictor` of an export: the newest below the model directory, or that at a path."""
+        folder = join(self._options.model_dir or ".", str(self._params.serving.export_dir_base))
+        # Serving stands above training and is there when it is asked for.
+        return importlib.import_module("monolith.serving").Predictor(folder if path is None else path)
 
     def close(self) -> None:
         """Forgets what it trained."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith import collective
+from monolith.hooks.parameter_sync import ParameterSyncHook
 from monolith.train._job_signals import on_signals
+from monolith.train._publishing import require_publishing
 from monolith.train._rank_place import take_place
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monolith.hook import Hook
+    from monolith.hooks.parameter_sync import SyncBackend
     from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.params import Params
+    from monolith.train.trainer_config import TrainerConfig
 
 __all__ = ["distributed_sync_train"]
 
@@ -33,7 +37,7 @@ _log = logging.getLogger(__name__)
 def distributed_sync_train(
     config: DistributedCpuTrainingConfig,
     params: Params,
-    sync_backend: Any = None,
+    sync_backend: SyncBackend | None = None,
     user_hooks: Sequence[Hook] = (),
     *,
     settings: JobSettings | None = None,
@@ -48,7 +52,8 @@ def distributed_sync_train(
     Args:
         config: ``index`` is the rank and ``num_workers`` the number of ranks; neither needs to be said.
         params: Of the task.
-        sync_backend: Refused: changes are not sent to serving from here.
+        sync_backend: Has what the run publishes pushed to serving, by a `ParameterSyncHook` for each shard; rank r
+            has the shards i with i % ranks == r. None: nothing is pushed.
         user_hooks: Attached on every rank.
         settings: For programs of one's own.
 
@@ -60,10 +65,6 @@ def distributed_sync_train(
         OpError: another rank has ended, or is made of other parts.
     """
     settings = JobSettings() if settings is None else settings
-    if sync_backend is not None:
-        raise ValueError(
-            "distributed_sync_train: sync_backend is refused: nothing sends changes to serving yet; leave it None"
-        )
     if isinstance(config, RunnerConfig):
         prepare_run(config, {})
         override_params(params, config.params_override)
@@ -74,11 +75,21 @@ def distributed_sync_train(
     use_threads(config)
     if settings.deterministic:
         trainer_config = dataclasses.replace(trainer_config, deterministic=True)
-    trainer = Trainer(params.instantiate(), trainer_config, hooks=user_hooks)
+    if sync_backend is not None:
+        require_publishing(trainer_config, "distributed_sync_train")
+    hooks = [*_push_hooks(sync_backend, trainer_config), *user_hooks]
+    trainer = Trainer(params.instantiate(), trainer_config, hooks=hooks)
     with on_signals(lambda _: _on_signal(trainer), signals=(signal.SIGINT, signal.SIGTERM)):
         trainer.train(max_steps=settings.max_steps)
     trainer.forget_state()
     return trainer
+
+
+def _push_hooks(backend: SyncBackend | None, config: TrainerConfig) -> list[Hook]:
+    if backend is None:
+        return []
+    shards = range(config.worker_index, backend.num_shards, config.num_workers)
+    return [ParameterSyncHook(backend, index) for index in shards]
 
 
 def _on_signal(trainer: Trainer) -> None:

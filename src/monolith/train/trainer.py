@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
+from monolith.files import join
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -37,13 +38,14 @@ from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.device_placement import placement_of
+from monolith.train.export_listener import ExportSaverListener
+from monolith.train.exporting import export_session
 from monolith.train.feature_engineering import FeatureEngineeringTask, FeatureFiles
 from monolith.train.history import History
 from monolith.train.input_shares import InputShares
 from monolith.train.local_job import LocalJob
 from monolith.train.refused_parameters import require_effective_parameters
 from monolith.train.session import Session, SessionState
-from monolith.train.signatures import describe_signatures, write_signatures
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
 from monolith.train.trainer_config import TrainerConfig
@@ -54,7 +56,9 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
+    from monolith.export.writer import ExportOptions
     from monolith.hook import Hook
+    from monolith.hooks.saver_listener import SaverListener
     from monolith.ps.cluster import PsCluster
     from monolith.ps.dense_wire import DenseServers
     from monolith.train.job_part import JobPart
@@ -281,28 +285,26 @@ class Trainer:
             for _ in run_batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
-    def export(self, path: str, *, example: Any = None) -> str:
-        """Writes weights, tables and the task's signatures to a folder of their own, see ``docs/formats/export.md``.
+    def export(self, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
+        """Writes a version of the model that needs no code of the task, see ``docs/formats/export.md``.
 
-        A trainer with that ``model_dir`` predicts from it.
+        `monolith.serving.Predictor` answers from it.
 
         Args:
-            path: The folder, or an fsspec URL.
-            example: A batch with all columns that requests will have: the signatures then say types and shapes, and
-                each of them was run once.
+            path: The folder of all versions, or an fsspec URL.
+            example: A batch with all columns that requests will have; None: the first of the task's input for mode
+                ``predict``.
+            options: Version, shards, and what the rows are.
 
         Returns:
-            The prefix that was written.
+            The folder of the version.
 
         Raises:
-            ValueError: a signature that the model cannot answer; nothing was written.
+            InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the line.
+                Nothing was written.
         """
         with self._looking("predict", ()) as session:
-            signatures = describe_signatures(session, example)
-            with Saver(path, max_to_keep=1) as saver:
-                written = saver.save(session.state, background=False).path
-            write_signatures(written, signatures)
-            return written
+            return export_session(session, path, example=example, options=options)
 
     # Training
 
@@ -313,7 +315,13 @@ class Trainer:
         if is_chief:
             chief += [] if job is None else chief_job_hooks(job)
             chief += chief_hooks(
-                self.config, saver, model_name=self._model_name, clock=self._clock, job=job, ranks=ranks
+                self.config,
+                saver,
+                model_name=self._model_name,
+                clock=self._clock,
+                job=job,
+                ranks=ranks,
+                listeners=self._export_listeners(),
             )
             chief += self.task.training_chief_hooks()
         else:
@@ -325,6 +333,20 @@ class Trainer:
         together += publishing_hooks(self.config, ranks)
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
+
+    def _export_listeners(self) -> list[SaverListener]:
+        """Exports with each checkpoint, where the task's parameters ask for it."""
+        serving = self.task.p.serving
+        if not serving.export_when_saving or self.config.model_dir is None:
+            return []
+        if self._job is not None or (self._ranks is not None and not self._ranks.is_alone):
+            raise ValueError(
+                "task: serving.export_when_saving exports from a run of one process, and this one has several;"
+                " export its checkpoints instead: monolith.serving.export(model_dir, path, task=...)"
+            )
+        path = join(self.config.model_dir, str(serving.export_dir_base))
+        shared = bool(serving.shared_embedding)
+        return [ExportSaverListener(self.config.model_dir, path, shared_embedding=shared, model_name=self._model_name)]
 
     def _shares(self) -> InputShares:
         """What of the training input is this worker's."""

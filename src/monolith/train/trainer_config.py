@@ -79,6 +79,8 @@ class SavingConfig(CheckpointOptions):
     """Seconds between checkpoints outside of that window."""
     marker_files: MarkerFilesConfig | None = None
     """Save and stop by files in the model directory, too; None: they are not looked for."""
+    ignore_errors: bool = False
+    """A save that failed twice is logged, and training goes on, as runs on live traffic do. False: it ends the run."""
 
     def __post_init__(self) -> None:
         for steps, seconds in (("every_steps", "every_seconds"), ("dense_every_steps", "dense_every_seconds")):

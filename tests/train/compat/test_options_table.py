@@ -15,6 +15,7 @@ from monolith.cluster import RunnerSettings
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train import (
     CpuTrainingConfig,
+    MarkerFilesConfig,
     Origin,
     PublishingConfig,
     RunConfig,
@@ -55,7 +56,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "filter_equal_probability": {"filter_type": "probabilistic_filter"},
     "continue_training": {"clear_nn": True},
     "index": {"num_workers": 5},
-    "enable_realtime_training": {"model_dir": "m"},
+    "enable_realtime_training": {"model_dir": "m", "enable_sync_training": True},
     **{
         name: {"model_dir": "m", "enable_realtime_training": True}
         for name in ("delta_log", "delta_log_interval_secs", "delta_log_dense_interval_secs", "delta_log_base_dir")
@@ -186,6 +187,8 @@ class TestEffects:
         assert made.publishing == PublishingConfig()
         assert (made.job.partial_recovery, made.job.ends_servers) == (True, False)
         assert made.saving.dense_every_seconds == 1800
+        assert made.saving.ignore_errors
+        assert made.saving.marker_files is None
         other = trainer_config_of(
             RunnerConfig(
                 enable_realtime_training=True,
@@ -204,6 +207,13 @@ class TestEffects:
         assert other.publishing == PublishingConfig(
             log="kafka://broker:9092/topic", base_folder="bases", interval=0.1, dense_interval=5
         )
+
+    def test_ranks_in_real_time_save_dense_weights_while_the_file_says_so(self) -> None:
+        ranks = trainer_config_of(RunnerConfig(enable_realtime_training=True, enable_sync_training=True, model_dir="m"))
+        files = MarkerFilesConfig(dump_look_steps=None, limit_look_steps=None, online_look_steps=100)
+        assert ranks.saving.marker_files == files
+        offline = trainer_config_of(RunnerConfig(enable_sync_training=True, model_dir="m"))
+        assert (offline.saving.marker_files, offline.saving.ignore_errors) == (None, False)
 
     def test_a_log_without_training_in_real_time_and_one_without_a_place_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"option delta_log='x' \(from code\) is refused.*enable_realtime"):

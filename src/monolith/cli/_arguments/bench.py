@@ -32,5 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="print what must be reached, too, and exit with 1 where it is not"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--threads", type=int, help="threads of ours and of every peer (default: 2, or 1 on one core)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="threads of ours and of every peer (default: 2, or 1 on one core); of several numbers, such as 1 2 4 8, "
+        "the row `steps` compares all and the other rows take the last",
+    )
     parser.add_argument("--directory", type=Path, help="folder on the disk to save to (default: the temporary folder)")

@@ -44,6 +44,11 @@ ROWS = (
         needed_bytes=lambda setting: setting.large_rows * 200,
     ),
     Row(
+        key="steps",
+        title="plan, read and apply apart, by threads",
+        needed_bytes=lambda setting: setting.large_rows * 250,
+    ),
+    Row(
         key="threads",
         title="all threads against one",
         needed_bytes=lambda setting: setting.huge_rows * 200,
@@ -203,6 +208,11 @@ ONLINE_ROWS = (
         key="online_follower",
         title="a follower with all rows that takes those that have changed",
         needed_bytes=lambda setting: setting.large_rows * 350,
+    ),
+    Row(
+        key="online_path",
+        title="from a training step to a follower in another process, and what publishing costs training",
+        needed_bytes=lambda setting: setting.small_rows * 700,
     ),
     Row(
         key="online_joiner",

@@ -35,14 +35,14 @@ class FollowedTables:
 
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
-        self.store = LocalStore({TABLE: _config(serving=False)})
+        self.store = LocalStore({TABLE: table_config(serving=False)})
         ours.fill(TableGroup.of_store(self.store)[TABLE], num_rows)
         self.reader = self.store.open_reader("log")
         self._random = np.random.default_rng(SEED)
 
     def new_follower(self) -> LocalStore:
         """A serving table that has all rows."""
-        follower = LocalStore({TABLE: _config(serving=True)})
+        follower = LocalStore({TABLE: table_config(serving=True)})
         everything = self.store.history
         for begin in range(0, len(ALL_BUCKETS), BUCKETS_AT_ONCE):
             packed = everything.packed_changes(0, state=False, buckets=range(begin, begin + BUCKETS_AT_ONCE))
@@ -63,7 +63,8 @@ def thread_ms(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[
     return 1e3 * (time.thread_time() - begun), found
 
 
-def _config(*, serving: bool) -> TableConfig:
+def table_config(*, serving: bool) -> TableConfig:
+    """Of both sides."""
     config = ours.table_config()
     segments = [replace(segment, compressor=Fp16()) for segment in config.segments]
     return replace(config, segments=segments, serving=serving)

@@ -28,6 +28,8 @@ class Outcome:
     failed: list[str] = dataclasses.field(default_factory=list)
     """Rows that raised or died."""
     interrupted: bool = False
+    busy: float = 0.0
+    """The largest share of processor time that others used just before a row, as far as it is too much."""
 
 
 def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -> Outcome:
@@ -37,7 +39,7 @@ def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -
         for number, row in enumerate(rows, start=1):
             tell(f"[{number}/{len(rows)}] {row.key}: {row.title}")
             start = time.perf_counter()
-            outcome.measurements += _measure(row, setting, outcome.failed, tell)
+            outcome.measurements += _measure(row, setting, outcome, tell)
             tell(f"[{number}/{len(rows)}] {row.key}: {time.perf_counter() - start:.0f} s")
     except KeyboardInterrupt:
         outcome.interrupted = True
@@ -45,19 +47,20 @@ def run(rows: Sequence[Row], setting: Setting, *, tell: Callable[[str], None]) -
     return outcome
 
 
-def _measure(row: Row, setting: Setting, failed: list[str], tell: Callable[[str], None]) -> list[Measurement]:
+def _measure(row: Row, setting: Setting, outcome: Outcome, tell: Callable[[str], None]) -> list[Measurement]:
     available, needed = machine.available_bytes(), row.needed_bytes(setting)
     if available is not None and available < needed:
         reason = f"needs {needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are free; try --quick"
         return [Measurement(row=row.key, measure=row.title, note=f"skipped: {reason}")]
     busy = machine.busy_ratio()
     if busy is not None and busy > BUSY_LIMIT:
+        outcome.busy = max(outcome.busy, busy)
         tell(f"    the machine is {busy:.0%} busy with something else: the figures will be too low")
     try:
         answer = isolation.call("monolith.cli._bench.catalog:measure_row", setting, row=row.key)
     except RowSkippedError as skipped:
         return [Measurement(row=row.key, measure=row.title, note=f"skipped: {skipped}")]
     except isolation.ChildFailedError as death:
-        failed.append(row.key)
+        outcome.failed.append(row.key)
         return [Measurement(row=row.key, measure=row.title, note=f"failed: {death}")]
     return [Measurement.from_json(fields) for fields in answer]

@@ -14,6 +14,9 @@ class Setting:
     threads: int = 2
     """Threads of the table and of every peer."""
 
+    thread_counts: tuple[int, ...] = ()
+    """Numbers of threads that are compared where more of them are measured; empty: one thread and `threads`."""
+
     small_rows: int = 1_000_000
     """Rows of the small table of workload A: its hot rows fit the last-level cache."""
 
@@ -47,7 +50,8 @@ class Setting:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and value <= 0:
+            numbers = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(each, int | float) and each <= 0 for each in numbers):
                 raise ValueError(f"bench setting {field.name!r}: expected a number above 0, got {value}")
 
     @property
@@ -62,7 +66,8 @@ class Setting:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Setting:
         """The setting that `to_json` described."""
-        return cls(**{**fields, "memory_rows": tuple(fields["memory_rows"])})
+        tuples = {name: tuple(fields[name]) for name in ("memory_rows", "thread_counts")}
+        return cls(**{**fields, **tuples})
 
     def quick(self) -> Setting:
         """A run of a minute or two, with small tables: it shows that everything works, not what the figures are."""

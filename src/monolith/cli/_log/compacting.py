@@ -4,34 +4,83 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError
+from monolith.files import named_errors, remove_folder
 from monolith.online import Follower
+from monolith.online.joiner.locks import PartitionLock
 from monolith.online.log_tables import stores_of_log
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from monolith.deltalog import Base, DeltaLog
     from monolith.observe.progress import Progress
 
 
+_PREFIX = "compact-"
+"""Of the names of bases that are made here."""
+_LOCK = "compact.lock"
+
+
 def compact(log: DeltaLog, *, keep_bases: int, progress: Progress) -> tuple[Base, Mapping[str, int]]:
     """The new base, and the number of the first increment of each part that is still there.
 
+    What a compaction has left that was killed is removed first, where bases are in a folder of a file system; in an
+    object store nobody can tell it from one that is under way.
+
     Raises:
-        FailedPreconditionError: the log has no rows yet.
+        FailedPreconditionError: the log has no rows yet, or another compaction of it is under way.
     """
     if keep_bases < 1:
         raise ValueError(f"--keep_bases must be >= 1, got {keep_bases}")
     stores = stores_of_log(log)
     if not stores:
         raise FailedPreconditionError(f"delta log '{log.place}': it has no rows yet, so there is nothing to save")
-    with Follower(stores, log, on_increment=lambda found: progress.update(1, step=found.step)) as follower:
+    with _alone(log), Follower(stores, log, on_increment=lambda found: progress.update(1, step=found.step)) as follower:
+        for name in _remove_unfinished(log):
+            progress.write(f"removing {name}, which was never finished")
         follower.catch_up()
         progress.write("saving a base")
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        base = follower.save_base(f"compact-{moment}-{secrets.token_hex(2)}", keep_bases=keep_bases)
+        base = follower.save_base(f"{_PREFIX}{moment}-{secrets.token_hex(2)}", keep_bases=keep_bases)
     firsts = {part: extent.first for part in log.parts() if (extent := log.extent(part)) is not None}
     return base, firsts
+
+
+@contextmanager
+def _alone(log: DeltaLog) -> Iterator[None]:
+    """No other compaction of the log goes on meanwhile, as far as processes that share its folder can know."""
+    folder = _local_folder(log)
+    if folder is None:
+        yield
+        return
+    lock = PartitionLock(str(folder / _LOCK))
+    if not lock.acquire():
+        raise FailedPreconditionError(
+            f"delta log '{log.place}': another compaction is under way, which holds '{lock.path}'; wait for its end"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _remove_unfinished(log: DeltaLog) -> list[str]:
+    """Removes folders of bases that the log does not name; their names."""
+    folder = _local_folder(log)
+    named = {base.name for base in log.bases()}
+    left = [] if folder is None else [each for each in sorted(folder.glob(f"{_PREFIX}*/")) if each.name not in named]
+    for each in left:
+        with named_errors(str(each), "removed"):
+            remove_folder(str(each))
+    return [each.name for each in left]
+
+
+def _local_folder(log: DeltaLog) -> Path | None:
+    """Where bases go; None: into an object store, or nowhere."""
+    folder = log.base_folder
+    return None if folder is None or "://" in folder else Path(folder)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
 from monolith.train.sync_config import SyncConfig
-from monolith.train.trainer_config import ControlConfig, PublishingConfig
+from monolith.train.trainer_config import ControlConfig, MarkerFilesConfig, PublishingConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,6 +134,19 @@ def dense_seconds(options: CpuTrainingConfig, params: Params) -> float | None:
 
 
 _DENSE_SECONDS = 1800.0
+
+
+def marker_files(options: CpuTrainingConfig, params: Params) -> MarkerFilesConfig | None:
+    """Of ranks that publish: checkpoints without tables are made while the file ``ONLINE`` is there, as the original's.
+
+    The other files, and those of a run that publishes alone, are only looked for where a config says so.
+    """
+    if not (options.enable_realtime_training and trains_in_step(options, params)):
+        return None
+    return MarkerFilesConfig(dump_look_steps=None, limit_look_steps=None, online_look_steps=_ONLINE_LOOK_STEPS)
+
+
+_ONLINE_LOOK_STEPS = 100
 
 
 def trains_in_step(options: CpuTrainingConfig, params: Params) -> bool:

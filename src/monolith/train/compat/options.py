@@ -19,6 +19,7 @@ from monolith.train.compat.conversions import (
     interval,
     is_not_false,
     late_update,
+    marker_files,
     negated,
     none_if_empty,
     postpush,
@@ -123,9 +124,13 @@ class CpuTrainingConfig(FlatConfig):
         Sets("job.keep_servers"),
         Makes("job.partial_recovery", recovers_partly),
         Makes("saving.dense_every_seconds", dense_seconds),
+        Makes("saving.marker_files", marker_files),
+        Sets("saving.ignore_errors"),
     ] = False
     """Publish what is trained to a delta log, for followers that serve it. Servers that are lost then come back alone,
-    dense weights are saved by themselves, every 1800 seconds unless said otherwise, and servers outlive their job."""
+    dense weights are saved by themselves, every 1800 seconds unless said otherwise (with enable_sync_training while the
+    file ``ONLINE`` is in the model directory), a checkpoint that fails twice is logged and does not end the run, and
+    servers outlive their job."""
     delta_log: Annotated[str | None, Makes("publishing", publishing)] = None
     """The delta log of `enable_realtime_training`: a folder, kafka://host:port/topic, or any URL of fsspec; None:
     `delta_log` in the model directory. Not in the original."""
@@ -175,9 +180,9 @@ class CpuTrainingConfig(FlatConfig):
     """Stop workers for those, too."""
     warmup_file: Annotated[str, Refused(reasons.SERVING)] = "./warmup_file"
     """Requests that warm up serving."""
-    skip_zero_embedding_when_serving: Annotated[bool, Refused(reasons.SERVING)] = False
+    skip_zero_embedding_when_serving: Annotated[bool, Refused(reasons.ZERO_ROWS)] = False
     """Leave rows of zeros out of serving tables."""
-    max_rpc_deadline_millis: Annotated[int, Refused(reasons.SERVING)] = 30000
+    max_rpc_deadline_millis: Annotated[int, Refused(reasons.LOOKUP_DEADLINE)] = 30000
     """Deadline of remote lookups in exported models."""
     checkpoints_max_to_keep: Annotated[int, Sets("saving.max_to_keep")] = 10
     """Newest checkpoints that stay; of the others one a day stays for good."""
@@ -316,7 +321,7 @@ class DistributedCpuTrainingConfig(CpuTrainingConfig):
     """Where the external data service registers."""
     fountain_model_name: Annotated[str, Refused(reasons.FOUNTAIN)] = ""
     """The model's name there."""
-    dc_aware: Annotated[bool, Refused(reasons.SERVING)] = False
+    dc_aware: Annotated[bool, Refused(reasons.DATA_CENTRES)] = False
     """Find replicas by data centre."""
 
 
@@ -347,11 +352,11 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """This process alone: nobody is looked for; `monolith train` sets it."""
     enable_fid_dedup: Annotated[bool, Refused("ids are always made distinct; the original declared it only")] = False
     """Nothing: ids are always made distinct."""
-    bzid: Annotated[str | None, Refused(reasons.SERVING)] = None
+    bzid: Annotated[str | None, Refused(reasons.REPLICAS)] = None
     """Business id of serving."""
-    base_name: Annotated[str | None, Refused(reasons.SERVING)] = None
+    base_name: Annotated[str | None, Refused(reasons.REPLICAS)] = None
     """Family of served models."""
-    ps_replica_num: Annotated[int | None, Refused(reasons.SERVING)] = None
+    ps_replica_num: Annotated[int | None, Refused(reasons.REPLICAS)] = None
     """Replicas in serving."""
     tf_grpc_worker_cache_threads: Annotated[int, Refused(reasons.TENSORFLOW)] = 16
     """Threads of TensorFlow's worker cache."""
@@ -373,7 +378,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Heads whose predictions are sent."""
     deep_insight_sample_ratio: Annotated[float | None, Refused(reasons.INSIGHT)] = None
     """Share of the samples that are sent."""
-    unified_serving: Annotated[bool, Refused(reasons.SERVING)] = False
+    unified_serving: Annotated[bool, Refused(reasons.REPLICAS)] = False
     """Find serving by the unified backend."""
     use_estimator: Annotated[bool, Refused("the original declared it only")] = False
     """Nothing: declared only, in the original too."""

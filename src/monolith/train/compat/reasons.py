@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 SERVING: Final = "serving and what is sent to it are not part of this version"
+REPLICAS: Final = (
+    "replicas of serving register with any discovery service by themselves, in any number, under the name of the model;"
+    " monolith.serving.DiscoverySyncBackend finds them"
+)
+DATA_CENTRES: Final = (
+    "replicas are not told apart by data centre; give each its own discovery service, and a DiscoverySyncBackend of it"
+)
+LOOKUP_DEADLINE: Final = (
+    "who looks rows up says how long it waits: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
+)
+ZERO_ROWS: Final = "who keeps the rows decides: serve_shard(skip_zero=...), or TableConfig.skip_zero of a serving table"
 ITEMS: Final = "candidate items are not predicted after training; use Trainer.predict over them"
 FOUNTAIN: Final = "the external data service is not public"
 TENSORFLOW: Final = "it tunes TensorFlow, which is not used"
@@ -12,3 +23,7 @@ DATA_SERVICE: Final = "TensorFlow's data service is not used"
 INSIGHT: Final = "messages about single samples are not part of this version"
 EXCHANGE: Final = "how ranks exchange is for torch.distributed to decide: Gloo on CPUs, NCCL on GPUs"
 DEVICES: Final = "a task places its modules itself, with .to('cuda') in build()"
+EXPORT_ON_GPU: Final = "an exported graph is run on the CPU"
+EXPORT_DEVICES: Final = "an exported graph names no device that could be forgotten"
+EXPORT_MODE: Final = "an export is in one piece unless shards are asked for, `ExportOptions(shards=...)`"
+REMOTE_GPU: Final = "the dense part is not served apart from the entry"

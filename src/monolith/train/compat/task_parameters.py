@@ -52,7 +52,6 @@ _STEP = ReadBy("each step of a `Session`")
 _INTERVAL = ReadBy("`trainer_config_of`, where the options of these names are not set")
 _FOUNTAIN = Refused(reasons.FOUNTAIN)
 _INSIGHT = Refused(reasons.INSIGHT)
-_SERVING = Refused(reasons.SERVING)
 
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
@@ -166,20 +165,33 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("metrics.dump_filename", "", "A record file of all messages.", _INSIGHT),
     Parameter("metrics.use_data_service", False, "Read through the data service.", Refused(reasons.DATA_SERVICE)),
     # Serving
-    Parameter("serving.export_with_gpu_allowed", False, "Let the exported model use a GPU.", _SERVING),
-    Parameter("serving.export_with_cleared_entry_devices", False, "Forget the devices of the entry model.", _SERVING),
-    Parameter("serving.export_when_saving", False, "Export with each checkpoint.", _SERVING),
+    Parameter(
+        "serving.export_with_gpu_allowed",
+        False,
+        "Let the exported model use a GPU.",
+        Refused(reasons.EXPORT_ON_GPU),
+    ),
+    Parameter(
+        "serving.export_with_cleared_entry_devices",
+        False,
+        "Forget the devices of the entry model.",
+        Refused(reasons.EXPORT_DEVICES),
+    ),
+    Parameter("serving.export_when_saving", False, "Export with each checkpoint.", ReadBy("`Trainer`, in one process")),
     Parameter(
         "serving.export_dir_base",
         "exported_models",
         "Where exports go, below the model directory.",
         ReadBy("`Estimator.export_saved_model`"),
     ),
-    Parameter("serving.export_mode", ExportMode.DISTRIBUTED, "In one piece or by parts.", _SERVING),
+    Parameter("serving.export_mode", ExportMode.DISTRIBUTED, "In one piece or by parts.", Refused(reasons.EXPORT_MODE)),
     Parameter(
-        "serving.shared_embedding", True, "Refer to the tables of the checkpoint instead of copying them.", _SERVING
+        "serving.shared_embedding",
+        True,
+        "Refer to the tables of the checkpoint instead of copying them.",
+        ReadBy("`Trainer`, with `serving.export_when_saving`"),
     ),
-    Parameter("serving.with_remote_gpu", False, "Export the dense part by itself.", _SERVING),
+    Parameter("serving.with_remote_gpu", False, "Export the dense part by itself.", Refused(reasons.REMOTE_GPU)),
 )
 
 

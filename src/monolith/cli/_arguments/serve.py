@@ -1,0 +1,74 @@
+"""The arguments of ``monolith serve``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+MEANT = {
+    "--rest_api_port": "it is --port",
+    "--model_base_path": "the path of an export is the argument itself: monolith serve PATH",
+    "--model_name": "a name is written before the path: monolith serve NAME=PATH",
+    "--grpc-port": "it is --grpc_port",
+    "--token": "others on this machine could see it; give --token_file",
+    "--workers": "calls of models at a time are --threads",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith serve``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "serve",
+        allow_abbrev=False,  # or --token would be taken for --token_file
+        description="Serves exported models as TF-Serving does: REST under /v1/models/NAME, and the services"
+        " PredictionService and ModelService over gRPC. With --follow a model has what training learned within a"
+        " second or so. It ends on SIGTERM or SIGINT, when what it was asked is answered.",
+        epilog="example: monolith serve ranker=models/a/export --follow models/a/delta_log --grpc_port 8500",
+    )
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="[NAME=]PATH",
+        help="an export, or a folder with versions of one, whose newest is served (default name: that of the task)",
+    )
+    parser.add_argument(
+        "--follow",
+        action="append",
+        default=[],
+        metavar="[NAME=]LOG",
+        help="the delta log that a model follows: a folder, kafka://HOST:PORT/TOPIC, or a URL; once for each model",
+    )
+    parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
+    _add_places(parser.add_argument_group("where it listens, and to whom"))
+    _add_queue(parser.add_argument_group("what waits, and for how long"))
+    _add_limits(parser.add_argument_group("what a client may ask"))
+    return parser
+
+
+def _add_places(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", metavar="HOST", help="interface; 0.0.0.0 or :: for all (default: this machine only)")
+    group.add_argument("--port", type=int, default=8501, metavar="P", help="of HTTP; 0: a free one (default: 8501)")
+    group.add_argument("--grpc_port", type=int, metavar="P", help="of gRPC; 0: a free one (default: no gRPC)")
+    group.add_argument("--metrics_port", type=int, metavar="P", help="serve Prometheus metrics here; 0: a free port")
+    group.add_argument("--token_file", metavar="PATH", help="file with a secret that clients must send as Bearer token")
+    group.add_argument("--tls_certificate", metavar="PATH", help="certificate chain of the server, PEM; turns TLS on")
+    group.add_argument("--tls_key", metavar="PATH", help="its private key, PEM")
+    group.add_argument("--tls_client_ca", metavar="PATH", help="authorities whose certificates clients must show, PEM")
+
+
+def _add_queue(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--threads", type=int, metavar="N", help="calls of models at a time (default: 1)")
+    group.add_argument("--max_wait_ms", type=float, metavar="MS", help="longer waits are refused (default: 100)")
+    group.add_argument("--batch_examples", type=int, metavar="N", help="put together at most (default: 256)")
+    group.add_argument("--batch_delay_ms", type=float, metavar="MS", help="waited for others at most (default: 0)")
+    group.add_argument("--request_seconds", type=float, metavar="S", help="for an answer at most (default: 10)")
+    group.add_argument("--lame_duck_seconds", type=float, metavar="S", help="answers on, not ready (default: 0)")
+    group.add_argument("--drain_seconds", type=float, metavar="S", help="for what it has at the end (default: 30)")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--max_body_bytes", type=int, metavar="B", help="of a request (default: 16 MiB)")
+    group.add_argument("--max_examples", type=int, metavar="N", help="of a request (default: 10000)")
+    group.add_argument("--max_connections", type=int, metavar="N", help="over HTTP (default: 1024)")

@@ -1,0 +1,112 @@
+"""The three steps of a batch apart, at several numbers of threads: where the time goes, and what more threads give."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Final
+
+from monolith.cli._bench import ours, workload
+from monolith.cli._bench.measurement import Measurement, Sense, median_ratio
+from monolith.cli._bench.progress import tell
+from monolith.cli._bench.timing import WARM_UP_STEPS, quiet_collector
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from monolith.cli._bench.setting import Setting
+    from monolith.tables import HashTable
+
+STEPS: Final = ("plan", "read", "apply", "lookup")
+"""A training step makes the first three; the last one is the whole of a lookup without a plan."""
+
+PLAN_LIMIT: Final = 0.45
+"""What a plan may take of the time that its rows take to be read and trained."""
+
+Seconds = dict[str, list[float]]
+"""Seconds of each step, one for each turn."""
+
+
+def measure(setting: Setting) -> list[Measurement]:
+    """Workload A on the small and the large table."""
+    return [*_measure_table(setting, setting.small_rows), *_measure_table(setting, setting.large_rows)]
+
+
+def _measure_table(setting: Setting, num_rows: int) -> list[Measurement]:
+    counts = setting.thread_counts or tuple(dict.fromkeys((1, setting.threads)))
+    tell(f"    {num_rows:,} rows, threads {' '.join(map(str, counts))}")
+    ours.use_threads(max(counts))
+    table = ours.new_table()
+    ours.fill(table, num_rows)
+    batches = workload.zipf_batches(setting, num_rows)
+    gradient = workload.output_gradient(setting.ids_per_batch, ours.DIM)
+    seconds: dict[int, Seconds] = {count: {step: [] for step in STEPS} for count in counts}
+    with quiet_collector():
+        for number in range(setting.rounds):
+            for count in counts:
+                ours.use_threads(count)
+                first = number * len(batches) // setting.rounds
+                turned = batches[first:] + batches[:first]
+                for step, median in _turn(table, turned, gradient, seconds=setting.seconds).items():
+                    seconds[count][step].append(median)
+    apart = [_measurement(step, num_rows, count, seconds) for step in STEPS for count in counts]
+    return [*apart, _plan_share(num_rows, counts[0], seconds[counts[0]])]
+
+
+def _turn(table: HashTable, batches: list[workload.Batch], gradient: Tensor, *, seconds: float) -> dict[str, float]:
+    """The median seconds of each step, over about `seconds` of all of them."""
+    times: Seconds = {step: [] for step in STEPS}
+    until = time.perf_counter() + seconds
+    taken = 0
+    while taken <= WARM_UP_STEPS or time.perf_counter() < until:
+        batch = batches[taken % len(batches)]
+        begun = time.perf_counter()
+        plan = table.plan(batch.ids)
+        planned = time.perf_counter()
+        table.read(plan, per="id")
+        read = time.perf_counter()
+        table.apply(plan, gradient, per="id", time=ours.TIME)
+        applied = time.perf_counter()
+        table.lookup(batch.ids)
+        ends = (planned, read, applied, time.perf_counter())
+        for step, start, end in zip(STEPS, (begun, *ends[:-1]), ends, strict=True):
+            times[step].append(end - start)
+        taken += 1
+    return {step: statistics.median(each[WARM_UP_STEPS:]) for step, each in times.items()}
+
+
+def _measurement(step: str, num_rows: int, count: int, seconds: dict[int, Seconds]) -> Measurement:
+    first = next(iter(seconds))
+    rates = [1 / each for each in seconds[count][step]]
+    base = [1 / each for each in seconds[first][step]]
+    compared = count != first
+    return Measurement(
+        row="steps",
+        measure=f"{step}, A, {num_rows:,} rows, {_threads(count)}",
+        figure=statistics.median(rates),
+        unit="batches/s",
+        peer=_threads(first) if compared else "",
+        peer_figure=statistics.median(base) if compared else None,
+        ratio=median_ratio(rates, base) if compared else None,
+        note=f"{1e3 / statistics.median(rates):.3g} ms a batch",
+    )
+
+
+def _plan_share(num_rows: int, count: int, seconds: Seconds) -> Measurement:
+    rest = [read + apply for read, apply in zip(seconds["read"], seconds["apply"], strict=True)]
+    return Measurement(
+        row="steps",
+        measure=f"a plan against what its rows take, A, {num_rows:,} rows, {_threads(count)}",
+        figure=1e3 * statistics.median(seconds["plan"]),
+        unit="ms",
+        peer="read and apply",
+        peer_figure=1e3 * statistics.median(rest),
+        ratio=median_ratio(seconds["plan"], rest),
+        limit=PLAN_LIMIT,
+        sense=Sense.AT_MOST,
+        note="rows are read and trained id by id",
+    )
+
+
+def _threads(count: int) -> str:
+    return f"{count} threads" if count > 1 else "1 thread"

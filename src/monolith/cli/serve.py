@@ -1,0 +1,125 @@
+"""``monolith serve``: answers requests from exported models, which follow training if a log is given."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith.serving.predictor import Predictor
+from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
+
+if TYPE_CHECKING:
+    import argparse
+
+    from monolith.serving.server import ServedModel
+
+_ENDINGS = (signal.SIGTERM, signal.SIGINT)
+_SWITCH_SECONDS = 0.0005
+"""How long a thread of Python may keep others waiting: the usual 5 ms are longer than most answers take."""
+_PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_seconds", "drain_seconds")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until the end is asked for."""
+    logs = _logs_of(args)
+    with ExitStack() as stack:
+        registry = ModelRegistry()
+        stack.callback(registry.close)
+        for text in args.models:
+            _add_model(registry, text, logs)
+        unused = [name for name in logs if name]
+        if unused:
+            raise ValueError(f"--follow: there is no model {unused[0]!r}; a model is named as NAME=PATH")
+        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        server = stack.enter_context(ModelServer(registry, **_options(args)))
+        for each in _ENDINGS:
+            stack.callback(signal.signal, each, signal.signal(each, lambda *_: server.stop()))
+        _tell(server, registry, as_json=args.json)
+        server.wait()
+        sys.stderr.write("ending: requests that are here are answered\n")
+    return 0
+
+
+def _add_model(registry: ModelRegistry, text: str, logs: dict[str, str]) -> None:
+    name, path = _named(text)
+    predictor: ServedModel = Predictor(path, follow=logs.pop(name or "", None) or logs.pop("", None))
+    try:
+        registry.add(name or predictor.name, predictor)
+    except BaseException:
+        predictor.close()
+        raise
+
+
+def _logs_of(args: argparse.Namespace) -> dict[str, str]:
+    """Name of a model to the log it follows; "" stands for the only one."""
+    logs: dict[str, str] = {}
+    for text in args.follow:
+        name, place = _named(text)
+        if not name and len(args.models) > 1:
+            raise ValueError(f"--follow: there are several models; write --follow NAME={place}")
+        if (name or "") in logs:
+            raise ValueError(f"--follow: a model follows one log, got another one: {text}")
+        logs[name or ""] = place
+    return logs
+
+
+def _named(text: str) -> tuple[str | None, str]:
+    """Name and place; a place may have a '=' of its own behind its first '/'."""
+    name, equals, place = text.partition("=")
+    if not equals or "/" in name or not name:
+        return None, text
+    if not place:
+        raise ValueError(f"a model is written NAME=PATH, got {text!r}")
+    return name, place
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    rules = {
+        "threads": args.threads,
+        "max_wait_seconds": None if args.max_wait_ms is None else args.max_wait_ms / 1e3,
+        "batch_examples": args.batch_examples,
+        "batch_delay_seconds": None if args.batch_delay_ms is None else args.batch_delay_ms / 1e3,
+    }
+    limits = {
+        "body_bytes": args.max_body_bytes,
+        "examples": args.max_examples,
+        "connections": args.max_connections,
+        "request_seconds": args.request_seconds,
+    }
+    places = {name: getattr(args, name) for name in _PLACES}
+    token = None if args.token_file is None else Path(args.token_file).read_text(encoding="utf-8").strip()
+    return {
+        **_given(places),
+        "port": args.port,
+        "grpc_port": args.grpc_port,
+        "metrics_port": args.metrics_port,
+        "token": token,
+        "queue": QueueRules(**_given(rules)),
+        "limits": Limits(**_given(limits)),
+    }
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _tell(server: ModelServer, registry: ModelRegistry, *, as_json: bool) -> None:
+    """Where it listens, on standard output once it does."""
+    ports = {"port": server.port, "grpc_port": server.grpc_port, "metrics_port": server.metrics_port}
+    models = [{"name": entry.name, "version": entry.version} for entry in registry.entries()]
+    if as_json:
+        sys.stdout.write(json.dumps({"host": server.options.host, **ports, "models": models}) + "\n")
+    else:
+        scheme = "http" if server.options.tls_certificate is None else "https"
+        for model in models:
+            place = f"{scheme}://{server.options.host}:{server.port}/v1/models/{model['name']}"
+            sys.stdout.write(f"serving {model['name']}, version {model['version']}: {place}\n")
+        for name in ("grpc_port", "metrics_port"):
+            if ports[name] is not None:
+                sys.stdout.write(f"{name.removesuffix('_port')} on port {ports[name]}\n")
+    sys.stdout.flush()

@@ -1,0 +1,138 @@
+"""What a model asks of its embeddings while it runs once: which column goes to which slot, and what comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.data.batch import Batch
+from monolith.errors import InvalidArgumentError
+from monolith.export.layout_spec import FeatureSpec
+from monolith.nn import FirstN, LookedUp, ReduceMean
+from monolith.nn.batch_turn import BatchTurn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.data.batch import ColumnValues
+    from monolith.nn import Embeddings
+
+__all__ = ["AskedRows", "WatchedBatch"]
+
+
+class WatchedBatch(Batch):
+    """A batch that knows which of its columns were read. Its rows are not counted: their number may be a symbol."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, columns: Mapping[str, ColumnValues], *, num_rows: int) -> None:
+        super().__init__({}, num_rows=num_rows)
+        self._columns = dict(columns)
+        self.read: dict[str, ColumnValues] = {}
+
+    def __getitem__(self, name: str) -> ColumnValues:
+        found = super().__getitem__(name)
+        self.read[name] = found
+        return found
+
+    def unwatched(self, name: str) -> ColumnValues | None:
+        """A column, which does not count as read."""
+        return super().__getitem__(name) if name in self._columns else None
+
+
+class AskedRows:
+    """The lookups of one call of a model. One thread uses it.
+
+    Args:
+        embeddings: Of the model, by the names of their modules.
+        stores: Name -> store of the model; two modules may share one.
+    """
+
+    def __init__(self, embeddings: Mapping[str, Embeddings], stores: Mapping[str, object]) -> None:
+        self._names = {id(module): name for name, module in embeddings.items()}
+        self._stores = {id(store): name for name, store in stores.items()}
+        self._found: dict[tuple[int, str, str], str] = {}
+        self.features: dict[str, FeatureSpec] = {}
+        """What was asked, by the names of the outputs."""
+        self.outputs: dict[str, Tensor] = {}
+        """What came back."""
+
+    def recording(self, batch: WatchedBatch) -> BatchTurn:
+        """A turn in which lookups are made, and noted."""
+        return BatchTurn(batch, hand_in=lambda module, asked: self._record(module, asked, batch))
+
+    def replaying(self, batch: WatchedBatch, outputs: Mapping[str, Tensor]) -> BatchTurn:
+        """A turn in which these outputs come back instead."""
+        return BatchTurn(batch, hand_in=lambda module, asked: self._answer(module, asked, batch, outputs))
+
+    def _record(self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> LookedUp:
+        columns = _columns_of(module, asked, batch)
+        with BatchTurn({}):
+            given = {slot: _given(asked, slot) for slot in module.slots}
+            looked_up: LookedUp = module({slot: ids for slot, ids in given.items() if ids is not None})
+        for slot, column in columns.items():
+            key = id(module), slot, column
+            if key not in self._found:
+                self._found[key] = name = self._new_name(module, slot, column)
+                self.features[name] = self._feature(module, slot, column, name)
+            self.outputs[self._found[key]] = looked_up[slot]
+        return looked_up
+
+    def _answer(
+        self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch, outputs: Mapping[str, Tensor]
+    ) -> LookedUp:
+        found = {
+            slot: outputs[self._found[id(module), slot, column]]
+            for slot, column in _columns_of(module, asked, batch).items()
+        }
+        return LookedUp(found, torch.cat([each.flatten(1) for each in found.values()], dim=1))
+
+    def _new_name(self, module: Embeddings, slot: str, column: str) -> str:
+        wanted = slot if slot == column else f"{slot}.{column}"
+        return wanted if wanted not in self.features else f"{self._names[id(module)]}.{wanted}"
+
+    def _feature(self, module: Embeddings, slot: str, column: str, name: str) -> FeatureSpec:
+        placed = module.placed[slot]
+        firstn = placed.combiner.max_seq_length if isinstance(placed.combiner, FirstN) else 0
+        return FeatureSpec(
+            name=name,
+            store=self._stores[id(module.store)],
+            table=placed.table,
+            dims=tuple(placed.slot.slice_dims),
+            pooling="firstn" if firstn else "mean" if isinstance(placed.combiner, ReduceMean) else "sum",
+            max_sequence_length=firstn,
+            id_layout=placed.slot.id_layout,
+            number=placed.number,
+            wide_index=placed.wide_index,
+            padding_id=placed.slot.padding_id,
+            column=None if column == name else column,
+        )
+
+
+def _given(asked: Mapping[str, Any], slot: str) -> Any:
+    return asked.unwatched(slot) if isinstance(asked, WatchedBatch) else asked.get(slot)
+
+
+def _columns_of(module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> dict[str, str]:
+    """Slot -> the column of the batch that it is asked for.
+
+    Raises:
+        InvalidArgumentError: for one it is asked for something else.
+    """
+    found = {}
+    for slot in module.slots:
+        ids = _given(asked, slot)
+        if asked is batch or (ids is not None and ids is batch.unwatched(slot)):
+            found[slot] = slot
+            continue
+        same = [name for name in batch if ids is not None and batch.unwatched(name) is ids]
+        if not same:
+            raise InvalidArgumentError(
+                f"slot {slot!r}: the model looks up ids that are no column of the batch; an export takes ids from"
+                " requests alone: make a column of them"
+            )
+        found[slot] = same[0]
+    return found

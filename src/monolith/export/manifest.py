@@ -1,0 +1,135 @@
+"""The manifest of an export, ``docs/formats/export.md``: written last, so that what it names is there."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from monolith.errors import DataLossError, UnimplementedError
+from monolith.export.layout_spec import DenseSpec, FeatureSpec
+from monolith.export.signature import Signature
+from monolith.files import is_name
+from monolith.tables.history import ALL_BUCKETS
+
+__all__ = ["MANIFEST", "ExportKind", "Manifest", "RowsPlace"]
+
+MANIFEST = "manifest.json"
+FORMAT = "monolith-export"
+VERSION = 2
+
+ExportKind = Literal["standalone", "entry", "ps", "dense"]
+"""``standalone``: everything. ``entry``: everything but rows, which ``ps`` have. ``dense``: weights alone."""
+_BESIDE = re.compile(r"rows|\.\./\.\./rows/\d+")
+_POOLINGS = {"sum", "mean", "firstn"}
+_ID_LAYOUTS = {"int64", "raw", "v2", "any"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsPlace:
+    """Where the rows are."""
+
+    kind: Literal["snapshot", "checkpoint"]
+    """``snapshot``: a folder with one of serving rows for each store. ``checkpoint``: the prefix of one."""
+    path: str
+    """Of a snapshot relative to the folder of the manifest."""
+    buckets: tuple[int, int] = (ALL_BUCKETS.start, ALL_BUCKETS.stop)
+    """First bucket, and the one behind the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What an export holds."""
+
+    name: str
+    """Of the model."""
+    version: int
+    kind: ExportKind
+    created: int
+    """Unix seconds."""
+    step: int
+    torch: str
+    """Version that made the graphs."""
+    signatures: dict[str, Signature] = field(default_factory=dict)
+    features: tuple[FeatureSpec, ...] = ()
+    dense: tuple[DenseSpec, ...] = ()
+    stores: dict[str, Any] = field(default_factory=dict)
+    """Store -> its tables, as `describe_tables` says."""
+    rows: RowsPlace | None = None
+    shards: int = 0
+    """Of an entry: how many have the rows."""
+    shard: int | None = None
+    """Of one of them: its number."""
+    files: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Name -> bytes and crc32c."""
+
+    def to_bytes(self) -> bytes:
+        """The text of the file."""
+        document = asdict(self) | {
+            "format": FORMAT,
+            "format_version": VERSION,
+            "signatures": {name: each.to_json() for name, each in self.signatures.items()},
+        }
+        return f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
+        """What `to_bytes` wrote.
+
+        Raises:
+            UnimplementedError: it is of another version.
+            DataLossError: it is something else.
+        """
+        try:
+            document: dict[str, Any] = json.loads(text)
+            if document.pop("format") != FORMAT:
+                raise ValueError("another format")  # noqa: TRY301 - one place tells what is wrong
+            found = document.pop("format_version")
+            if found != VERSION:
+                raise UnimplementedError(
+                    f"{origin}: an export of version {found!r}; this build reads version {VERSION}: export again"
+                )
+            return cls(**_parts(document, origin))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise DataLossError(f"{origin}: not the manifest of an export: {error!r}") from error
+
+
+def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
+    parts = dict(document)
+    parts["signatures"] = {
+        name: Signature.from_json(each, origin=f"{origin}, signature {name!r}")
+        for name, each in document["signatures"].items()
+    }
+    parts["features"] = tuple(_feature(each) for each in document["features"])
+    parts["dense"] = tuple(DenseSpec(**each) for each in document["dense"])
+    rows = document["rows"]
+    parts["rows"] = None if rows is None else _rows(rows)
+    numbers = ("version", "created", "step", "shards")
+    if not all(type(parts[name]) is int for name in numbers) or parts["kind"] not in get_args(ExportKind):
+        raise TypeError(f"{[parts[name] for name in numbers]}, kind {parts['kind']!r}")
+    if not all(is_name(name) and type(each["bytes"]) is int for name, each in parts["files"].items()):
+        raise TypeError(f"files {list(parts['files'])}")
+    return parts
+
+
+def _rows(document: dict[str, Any]) -> RowsPlace:
+    rows = RowsPlace(**{**document, "buckets": tuple(document["buckets"])})
+    begin, end = rows.buckets
+    if rows.kind == "snapshot" and not _BESIDE.fullmatch(rows.path):
+        raise ValueError(f"rows at {rows.path!r}, expected 'rows' or '../../rows/<version>'")
+    if rows.kind not in {"snapshot", "checkpoint"} or not ALL_BUCKETS.start <= begin < end <= ALL_BUCKETS.stop:
+        raise TypeError(f"rows {document}")
+    return rows
+
+
+def _feature(document: dict[str, Any]) -> FeatureSpec:
+    feature = FeatureSpec(**{**document, "dims": tuple(map(int, document["dims"]))})
+    is_known = feature.pooling in _POOLINGS and feature.id_layout in _ID_LAYOUTS
+    if (
+        not is_known
+        or min(feature.dims, default=0) < 1
+        or (feature.pooling == "firstn") != (feature.max_sequence_length > 0)
+    ):
+        raise TypeError(f"feature {document}")
+    return feature

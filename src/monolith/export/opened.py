@@ -1,0 +1,197 @@
+"""`open_export`: an export as others wrote it, each part checked when it is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from monolith.checkpoint.inspection import SavedState
+from monolith.checkpoint.tensor_bytes import tensors_from_bytes
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
+from monolith.export.export_folder import ExportFolder, find_export
+from monolith.export.graph_file import graph_from_bytes
+from monolith.export.saved_tables import schema_of, tables_of
+from monolith.files import join
+from monolith.tables.local_store import LocalStore
+from monolith.tables.snapshot.restore import restore
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.export.graph_file import LoadedGraph
+    from monolith.export.layout_spec import DenseSpec, FeatureSpec
+    from monolith.export.manifest import Manifest
+    from monolith.export.signature import Signature
+    from monolith.tables.schema import Schema
+    from monolith.tables.store import Store
+
+__all__ = ["OpenedExport", "WarmUp", "open_export"]
+
+_TOLERANCE = 1e-3
+"""Between two builds of torch: sums of other orders, no other sums."""
+
+
+class WarmUp(NamedTuple):
+    """A request that the model was tried with when it was exported."""
+
+    columns: dict[str, Tensor | Ragged]
+    graph_inputs: dict[str, Tensor]
+    """``kind:name`` -> what its graph took."""
+    outputs: dict[str, Tensor]
+
+
+class OpenedExport:
+    """An export on disk: read when it is asked, changed never. Any thread may call it."""
+
+    def __init__(self, folder: ExportFolder) -> None:
+        self.folder = folder
+        self.manifest: Manifest = folder.manifest()
+        self._origin = f"export '{folder.path}'"
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """What the model can be asked."""
+        return self.manifest.signatures
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        """Columns of ids."""
+        return self.manifest.features
+
+    @property
+    def dense_columns(self) -> tuple[DenseSpec, ...]:
+        """Columns of numbers."""
+        return self.manifest.dense
+
+    def graph(self, signature: str) -> LoadedGraph:
+        """The graph of a signature, which takes the weights as arguments.
+
+        Raises:
+            NotFoundError: there is no such signature.
+            DataLossError, UnimplementedError, FailedPreconditionError: it is damaged, has foreign operations, or is of
+                another torch; nothing of it ran.
+        """
+        if signature not in self.signatures:
+            raise NotFoundError(
+                f"{self._origin}: there is no signature {signature!r}, it has {', '.join(sorted(self.signatures))}"
+            )
+        name = graph_name(signature)
+        return graph_from_bytes(self.folder.read(name, self.manifest), origin=f"file '{join(self.folder.path, name)}'")
+
+    def weights(self) -> dict[str, Tensor]:
+        """The dense weights by name."""
+        return self._tensors(WEIGHTS)
+
+    def constants(self, signature: str) -> dict[str, Tensor]:
+        """Numbers of a graph that are no weights."""
+        prefix = f"{signature}/"
+        found = self._tensors(CONSTANTS)
+        return {name.removeprefix(prefix): tensor for name, tensor in found.items() if name.startswith(prefix)}
+
+    def warm_up(self, signature: str) -> WarmUp:
+        """The request of a signature and what it was answered."""
+        tensors = self._tensors(EXAMPLE)
+        found: dict[str, dict[str, Tensor]] = {"column": {}, "values": {}, "splits": {}, "graph": {}, "output": {}}
+        for key, tensor in tensors.items():
+            name, kind, of = key.split("/", 2)
+            if name == signature and kind in found:
+                found[kind][of] = tensor
+        columns: dict[str, Tensor | Ragged] = dict(found["column"])
+        columns |= {name: Ragged(values, found["splits"][name]) for name, values in found["values"].items()}
+        return WarmUp(columns, found["graph"], found["output"])
+
+    def schemas(self) -> dict[str, Schema]:
+        """Store -> what its serving rows look like."""
+        return {store: schema_of(each, origin=self._origin) for store, each in self.manifest.stores.items()}
+
+    def new_stores(self) -> dict[str, LocalStore]:
+        """Empty serving tables for all stores."""
+        return {store: LocalStore(tables_of(each, origin=self._origin)) for store, each in self.manifest.stores.items()}
+
+    def load_rows(self, stores: Mapping[str, Store]) -> int:
+        """Puts the rows into tables; their number.
+
+        Raises:
+            FailedPreconditionError: the export has no rows, or a store is of another schema.
+        """
+        rows = self.manifest.rows
+        if rows is None:
+            raise FailedPreconditionError(
+                f"{self._origin}: it is of kind {self.manifest.kind!r} and has no rows; those of its shards are beside"
+                " it, see docs/formats/export.md"
+            )
+        return sum(
+            sum(restore(store, self._rows_folder(name), buckets=range(*rows.buckets)).rows.values())
+            for name, store in stores.items()
+        )
+
+    def verify(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> None:
+        """Runs the stored example.
+
+        Raises:
+            FailedPreconditionError: another torch than that of the export answers otherwise, or cannot run it.
+            DataLossError: the same torch does.
+        """
+        example, constants = self.warm_up(signature), self.constants(signature)
+        known = {"weight": weights, "constant": constants}
+        try:
+            given = [
+                known[kind][name] if kind in known else example.graph_inputs[f"{kind}:{name}"]
+                for kind, name in graph.inputs
+            ]
+            with torch.inference_mode():
+                found = dict(zip(graph.outputs, graph.call(*given), strict=True))
+            same = found.keys() == example.outputs.keys() and all(
+                torch.allclose(values, example.outputs[name], rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True)
+                for name, values in found.items()
+            )
+            reason = "it answers the stored example otherwise than when it was exported"
+        except Exception as error:  # noqa: BLE001 - whatever a graph of another torch may raise
+            same, reason = False, f"it cannot answer the stored example: {type(error).__name__}: {str(error)[:200]}"
+        if same:
+            return
+        if self.manifest.torch != torch.__version__:
+            raise FailedPreconditionError(
+                f"{self._origin}, signature {signature!r}: exported with torch {self.manifest.torch}, and with torch"
+                f" {torch.__version__} {reason}; export again, or serve with torch {self.manifest.torch}"
+            )
+        raise DataLossError(f"{self._origin}, signature {signature!r}: {reason}; export again")
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        data = self.folder.read(name, self.manifest)
+        return tensors_from_bytes(data, origin=f"file '{join(self.folder.path, name)}'")
+
+    def _rows_folder(self, store: str) -> str:
+        rows = self.manifest.rows
+        if rows is None or store not in self.manifest.stores:
+            raise NotFoundError(f"{self._origin}: there is no store {store!r}, it has {sorted(self.manifest.stores)}")
+        if rows.kind == "snapshot":
+            return join(self.folder.path, rows.path, store)
+        saved = SavedState(rows.path)
+        if store not in saved.manifest.tables:
+            raise NotFoundError(f"checkpoint '{rows.path}': it has no store {store!r}")
+        return saved.folder.place(saved.manifest.tables[store].folder)
+
+
+WEIGHTS = "weights.safetensors"
+CONSTANTS = "constants.safetensors"
+EXAMPLE = "example.safetensors"
+
+
+def graph_name(signature: str) -> str:
+    """The file of its graph."""
+    return f"graph.{signature}.json"
+
+
+def open_export(path: str) -> OpenedExport:
+    """Opens an export: its folder, or the newest version below a path.
+
+    Raises:
+        NotFoundError: there is none, or it was not written to its end.
+        DataLossError, UnimplementedError: its manifest is damaged, or of another version.
+    """
+    return OpenedExport(find_export(path))

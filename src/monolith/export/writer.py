@@ -1,0 +1,268 @@
+"""Writes an export: graphs, weights and rows first, the manifest last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from monolith.checkpoint.tensor_bytes import tensors_to_bytes
+from monolith.clock import SystemClock
+from monolith.errors import AlreadyExistsError, InvalidArgumentError
+from monolith.export.export_folder import ExportFolder
+from monolith.export.graph import ModelCall, trace
+from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
+from monolith.export.manifest import ExportKind, Manifest, RowsPlace
+from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
+from monolith.export.saved_tables import describe_tables
+from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
+from monolith.files import is_name, join
+from monolith.tables.bucket_owners import owned_ranges, require_owners
+from monolith.tables.history import NUM_BUCKETS
+from monolith.tables.snapshot.save import save
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.clock import Clock
+    from monolith.export.graph import TracedModel
+    from monolith.export.layout_spec import DenseSpec, FeatureSpec
+    from monolith.tables.store import Store
+
+__all__ = ["ExportOptions", "ExportSource", "columns_of", "write_export"]
+
+ENTRY = "entry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSource:
+    """A model that is to leave its training code. It does not learn meanwhile."""
+
+    name: str
+    step: int
+    model: ModelCall
+    stores: Mapping[str, Store]
+    signatures: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Name -> columns that it reads; empty: one that reads all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """How it is written."""
+
+    version: int | None = None
+    """None: the Unix time."""
+    shards: int = 0
+    """Above 0: rows are for so many servers, in folders ``ps_<i>`` beside ``entry``."""
+    checkpoint: str | None = None
+    """Prefix of a checkpoint of the same rows, to be named instead of writing them once more."""
+    dense_only: bool = False
+    """Graph and weights, and no rows: those of the version before stay."""
+    skip_zero: bool = False
+    """Rows of zeros are not kept by whoever serves them."""
+    clock: Clock | None = None
+
+
+def write_export(source: ExportSource, path: str, example: Mapping[str, Any], options: ExportOptions) -> str:
+    """Writes one version of a model below a path.
+
+    Args:
+        source: The model.
+        path: A folder, local or any fsspec path.
+        example: A batch with every column that requests will have.
+        options: How.
+
+    Returns:
+        The folder of the version; of its entry, where there are shards.
+
+    Raises:
+        InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+    """
+    columns = columns_of(example)
+    traced = {
+        name: _traced(source, name, {column: columns[column] for column in reads})
+        for name, reads in sorted(_signatures(source, columns).items())
+    }
+    if options.shards:
+        require_owners(options.shards, subject="export", name="shards")
+    version = _free_version(path, options)
+    place = join(path, ENTRY, str(version)) if options.shards else join(path, str(version))
+    folder = ExportFolder(place)
+    files = _write_model(folder, traced)
+    rows = None if options.dense_only else _write_rows(source, path, version, options)
+    kind: ExportKind = "dense" if options.dense_only else "entry" if options.shards else "standalone"
+    manifest = _manifest(source, traced, version=version, kind=kind, files=files, rows=rows, options=options)
+    if not options.dense_only:
+        _write_shards(manifest, path, options)
+    folder.publish(manifest)
+    return place
+
+
+def columns_of(example: Mapping[str, Any]) -> dict[str, Tensor | Ragged]:
+    """The columns that a graph can take: numbers; texts are left out.
+
+    Raises:
+        InvalidArgumentError: there are none.
+    """
+    columns: dict[str, Tensor | Ragged] = {}
+    for name, values in example.items():
+        if isinstance(values, Tensor | Ragged):
+            columns[name] = values.detach().cpu() if isinstance(values, Tensor) else values
+        elif isinstance(values, np.ndarray) and values.dtype.kind in "iufb":
+            columns[name] = torch.from_numpy(np.ascontiguousarray(values))
+    if not columns:
+        raise InvalidArgumentError(
+            "export: the example must be a batch with columns of numbers by name, got"
+            f" {', '.join(map(str, example)) or 'nothing'}"
+        )
+    return columns
+
+
+def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, list[str]]:
+    wanted = {name: list(reads) for name, reads in source.signatures.items()} or {DEFAULT_SIGNATURE: list(columns)}
+    for name, reads in wanted.items():
+        if not is_name(name) or not name.isprintable():
+            raise InvalidArgumentError(f"signature {name!r}: a name must be that of a file")
+        if not reads:
+            raise InvalidArgumentError(f"signature {name!r}: it reads no column; name those that its requests have")
+        missing = [column for column in reads if column not in columns]
+        if missing:
+            raise InvalidArgumentError(
+                f"signature {name!r}: column {missing[0]!r} is not in the example, which has {', '.join(columns)}"
+            )
+    return wanted
+
+
+def _traced(source: ExportSource, name: str, columns: Mapping[str, Tensor | Ragged]) -> TracedModel:
+    return trace(source.model, columns, subject=f"signature {name!r}")
+
+
+def _free_version(path: str, options: ExportOptions) -> int:
+    clock = options.clock or SystemClock()
+    version = int(clock.now()) if options.version is None else options.version
+    places = [join(path, str(version)), join(path, ENTRY, str(version))]
+    while any(ExportFolder(place).is_whole for place in places):
+        if options.version is not None:
+            raise AlreadyExistsError(f"export '{path}': there is a version {version}; give another, or remove it")
+        version += 1
+        places = [join(path, str(version)), join(path, ENTRY, str(version))]
+    return version
+
+
+def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dict[str, dict[str, int]]:
+    weights: dict[str, Tensor] = {}
+    constants: dict[str, Tensor] = {}
+    example: dict[str, Tensor] = {}
+    files = {}
+    for signature, model in traced.items():
+        text = graph_to_bytes(model)
+        graph_from_bytes(text, origin=f"signature {signature!r}")  # what cannot be read again is not written
+        files[graph_name(signature)] = folder.write(graph_name(signature), text)
+        weights |= model.weights
+        constants |= {f"{signature}/{name}": tensor for name, tensor in model.constants.items()}
+        example |= {f"{signature}/{key}": tensor for key, tensor in model.example_tensors().items()}
+    for name, tensors in ((WEIGHTS, weights), (CONSTANTS, constants), (EXAMPLE, example)):
+        files[name] = folder.write(name, tensors_to_bytes({key: each.contiguous() for key, each in tensors.items()}))
+    return files
+
+
+def _write_rows(source: ExportSource, path: str, version: int, options: ExportOptions) -> RowsPlace:
+    if options.checkpoint is not None:
+        return RowsPlace(kind="checkpoint", path=options.checkpoint)
+    place = join(path, "rows", str(version)) if options.shards else join(path, str(version), "rows")
+    for name, store in source.stores.items():
+        # Each of any number of servers reads its buckets and little else.
+        save(store, join(place, name), state=False, num_files=min(NUM_BUCKETS, 4 * options.shards) or None)
+    return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows")
+
+
+def _write_shards(manifest: Manifest, path: str, options: ExportOptions) -> None:
+    """Every server reads its buckets of the same files."""
+    for shard, buckets in enumerate(owned_ranges(options.shards) if options.shards else ()):
+        rows = _shard_rows(manifest, buckets)
+        own = Manifest(
+            name=manifest.name,
+            version=manifest.version,
+            kind="ps",
+            created=manifest.created,
+            step=manifest.step,
+            torch=manifest.torch,
+            features=manifest.features,
+            stores=manifest.stores,
+            rows=rows,
+            shards=options.shards,
+            shard=shard,
+        )
+        ExportFolder(join(path, f"ps_{shard}", str(manifest.version))).publish(own)
+
+
+def _shard_rows(manifest: Manifest, buckets: range) -> RowsPlace:
+    rows = manifest.rows
+    assert rows is not None  # noqa: S101 - an entry names those of its shards
+    return RowsPlace(kind=rows.kind, path=rows.path, buckets=(buckets.start, buckets.stop))
+
+
+def _manifest(
+    source: ExportSource,
+    traced: Mapping[str, TracedModel],
+    *,
+    version: int,
+    kind: ExportKind,
+    files: dict[str, dict[str, int]],
+    rows: RowsPlace | None,
+    options: ExportOptions,
+) -> Manifest:
+    clock = options.clock or SystemClock()
+    features: dict[str, FeatureSpec] = {}
+    dense: dict[str, DenseSpec] = {}
+    for name, model in traced.items():
+        features |= {each.name: each for each in _same(features, model.features, name)}
+        dense |= {each.name: each for each in model.dense_columns()}
+    configs = {store_name: _configs_of(source, store) for store_name, store in source.stores.items()}
+    return Manifest(
+        name=source.name,
+        version=version,
+        kind=kind,
+        created=int(clock.now()),
+        step=source.step,
+        torch=torch.__version__,
+        signatures={name: _signature(model) for name, model in traced.items()},
+        features=tuple(features.values()),
+        dense=tuple(dense.values()),
+        stores={
+            name: describe_tables(store.schema, configs[name], skip_zero=options.skip_zero)
+            for name, store in source.stores.items()
+        },
+        rows=rows,
+        shards=options.shards,
+        files=files,
+    )
+
+
+def _configs_of(source: ExportSource, store: Store) -> Mapping[str, Any]:
+    return next(each.table_configs for each in source.model.embeddings.values() if each.store is store)
+
+
+def _same(known: Mapping[str, FeatureSpec], found: Sequence[FeatureSpec], signature: str) -> Sequence[FeatureSpec]:
+    for each in found:
+        if known.get(each.name, each) != each:
+            raise InvalidArgumentError(
+                f"signature {signature!r}: feature {each.name!r} has other rows than in another signature; give the"
+                " columns names of their own"
+            )
+    return found
+
+
+def _signature(model: TracedModel) -> Signature:
+    ids = {each.source for each in model.features}
+    inputs = {
+        name: InputSpec.of(values, "ids" if name in ids else "dense") for name, values in sorted(model.example.items())
+    }
+    rows = next(each.shape[0] if isinstance(each, Tensor) else each.num_rows for each in model.example.values())
+    return Signature(
+        inputs=inputs, outputs={name: OutputSpec.of(values, rows) for name, values in model.expected.items()}
+    )

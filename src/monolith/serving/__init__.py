@@ -1,0 +1,87 @@
+"""Serving: what was trained answers requests, from any process and without the training code.
+
+May import `online`, `train` and everything below them; only `cli` and `launch` stand above it. Read `predictor.py`
+first: it loads what `monolith.serving.export` wrote, follows a delta log, and is what ``monolith serve`` asks, whose
+place is `server`. `layout` makes the inputs of a graph of requests. `shards` has rows that are divided among
+processes and who looks them up, `push` who gives them to receivers. Messages are those of TensorFlow Serving, so that
+its clients need no change: `wire_methods.py`, `tensor_messages.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from monolith.export.signature import InputSpec, OutputSpec, Signature
+    from monolith.export.writer import ExportOptions
+    from monolith.serving.exporting import export
+    from monolith.serving.layout import LaidOut, Layout
+    from monolith.serving.prediction import ModelVersion, Prediction
+    from monolith.serving.predictor import Predictor
+    from monolith.serving.push.backend import DiscoverySyncBackend
+    from monolith.serving.push.client import ParameterSyncClient, result_json
+    from monolith.serving.remote_predictor import RemotePredictor
+    from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
+    from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas
+    from monolith.serving.shards.served_shard import ServedShard, serve_shard
+
+_HOMES = {
+    "DiscoveredReplicas": "monolith.serving.shards.replicas",
+    "DiscoverySyncBackend": "monolith.serving.push.backend",
+    "ExportOptions": "monolith.export.writer",
+    "FetchedRows": "monolith.serving.shards.remote_rows",
+    "InputSpec": "monolith.export.signature",
+    "LaidOut": "monolith.serving.layout",
+    "Layout": "monolith.serving.layout",
+    "ListedReplicas": "monolith.serving.shards.replicas",
+    "ModelVersion": "monolith.serving.prediction",
+    "OutputSpec": "monolith.export.signature",
+    "ParameterSyncClient": "monolith.serving.push.client",
+    "Prediction": "monolith.serving.prediction",
+    "Predictor": "monolith.serving.predictor",
+    "RemotePredictor": "monolith.serving.remote_predictor",
+    "RemoteRows": "monolith.serving.shards.remote_rows",
+    "ServedShard": "monolith.serving.shards.served_shard",
+    "Signature": "monolith.export.signature",
+    "export": "monolith.serving.exporting",
+    "result_json": "monolith.serving.push.client",
+    "serve_shard": "monolith.serving.shards.served_shard",
+}
+"""A name is imported when it is first asked for: who predicts needs nothing that trains."""
+
+__all__ = [
+    "DiscoveredReplicas",
+    "DiscoverySyncBackend",
+    "ExportOptions",
+    "FetchedRows",
+    "InputSpec",
+    "LaidOut",
+    "Layout",
+    "ListedReplicas",
+    "ModelVersion",
+    "OutputSpec",
+    "ParameterSyncClient",
+    "Prediction",
+    "Predictor",
+    "RemotePredictor",
+    "RemoteRows",
+    "ServedShard",
+    "Signature",
+    "export",
+    "result_json",
+    "serve_shard",
+]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,75 @@
+"""Which versions of an export are at a path."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from monolith.errors import NotFoundError
+from monolith.export.export_folder import ExportFolder, find_export, versions_in
+from monolith.export.opened import OpenedExport
+from monolith.files import dirname, join
+
+__all__ = ["ExportVersions", "FoundExport"]
+
+
+class FoundExport(NamedTuple):
+    """An export, and where its rows are."""
+
+    export: OpenedExport
+    with_rows: OpenedExport
+    """The same, unless it has weights alone: then the newest before it that has rows."""
+
+
+class ExportVersions:
+    """Finds the newest version. Any thread may call it.
+
+    Args:
+        path: An export, or a folder with versions of one.
+
+    Raises:
+        NotFoundError: there is no export.
+    """
+
+    def __init__(self, path: str) -> None:
+        found = find_export(path)
+        self._is_fixed = found.path == ExportFolder(path).path
+        self._place = dirname(found.path)
+        self._fixed = found
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the path is one version, and no other will come."""
+        return self._is_fixed
+
+    def newest_number(self) -> int:
+        """Of the newest version that is whole; -1: there is none any more."""
+        numbers = versions_in(self._place)
+        return numbers[-1] if numbers else -1
+
+    def newest(self) -> FoundExport:
+        """The newest version.
+
+        Raises:
+            NotFoundError: there is none, or rows are missing to one that has weights alone.
+            OpError: it cannot be read.
+        """
+        export = OpenedExport(self._fixed if self._is_fixed else self._folder(self.newest_number()))
+        if export.manifest.kind == "ps":
+            raise NotFoundError(f"export '{export.folder.path}': it has rows of one shard and no model; open the entry")
+        if export.manifest.rows is not None:
+            return FoundExport(export, export)
+        return FoundExport(export, self._rows_before(export))
+
+    def _rows_before(self, export: OpenedExport) -> OpenedExport:
+        for number in reversed(versions_in(self._place)):
+            if number < export.manifest.version:
+                before = OpenedExport(self._folder(number))
+                if before.manifest.rows is not None:
+                    return before
+        raise NotFoundError(
+            f"export '{export.folder.path}': it has weights alone, and no version before it has rows; export the whole"
+            " model once"
+        )
+
+    def _folder(self, number: int) -> ExportFolder:
+        return ExportFolder(join(self._place, str(number)))

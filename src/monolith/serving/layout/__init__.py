@@ -1,0 +1,14 @@
+"""Layouts: from encoded samples, or columns of ids, to the named inputs of a graph in one call of the core.
+
+May import the specifications of `monolith.export` and what lies below. Read `layout.py` first;
+``docs/how-to/layouts.md`` shows how it is used.
+"""
+
+from __future__ import annotations
+
+from monolith.serving.layout._configs import slice_name
+from monolith.serving.layout.laid_out import LaidOut, LooseColumn
+from monolith.serving.layout.layout import Layout, SampleForm
+from monolith.serving.layout.trained import TrainedLayout
+
+__all__ = ["LaidOut", "Layout", "LooseColumn", "SampleForm", "TrainedLayout", "slice_name"]

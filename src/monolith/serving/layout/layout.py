@@ -1,0 +1,200 @@
+"""From requests to the inputs of a graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+
+import torch
+from torch import Tensor
+
+from monolith import _core
+from monolith.data.sample_format import SampleFormat
+from monolith.errors import InvalidArgumentError
+from monolith.serving.layout._configs import features_of_configs
+from monolith.serving.layout._core_features import core_features
+from monolith.serving.layout._id_columns import id_column, num_examples_of
+from monolith.serving.layout._numbers import for_all, given_number, num_rows_of, parsed_numbers, sample_column
+from monolith.serving.layout._outputs import cut_apart, outputs_of_configs, outputs_of_features, runs_of
+from monolith.serving.layout.laid_out import LaidOut
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from monolith.data.protos.example_pb2 import FeatureConfigs
+    from monolith.export.layout_spec import DenseSpec, FeatureSpec
+    from monolith.serving.layout.laid_out import LooseColumn
+    from monolith.tables import LocalStore
+
+__all__ = ["Layout", "SampleForm"]
+
+SampleForm: TypeAlias = Literal["example_batch", "examples", "instances"]
+"""What encoded samples are."""
+
+_FORMS: dict[str, SampleFormat] = {
+    "example_batch": SampleFormat.EXAMPLE_BATCH,
+    "examples": SampleFormat.EXAMPLE,
+    "instances": SampleFormat.INSTANCE,
+}
+
+
+class Layout:
+    """From encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
+
+    Any thread may call it, beside writers of the stores, too: no row is ever torn. A call computes on its own thread
+    and does not hold the interpreter's lock. An id without a row reads zeros, an example without ids is zeros.
+
+    Args:
+        features: Columns of ids, and where their rows are.
+        stores: Name -> the rows; serving tables as a rule.
+        dense: Columns of numbers that become inputs as they are.
+        outputs: Its `out_configs` say which slices of the features become inputs; None: each feature is one, whole.
+        max_parsed_bytes: What samples may become before they are looked up: two kilobytes can say that they are
+            millions of examples. 128 MiB by default.
+        max_output_bytes: Of all inputs of one request together; 1 GiB by default.
+
+    Raises:
+        InvalidArgumentError: a feature or an output that the stores and features do not have, or that cannot be made.
+
+    >>> from monolith.export.layout_spec import FeatureSpec
+    >>> from monolith.tables import LocalStore, Segment, TableConfig
+    >>> store = LocalStore({"item": TableConfig([Segment(2)])})
+    >>> keys = {"id_layout": "any", "number": None, "wide_index": None}
+    >>> item = FeatureSpec(name="item", store="rows", table="item", dims=(2,), pooling="sum", **keys)
+    >>> laid_out = Layout([item], {"rows": store}).from_columns({"item": [[7, 8], [], [9]]})
+    >>> laid_out.inputs["item"].shape, laid_out.num_ids, laid_out.num_found
+    (torch.Size([3, 2]), 3, 0)
+    """
+
+    def __init__(
+        self,
+        features: Sequence[FeatureSpec],
+        stores: Mapping[str, LocalStore],
+        *,
+        dense: Sequence[DenseSpec] = (),
+        outputs: FeatureConfigs | None = None,
+        max_parsed_bytes: int = 1 << 27,
+        max_output_bytes: int = 1 << 30,
+    ) -> None:
+        self.features = tuple(features)
+        self.dense = tuple(dense)
+        self.outputs = tuple(
+            outputs_of_features(self.features) if outputs is None else outputs_of_configs(self.features, outputs)
+        )
+        self.stores = dict(stores)
+        self._groups = tuple(store.native.core for store in self.stores.values())
+        self._columns = tuple(dict.fromkeys(feature.source for feature in self.features))
+        self._numbers = [column for column in map(sample_column, self.dense) if column is not None]
+        self._not_in_samples = self._refused_numbers()
+        self._core = _core.InputLayout(
+            features=core_features(self.features, self.stores),
+            outputs=[output.for_core() for output in self.outputs],
+            numbers=[] if self._not_in_samples else [column.core_columns() for column in self._numbers],
+            max_parsed_bytes=max_parsed_bytes,
+            max_output_bytes=max_output_bytes,
+        )
+        self._runs = runs_of(self.outputs)
+        _refuse_clash([output.name for output in self.outputs], [spec.name for spec in self.dense])
+
+    @classmethod
+    def from_configs(
+        cls, configs: FeatureConfigs, stores: Mapping[str, LocalStore], *, dense: Sequence[DenseSpec] = ()
+    ) -> Self:
+        """The layout that a message describes. Tables are found by their names; ids are keys as they are.
+
+        Raises:
+            InvalidArgumentError: no store has a table of the name, or two have one.
+        """
+        return cls(features_of_configs(configs, stores), stores, dense=dense, outputs=configs)
+
+    def from_bytes(self, data: bytes | Sequence[bytes], form: SampleForm, *, step: int = 0) -> LaidOut:
+        """The inputs of encoded samples: one or more ``ExampleBatch``, or ``Example`` or ``Instance`` one for each row.
+
+        A column that a sample does not have is empty there. Ids of layout v1 become v2, as in training. A SHARED column
+        is looked up and pooled once.
+
+        Raises:
+            InvalidArgumentError: the bytes are no such samples, or a column has another type or ids it does not take.
+            ResourceExhaustedError: the request is larger than the limits.
+        """
+        records = self._records(data, form)
+        *counts, floats, numbers = self._core.from_records(_FORMS[form].value, records, self._groups, step)
+        values = {} if numbers is None else parsed_numbers(self._numbers, numbers)
+        return self._laid_out(floats, counts, values)
+
+    def from_columns(self, columns: Mapping[str, object], *, step: int = 0) -> LaidOut:
+        """The inputs of columns of tensors, arrays or lists, by name; others are ignored.
+
+        Columns of ids are int64 [B], int64 [B, k] or `Ragged`. A column of one row stands for all examples: it is
+        looked up and pooled once.
+
+        Raises:
+            InvalidArgumentError: names the column that is missing or wrong.
+            ResourceExhaustedError: the inputs would be larger than the limit.
+        """
+        read = {name: id_column(columns, name) for name in self._columns}
+        numbers = {spec.name: given_number(columns, spec) for spec in self.dense}
+        rows = {name: column.rows for name, column in read.items()}
+        for name, value in numbers.items():
+            rows[name] = num_rows_of(value)
+        num_examples = num_examples_of(rows)
+        given = [read[feature.source].for_core() for feature in self.features]
+        *counts, floats, _ = self._core.from_columns(given, num_examples, self._groups, step)
+        for name, value in numbers.items():
+            if rows[name] != num_examples:
+                numbers[name] = for_all(value, num_examples)
+        return self._laid_out(floats, counts, numbers)
+
+    def keys_of_bytes(
+        self, data: bytes | Sequence[bytes], form: SampleForm
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
+        """Keys of the rows, their buckets and row splits, of each feature: what `from_bytes` looks up."""
+        return self._core.keys_of_records(_FORMS[form].value, self._records(data, form))
+
+    def keys_of_columns(
+        self, columns: Mapping[str, object]
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
+        """The same of what `from_columns` looks up."""
+        read = {name: id_column(columns, name) for name in self._columns}
+        return self._core.keys_of_columns([read[feature.source].for_core() for feature in self.features])
+
+    def _records(self, data: bytes | Sequence[bytes], form: SampleForm) -> tuple[bytes, ...]:
+        if form not in _FORMS:
+            raise InvalidArgumentError(f"samples are one of {', '.join(_FORMS)}, got {form!r}")
+        if self._not_in_samples:
+            raise InvalidArgumentError(f"column {self._not_in_samples}, so it must be given as a tensor")
+        records = (data,) if isinstance(data, bytes) else tuple(data)
+        for record in records:
+            if not isinstance(record, bytes):
+                raise InvalidArgumentError(f"samples must be bytes, got {type(record).__name__}")
+        return records
+
+    def _laid_out(
+        self, floats: NDArray[np.float32], counts: Sequence[int], numbers: Mapping[str, Tensor | LooseColumn]
+    ) -> LaidOut:
+        num_examples, num_ids, num_found = counts
+        inputs = cut_apart(self._runs, torch.from_numpy(floats), num_examples)
+        loose: dict[str, LooseColumn] = {}
+        for name, value in numbers.items():
+            if isinstance(value, Tensor):
+                inputs[name] = value
+            else:
+                loose[name] = value
+        return LaidOut(inputs, num_examples, num_ids, num_found, loose)
+
+    def _refused_numbers(self) -> str:
+        """Why samples cannot be read: a column that they do not hold, or that is one of ids; empty if they can."""
+        for spec in self.dense:
+            if sample_column(spec) is None:
+                return f"{spec.name!r} is {spec.dtype}, which samples do not hold"
+            if spec.name in self._columns:
+                return f"{spec.name!r} holds ids and numbers"
+        return ""
+
+
+def _refuse_clash(outputs: Sequence[str], numbers: Sequence[str]) -> None:
+    for name in numbers:
+        if name in outputs:
+            raise InvalidArgumentError(f"layout: {name!r} is an output of ids and a column of numbers")

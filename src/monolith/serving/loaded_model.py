@@ -1,0 +1,159 @@
+"""One version of a model in memory: its graphs, its tables, and the weights that graphs are called with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.serving.layout import Layout
+from monolith.serving.request_columns import checked_numbers, encoded_samples, num_examples, request_columns
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monolith.export.graph_file import LoadedGraph
+    from monolith.export.opened import OpenedExport
+    from monolith.export.signature import Signature
+    from monolith.serving.layout import LaidOut
+    from monolith.tables.local_store import LocalStore
+
+__all__ = ["LoadedModel", "Weights"]
+
+Weights = dict[str, Tensor]
+
+
+class Answer(NamedTuple):
+    """What a graph gave."""
+
+    outputs: dict[str, Tensor]
+    num_ids: int
+    num_found: int
+
+
+class LoadedModel:
+    """An export in memory. Any thread may call it; it never changes but for the rows of its tables.
+
+    Args:
+        export: What it is.
+        stores: Its tables, with their rows.
+
+    Raises:
+        DataLossError, UnimplementedError, FailedPreconditionError: a graph cannot be used here; says why.
+    """
+
+    def __init__(self, export: OpenedExport, stores: Mapping[str, LocalStore]) -> None:
+        self.export = export
+        self.stores = dict(stores)
+        self.weights: Weights = export.weights()
+        """Those of the export."""
+        self.signatures = dict(export.signatures)
+        self._models = {name: _SignatureModel(name, export, stores, self.weights) for name in self.signatures}
+
+    def signature(self, name: str) -> _SignatureModel:
+        """One of them.
+
+        Raises:
+            NotFoundError: there is none of this name.
+        """
+        found = self._models.get(name)
+        if found is None:
+            raise NotFoundError(
+                f"model {self.export.manifest.name!r} has no signature {str(name)[:80]!r}, it has"
+                f" {', '.join(sorted(self._models))}"
+            )
+        return found
+
+    def with_weights(self, found: Mapping[str, Tensor]) -> Weights:
+        """The weights to serve with from now on; those that are not among the new ones stay.
+
+        Raises:
+            FailedPreconditionError: one is of another shape or type: they are those of another model.
+        """
+        weights = dict(self.weights)
+        for name, old in self.weights.items():
+            new = found.get(name)
+            if new is None:
+                continue
+            if new.shape != old.shape or new.dtype != old.dtype:
+                raise FailedPreconditionError(
+                    f"weight {name!r}: the export has {old.dtype} {list(old.shape)}, the log {new.dtype}"
+                    f" {list(new.shape)}; it is the log of another model"
+                )
+            weights[name] = new
+        return weights
+
+
+class _SignatureModel:
+    """A graph with what it needs of a request."""
+
+    def __init__(
+        self, name: str, export: OpenedExport, stores: Mapping[str, LocalStore], weights: Mapping[str, Tensor]
+    ) -> None:
+        self.name = name
+        self.signature: Signature = export.signatures[name]
+        self._graph: LoadedGraph = export.graph(name)
+        self._constants = export.constants(name)
+        export.verify(name, self._graph, weights)
+        wanted = {each.name for each in self._graph.inputs if each.kind == "rows"}
+        numbers = {each.name for each in self._graph.inputs if each.kind in {"column", "values", "row_splits"}}
+        features = [each for each in export.features if each.name in wanted]
+        self._layout = Layout(features, stores)
+        clash = sorted(numbers & wanted)
+        self._not_encoded = f"column {clash[0]!r} is read as ids and as numbers" if clash else None
+        dense = [] if clash else [each for each in export.dense_columns if each.name in numbers]
+        self._encoded = Layout(features, stores, dense=dense)
+
+    def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> Answer:
+        """What the model makes of a request."""
+        samples = encoded_samples(inputs, self.signature)
+        if samples is not None:
+            if self._not_encoded is not None:
+                raise InvalidArgumentError(f"signature {self.name!r}: {self._not_encoded}; give columns by name")
+            laid_out = self._encoded.from_bytes(samples.data, samples.form)
+            columns = checked_numbers({**laid_out.inputs, **laid_out.loose}, self.signature)
+            return self._run(laid_out, columns, laid_out.num_examples, weights)
+        if not isinstance(inputs, Mapping):
+            raise InvalidArgumentError(f"predict: columns by name or bytes expected, got {type(inputs).__name__}")
+        columns = request_columns(inputs, self.signature, name=self.name)
+        num_rows = max(num_examples(values) for values in columns.values())
+        if not self._layout.features:
+            return self._run(None, columns, num_rows, weights)
+        laid_out = self._layout.from_columns(columns)
+        if laid_out.num_examples != num_rows:  # all ids are those of one example, which stands for all
+            rows = {name: values.expand(num_rows, *values.shape[1:]) for name, values in laid_out.inputs.items()}
+            laid_out = laid_out._replace(inputs=rows)
+        return self._run(laid_out, columns, num_rows, weights)
+
+    def _run(
+        self,
+        laid_out: LaidOut | None,
+        columns: Mapping[str, Tensor | Ragged],
+        num_rows: int,
+        weights: Mapping[str, Tensor],
+    ) -> Answer:
+        known: dict[str, Mapping[str, Tensor]] = {
+            "weight": weights,
+            "constant": self._constants,
+            "rows": {} if laid_out is None else laid_out.inputs,
+        }
+        given = [
+            known[kind][name] if kind in known else _part(kind, columns[name], num_rows)
+            for kind, name in self._graph.inputs
+        ]
+        with torch.inference_mode():
+            outputs = self._graph.call(*given)
+        counts = (0, 0) if laid_out is None else (laid_out.num_ids, laid_out.num_found)
+        return Answer(dict(zip(self._graph.outputs, outputs, strict=True)), *counts)
+
+
+def _part(kind: str, values: Tensor | Ragged, num_rows: int) -> Tensor:
+    if isinstance(values, Ragged):
+        if values.num_rows != num_rows:
+            values = Ragged.from_lengths(values.flat_values.repeat(num_rows), values.lengths().repeat(num_rows))
+        return values.flat_values if kind == "values" else values.row_splits
+    return values if values.shape[0] == num_rows else values.expand(num_rows, *values.shape[1:])

@@ -1,0 +1,262 @@
+"""`Predictor`: answers requests from an export, and follows the delta log of the run that made it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from monolith.clock import SystemClock
+from monolith.deltalog import DeltaLog
+from monolith.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.serving.export_versions import ExportVersions
+from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
+from monolith.serving.loaded_model import LoadedModel
+from monolith.serving.prediction import Prediction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from monolith.clock import Clock
+    from monolith.deltalog import Lag
+    from monolith.export.signature import Signature
+    from monolith.online.follower import Staleness
+    from monolith.serving.prediction import ModelVersion
+
+__all__ = ["Predictor"]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks for a newer export."""
+LONGEST_LAG = 30.0
+"""Seconds behind the log from which on a predictor is not ready any more."""
+
+
+class Predictor:
+    """A model that answers. Any thread may call it. A context manager, or to be closed.
+
+    Args:
+        path: An export, or a folder with versions of one: then newer versions take over when they are whole, without a
+            call that fails.
+        follow: The delta log of the run that trains the model: its path or URL, or a `DeltaLog`; None: the rows and
+            weights stay those of the export.
+        threads: Of torch, in one call.
+        clock: Measures waits.
+
+    Raises:
+        NotFoundError: there is no export.
+        OpError: it is damaged, or cannot be used by this build or this torch; says why.
+
+    >>> import tempfile
+    >>> from monolith.serving import Predictor
+    >>> from monolith.testing import ExampleTask
+    >>> from monolith.train import Trainer
+    >>> trainer = Trainer(ExampleTask())
+    >>> _ = trainer.train(steps=2)
+    >>> batch = trainer.task.input_fn("train").make(0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = trainer.export(folder, example=batch)
+    ...     with Predictor(folder) as predictor:
+    ...         predictor.predict({"user": [7, 8], "item": [5, 5]}).outputs["predictions"].shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        follow: DeltaLog | str | None = None,
+        threads: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        if threads < 1:
+            raise InvalidArgumentError(f"Predictor: threads must be >= 1, got {threads}")
+        self._threads = threads
+        self._clock = clock or SystemClock()
+        self._follow = follow
+        self._versions = ExportVersions(path)
+        self._stop = threading.Event()
+        self._problem: str | None = None
+        self._live = self._load()
+        self._live.rows.serve(self._live)
+        self._watcher: threading.Thread | None = None
+        if not self._versions.is_fixed:
+            self._watcher = threading.Thread(target=self._watch, name="monolith-exports", daemon=True)
+            self._watcher.start()
+
+    # Asking
+
+    def predict(self, inputs: Mapping[str, Any] | bytes, signature: str = DEFAULT_SIGNATURE) -> Prediction:
+        """The predictions for some examples.
+
+        Args:
+            inputs: Columns by name: a `Batch`, or tensors, arrays, lists or `Ragged`; a column of one example stands
+                for all. Or encoded samples: ``{"instances": [...]}``, ``{"examples": [...]}`` or
+                ``{"example_batch": [...]}`` with the bytes of such messages, or the bytes of one ``ExampleBatch``.
+            signature: What is asked.
+
+        Raises:
+            InvalidArgumentError: inputs that do not fit the signature; says which.
+            NotFoundError: a signature that the model does not have.
+            UnavailableError: the predictor is closed.
+        """
+        live = self._live
+        if self._stop.is_set():
+            raise UnavailableError("predictor: it is closed")
+        model = live.model.signature(signature)
+        # In this order: rows are read last, so that none is older than the version, nor than the weights need.
+        weights, dense = live.current
+        version = live.version._replace(dense=dense)
+        with _torch_threads(self._threads):
+            answer = model.answer(inputs, weights)
+        return Prediction(answer.outputs, version, answer.num_ids, answer.num_found)
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self._live.model.export.manifest.name
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """What it can be asked."""
+        return self._live.model.signatures
+
+    @property
+    def version(self) -> ModelVersion:
+        """What the next answer would be made with, at least."""
+        return self._live.version
+
+    # How it is
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has what the log has, but for a small lag."""
+        return self.why_not_ready is None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """A sentence; None: it is ready. It answers in any case, from what it has."""
+        if self._stop.is_set():
+            return "it is closed"
+        follower = self._live.rows.follower
+        if follower is None:
+            return None
+        problem = follower.error or follower.away
+        if problem is not None:
+            return f"the delta log cannot be followed: {problem.message}"
+        if not follower.is_caught_up:
+            return f"it is catching up with the delta log: {follower.lag.increments} increments to come"
+        seconds = follower.lag.seconds
+        return None if seconds <= LONGEST_LAG else f"it is {seconds:.0f} s behind the delta log"
+
+    def wait_ready(self, timeout_seconds: float = 60.0) -> None:
+        """Returns when it is ready.
+
+        Raises:
+            DeadlineExceededError: says why it is not.
+        """
+        deadline = self._clock.monotonic() + timeout_seconds
+        while (reason := self.why_not_ready) is not None:
+            if self._clock.monotonic() >= deadline:
+                raise DeadlineExceededError(f"predictor: not ready within {timeout_seconds} s: {reason}")
+            self._stop.wait(0.01)
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer export is not served; None: there is none, or it is."""
+        return self._problem
+
+    @property
+    def lag(self) -> Lag | None:
+        """How far it is behind the log; None: it follows none."""
+        follower = self._live.rows.follower
+        return None if follower is None else follower.lag
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """Seconds from events to their rows here; None: no log is followed, or there was no event yet."""
+        follower = self._live.rows.follower
+        return None if follower is None else follower.staleness
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all tables."""
+        return sum(store.stats().rows for store in self._live.rows.stores.values())
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the tables take."""
+        return sum(store.stats().memory_bytes for store in self._live.rows.stores.values())
+
+    def close(self) -> None:
+        """Ends following; calls that run are answered. Again: does nothing."""
+        self._stop.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+        self._live.rows.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Versions
+
+    def _load(self, old: LiveModel | None = None) -> LiveModel:
+        """The newest version; rows of the old one are used on where the new one has weights alone."""
+        found = self._versions.newest()
+        if old is not None and found.export is not found.with_rows:
+            return LiveModel(LoadedModel(found.export, old.rows.stores), old.rows)
+        stores = found.with_rows.new_stores()
+        log = DeltaLog(self._follow) if isinstance(self._follow, str) else self._follow
+        if log is None or not has_base_of_all(log, stores):
+            found.with_rows.load_rows(stores)
+        return LiveModel(LoadedModel(found.export, stores), LiveRows(stores, log, self._clock))
+
+    def _watch(self) -> None:
+        refused = -1
+        while not self._stop.wait(POLL_SECONDS):
+            try:
+                newest = self._versions.newest_number()
+                if newest <= max(refused, self._live.model.export.manifest.version):
+                    continue
+                self._take_over(self._load(self._live))
+                self._problem = None
+            except OpError as error:
+                refused = newest
+                self._problem = error.message
+                _log.error("predictor: a newer export is not served, the one before it is: %s", error)
+
+    def _take_over(self, new: LiveModel) -> None:
+        """Answers from a new version once it has what the log has."""
+        old = self._live
+        new.rows.serve(new)
+        follower = new.rows.follower
+        while follower is not None and new.rows is not old.rows and not follower.is_caught_up:
+            if self._stop.wait(0.05):
+                new.rows.close()
+                return
+        self._live = new
+        if new.rows is not old.rows:
+            old.rows.close()
+
+
+@contextmanager
+def _torch_threads(wanted: int) -> Iterator[None]:
+    """Torch's threads for the calls of this thread, as they were afterwards."""
+    before = torch.get_num_threads()
+    if before == wanted:
+        yield
+        return
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,168 @@
+"""`LogRows`: what a delta log says of some buckets, as rows for receivers: from a base, and increment by increment.
+
+Rows of a log are compressed for serving; here they are read by tables of the same kind, a little at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from monolith.deltalog import DENSE_PART, IncrementKind, store_of
+from monolith.online.base_state import BaseState
+from monolith.online.log_tables import schemas_of
+from monolith.publishing.serving_schema import serving_schema
+from monolith.serving.push.row_parts import StoreRows, TableRows
+from monolith.serving.shards.served_shard import readable_tables
+from monolith.serving.shards.shard_tables import wire_names
+from monolith.tables.history import shared_buckets
+from monolith.tables.keyed_rows import KeyedRows, read_keyed
+from monolith.tables.local_store import LocalStore
+from monolith.tables.packed_blocks import PackedBlocks
+from monolith.tables.row_block import BlockKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from monolith.deltalog import Base, DeltaLog, Increment, PartReader
+    from monolith.tables.row_block import RowBlock
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["LogRows"]
+
+_log = logging.getLogger(__name__)
+
+_BUCKETS_AT_ONCE = 16
+"""Of a base that are in memory at once."""
+
+
+class LogRows:
+    """Reads a log for those who push it. Belongs to one thread.
+
+    Args:
+        log: Its rows.
+        buckets: Those that are wanted.
+        tables: Store -> configs of its serving tables; None: as the log describes them.
+    """
+
+    def __init__(
+        self, log: DeltaLog, *, buckets: range, tables: Mapping[str, Mapping[str, TableConfig]] | None = None
+    ) -> None:
+        self.log = log
+        self._own = buckets
+        self._given = tables
+        self._stores: dict[str, LocalStore] = {}
+        self._names: dict[str, list[str]] = {}
+        self.num_left_out = 0
+        """Rows that were not numbers, and are not handed on."""
+
+    def parts(self) -> list[str]:
+        """Parts of the log that have rows of these buckets; opens what is new.
+
+        Raises:
+            NotFoundError: there is no log.
+        """
+        parts = [part for part in self.log.parts() if part != DENSE_PART and len(self._buckets(part))]
+        if any(self._store_name(part) not in self._stores for part in parts):
+            self._open_stores()
+        return parts
+
+    def base_of(self, part: str) -> Base | None:
+        """The newest that holds a part, by its numbers; None: there is none."""
+        holding = [base for base in self.log.bases() if base.holds(part)]
+        return max(holding, key=lambda base: base.numbers[part], default=None)
+
+    def of_base(self, part: str, base: Base) -> Iterator[StoreRows]:
+        """All rows of a part in a base.
+
+        Raises:
+            NotFoundError, DataLossError: files of it have gone, or are damaged.
+        """
+        name = self._store_name(part)
+        store, own = self._stores[name], self._buckets(part)
+        for begin in range(own.start, own.stop, _BUCKETS_AT_ONCE):
+            some = range(begin, min(begin + _BUCKETS_AT_ONCE, own.stop))
+            try:
+                BaseState(base).load(part, store, own=some)
+                with store.cut() as cut:
+                    blocks = [block for block in cut.blocks(some, state=False) if block.kind is not BlockKind.FILTER]
+                yield self._rows(name, blocks)
+            finally:
+                store.load([], buckets=some, replace=True)
+
+    def of_increment(self, found: Increment) -> StoreRows | None:
+        """The rows that an increment has changed, zeros for those that it has removed; None: it has none."""
+        if found.kind is not IncrementKind.ROWS or not found.payload:
+            return None
+        name, own = self._store_name(found.part), self._buckets(found.part)
+        store, packed = self._stores[name], PackedBlocks(found.payload)
+        try:
+            store.load(packed, buckets=own, replace=False)
+            return self._rows(name, [block for block in packed if block.bucket in own])
+        finally:
+            store.load([], buckets=own, replace=True)
+
+    def open_reader(self, part: str, number: int) -> PartReader:
+        """Of the increments behind a number."""
+        schema = serving_schema(self._stores[self._store_name(part)].schema)
+        return self.log.open_reader(part, number=number + 1, schema=schema)
+
+    # Inside
+
+    def _open_stores(self) -> None:
+        if self._given is None:
+            schemas = schemas_of(self.log)
+            configs = {store: readable_tables(schema, store=store) for store, schema in schemas.items()}
+        else:
+            configs = {store: dict(tables) for store, tables in self._given.items()}
+        self._stores = {store: self._stores.get(store) or LocalStore(tables) for store, tables in configs.items()}
+        self._names = wire_names({name: store.schema.names for name, store in self._stores.items()})
+
+    def _store_name(self, part: str) -> str:
+        place = store_of(part)
+        return "" if place is None else place[0]
+
+    def _buckets(self, part: str) -> range:
+        place = store_of(part)
+        return range(0) if place is None else shared_buckets(place[1], self._own)
+
+    def _rows(self, name: str, blocks: Iterable[RowBlock]) -> StoreRows:
+        """The rows of the keys of some blocks, as the store has them now; each key once."""
+        store = self._stores[name]
+        tables = []
+        by_table: dict[int, list[RowBlock]] = {}
+        for block in blocks:
+            by_table.setdefault(block.table, []).append(block)
+        for number, table in enumerate(self._names[name]):
+            keys, buckets = _keys_of(by_table.get(number, []))
+            splits = np.zeros(len(self._names[name]) + 1, np.int64)
+            splits[number + 1 :] = len(keys)
+            told = not store.schema.tables[number].wide_slots
+            flat = read_keyed(store, KeyedRows(keys, splits, buckets, told))
+            rows = flat.reshape(len(keys), store.schema.dims[number])
+            tables.append(self._finite(TableRows(table, keys, buckets, rows)))
+        return StoreRows(name, tables)
+
+    def _finite(self, found: TableRows) -> TableRows:
+        """Without rows that are not numbers: their receivers keep what they have."""
+        good = np.isfinite(found.rows).all(axis=1)
+        if good.all():
+            return found
+        self.num_left_out += int((~good).sum())
+        _log.error("push: %d rows of table %r are NaN or infinite, and are left out", (~good).sum(), found.table)
+        return TableRows(found.table, found.keys[good], found.buckets[good], found.rows[good])
+
+
+def _keys_of(blocks: Iterable[RowBlock]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]:
+    """Distinct keys of blocks of one table, and the bucket of each."""
+    found: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for block in blocks:
+        found.setdefault(block.bucket, []).append(block.keys)
+    distinct = {bucket: np.unique(np.concatenate(keys)) for bucket, keys in found.items()}
+    keys = np.concatenate([np.empty(0, np.int64), *distinct.values()])
+    buckets = np.repeat(np.array(list(distinct), np.uint16), [len(each) for each in distinct.values()])
+    return keys, buckets

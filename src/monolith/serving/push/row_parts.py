@@ -1,0 +1,132 @@
+"""Rows on their way to a receiver, cut into requests that are not too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.serving.protos import parameter_sync_pb2 as sync_messages
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.shards.shard_tables import ASSIGN, RAW_ASSIGN
+from monolith.serving.tensor_messages import message_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["PART_BYTES", "PushSignature", "StoreRows", "TableRows", "assign_request", "push_request", "split_rows"]
+
+PART_BYTES = 4 << 20
+"""The longest request."""
+_HEAD_BYTES = 4096
+"""For names and shapes."""
+
+PushSignature = Literal["raw_assign", "hashtable_assign"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Current rows of one table; zeros of an id that was removed."""
+
+    table: str
+    """As receivers call it."""
+    keys: npt.NDArray[np.int64]
+    buckets: npt.NDArray[np.uint16]
+    rows: npt.NDArray[np.float32]
+    """[n, dim]"""
+
+    @property
+    def num_bytes(self) -> int:
+        """In a request, nearly."""
+        return len(self.keys) * (12 + 4 * int(self.rows.shape[1]))
+
+    def part(self, number: int, count: int) -> TableRows:
+        """One of so many equal shares."""
+        own = slice(len(self.keys) * number // count, len(self.keys) * (number + 1) // count)
+        return TableRows(self.table, self.keys[own], self.buckets[own], self.rows[own])
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRows:
+    """Rows of every table of a store, in the order of their names."""
+
+    store: str
+    tables: Sequence[TableRows]
+
+    @property
+    def num_ids(self) -> int:
+        """Of all tables."""
+        return sum(len(table.keys) for table in self.tables)
+
+    @property
+    def num_bytes(self) -> int:
+        """In a request, nearly."""
+        return sum(table.num_bytes for table in self.tables)
+
+
+def split_rows(rows: StoreRows, *, at_most: int = PART_BYTES) -> list[StoreRows]:
+    """Parts of at most so many bytes, each with an equal share of every table; nothing where there are no rows."""
+    if not rows.num_ids:
+        return []
+    room = max(1, at_most - _HEAD_BYTES)
+    count = -(-rows.num_bytes // room)
+    while True:
+        parts = [StoreRows(rows.store, [table.part(number, count) for table in rows.tables]) for number in range(count)]
+        if count >= rows.num_ids or max(part.num_bytes for part in parts) <= room:
+            return [part for part in parts if part.num_ids]
+        count += 1  # shares are whole rows, so that some are longer than others
+
+
+def assign_request(rows: StoreRows, *, model: str, signature: PushSignature) -> messages.PredictRequest:
+    """The request that gives rows to a receiver; buckets go with them only where keys do not tell them."""
+    if signature == RAW_ASSIGN:
+        return _raw_request(rows, model)
+    request = messages.PredictRequest(model_spec=messages.ModelSpec(name=model, signature_name=ASSIGN))
+    for table in rows.tables:
+        if len(table.keys):
+            request.inputs[f"{table.table}_id"].CopyFrom(message_of(table.keys))
+            request.inputs[f"{table.table}_value"].CopyFrom(message_of(table.rows))
+            if _needs_buckets(table.keys, table.buckets):
+                request.inputs[f"{table.table}_bucket"].CopyFrom(message_of(table.buckets.astype(np.int32)))
+    return request
+
+
+def push_request(rows: StoreRows, *, model: str, signature: PushSignature) -> sync_messages.PushRequest:
+    """The same rows as the message that the original keeps them in."""
+    deltas = [
+        sync_messages.DeltaEmbeddingHashTable(
+            unique_id=table.table,
+            dim_size=table.rows.shape[1],
+            fids=table.keys.tolist(),
+            embeddings=table.rows.reshape(-1).tolist(),
+        )
+        for table in rows.tables
+        if len(table.keys)
+    ]
+    if signature == RAW_ASSIGN:
+        name = f"{rows.store}/{RAW_ASSIGN}"
+        return sync_messages.PushRequest(model_name=model, signature_name=name, delta_multi_hash_tables=deltas)
+    return sync_messages.PushRequest(model_name=model, signature_name=ASSIGN, delta_hash_tables=deltas)
+
+
+def _raw_request(rows: StoreRows, model: str) -> messages.PredictRequest:
+    spec = messages.ModelSpec(name=model, signature_name=f"{rows.store}/{RAW_ASSIGN}")
+    keys = np.concatenate([table.keys for table in rows.tables])
+    buckets = np.concatenate([table.buckets for table in rows.tables])
+    inputs = {
+        "id": message_of(keys),
+        "id_split": message_of(torch.from_numpy(np.cumsum([0, *(len(table.keys) for table in rows.tables)]))),
+        "flat_value": message_of(np.concatenate([table.rows.reshape(-1) for table in rows.tables])),
+    }
+    if _needs_buckets(keys, buckets):
+        inputs["bucket"] = message_of(buckets.astype(np.int32))
+    return messages.PredictRequest(model_spec=spec, inputs=inputs)
+
+
+def _needs_buckets(keys: npt.NDArray[np.int64], buckets: npt.NDArray[np.uint16]) -> bool:
+    return bool((_core.bucket_of(keys) != buckets).any())

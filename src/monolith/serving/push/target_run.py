@@ -1,0 +1,153 @@
+"""One run of pushes to one receiver: from where it is to the end of the log, or to the first thing that goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.deltalog import GapError, IncrementKind
+from monolith.errors import AbortedError, DataLossError, DeadlineExceededError, NotFoundError, OpError
+from monolith.serving.push.row_parts import assign_request, split_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.clock import Clock
+    from monolith.deltalog import Base
+    from monolith.serving.push.log_rows import LogRows
+    from monolith.serving.push.positions import PushPositions, TargetPosition
+    from monolith.serving.push.row_parts import PushSignature, StoreRows
+    from monolith.serving.shards.channels import ShardChannels
+
+__all__ = ["Sending", "TargetRun"]
+
+_log = logging.getLogger(__name__)
+
+
+class Sending(NamedTuple):
+    """How requests go to receivers."""
+
+    channels: ShardChannels
+    model: str
+    """As receivers are called."""
+    signature: PushSignature
+    part_bytes: int
+    """The longest request."""
+    timeout_seconds: float
+    """For one request."""
+
+
+class TargetRun:
+    """One run to one receiver; used once.
+
+    Args:
+        target: Its address.
+        rows: Of the log.
+        sending: How they are sent.
+        positions: Of all receivers.
+        deadline: When the run ends, by the clock.
+        clock: Measures the time.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        rows: LogRows,
+        sending: Sending,
+        *,
+        positions: PushPositions,
+        deadline: float,
+        clock: Clock,
+    ) -> None:
+        self._rows = rows
+        self._sending = sending
+        self._positions = positions
+        self._clock = clock
+        self._target = target
+        self._deadline = deadline
+        self._life = ""
+        self.num_ids = 0
+        """Rows that the receiver has taken."""
+
+    def push(self, parts: Sequence[str]) -> None:
+        """Pushes all parts, those first that others come after.
+
+        Raises:
+            OpError: what went wrong; what was taken before stays.
+        """
+        self._life = self._sending.channels.life_of(self._target, self._sending.model, self._sending.timeout_seconds)
+        position = self._positions.of(self._target, life=self._life)
+        waiting = list(parts)
+        while waiting:
+            due = [part for part in waiting if self._is_due(part, position, waiting)] or waiting
+            for part in due:
+                self._push_part(part, position)
+            waiting = [part for part in waiting if part not in due]
+
+    def _is_due(self, part: str, position: TargetPosition, waiting: Sequence[str]) -> bool:
+        """Whether nothing is left that has to come before the base that it begins at."""
+        base = None if part in position.numbers else self._rows.base_of(part)
+        return base is None or not (set(base.after) & set(waiting)) - {part}
+
+    def _push_part(self, part: str, position: TargetPosition) -> None:
+        if part not in position.numbers:
+            self._begin(part, position, at_least=-1)
+        try:
+            self._push_increments(part, position)
+        except (GapError, DataLossError) as error:
+            _log.warning("push to %s: begins anew at a base: %s", self._target, error)
+            reached, extent = position.numbers[part], self._rows.log.extent(part)
+            if extent is not None and extent.next > reached:
+                self._begin(part, position, at_least=reached + 1, why=error)
+            else:
+                self._begin(part, position, at_least=-1)  # the log was made anew
+            self._push_increments(part, position)
+
+    def _begin(self, part: str, position: TargetPosition, *, at_least: int, why: OpError | None = None) -> None:
+        """Gives all rows of the newest base; without one the log has to be there from its first increment on."""
+        base = self._rows.base_of(part)
+        if base is None or base.numbers[part] < at_least:
+            if why is not None:
+                raise why
+            self._reach(part, position, -1)
+            return
+        self._give_base(part, base)
+        self._reach(part, position, base.numbers[part])
+
+    def _give_base(self, part: str, base: Base) -> None:
+        for rows in self._rows.of_base(part, base):
+            self._give(rows)
+
+    def _push_increments(self, part: str, position: TargetPosition) -> None:
+        with closing(self._rows.open_reader(part, position.numbers[part])) as reader:
+            for found in reader:
+                if found.kind is IncrementKind.OPENING and found.base is not None:
+                    self._give_base(part, self._named_base(found.base))
+                rows = self._rows.of_increment(found)
+                if rows is not None:
+                    self._give(rows)
+                self._reach(part, position, found.number)
+
+    def _named_base(self, name: str) -> Base:
+        try:
+            return self._rows.log.base(name)
+        except NotFoundError as error:
+            raise GapError(f"push: a generation begins with base {name!r}, which has gone: {error.message}") from error
+
+    def _give(self, rows: StoreRows) -> None:
+        for part in split_rows(rows, at_most=self._sending.part_bytes):
+            left = self._deadline - self._clock.monotonic()
+            if left <= 0:
+                raise DeadlineExceededError("push: the run has reached its limit, and goes on with the next one")
+            request = assign_request(part, model=self._sending.model, signature=self._sending.signature)
+            timeout = min(left, self._sending.timeout_seconds)
+            answer = self._sending.channels.predict(self._target, request, timeout).result()
+            if answer.life is not None and answer.life != self._life:
+                self._positions.forget(self._target)
+                raise AbortedError("push: the receiver has begun another life meanwhile, and begins at a base")
+            self.num_ids += part.num_ids
+
+    def _reach(self, part: str, position: TargetPosition, number: int) -> None:
+        position.numbers[part] = number
+        self._positions.save()

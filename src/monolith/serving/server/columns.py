@@ -1,0 +1,162 @@
+"""The columns of a request, held against the signature that it asks.
+
+A column is a tensor, a `Ragged`, or a list of bytes; its first dim is that of the examples, or 1 for a column that all
+examples share. A front end brings columns; `fit` sees to it that what reaches a model is what the signature says, so
+that a wrong request is told what is wrong with it, and spoils no other one that is answered together with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from monolith.errors import InvalidArgumentError
+from monolith.serving.server.encoded_samples import num_examples
+from monolith.serving.server.model import ENCODED
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.serving.server.model import InputSpec, Signature
+
+__all__ = ["Column", "Fitted", "fit", "is_encoded", "length_of"]
+
+Column: TypeAlias = "Tensor | Ragged | list[bytes]"
+
+VALUES, SPLITS = "/values", "/row_splits"
+"""Behind the name of a ragged column that comes as two tensors."""
+
+
+class Fitted(NamedTuple):
+    """Columns that a model can be asked with."""
+
+    columns: dict[str, Column]
+    num_examples: int
+
+
+def is_encoded(names: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether a request carries encoded samples instead of columns."""
+    return len(names) == 1 and (name := next(iter(names))) in ENCODED and name not in signature.inputs
+
+
+def length_of(column: Column) -> int:
+    """The first dim."""
+    if isinstance(column, Tensor):
+        return column.shape[0] if column.ndim else 0
+    return len(column) if isinstance(column, list) else column.num_rows
+
+
+def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: int) -> Fitted:
+    """The columns as the signature wants them.
+
+    Raises:
+        InvalidArgumentError: missing, unknown, mistyped or misshapen columns, differing numbers of examples or too many
+            of them, a number that is not finite.
+    """
+    if is_encoded(columns, signature):
+        ((name, samples),) = columns.items()
+        if not isinstance(samples, list):
+            raise InvalidArgumentError(f"input {name!r}: must be bytes, got {_kind_of(samples)}")
+        return Fitted({name: samples}, _within(num_examples(name, samples, max_examples), max_examples))
+    joined = _join_pairs(columns)
+    _require_names(joined, signature)
+    count = _within(_common_length(joined), max_examples)
+    return Fitted({name: _fit_column(name, joined[name], spec) for name, spec in signature.inputs.items()}, count)
+
+
+def _within(count: int, limit: int) -> int:
+    if count > limit:
+        raise InvalidArgumentError(f"a request may have {limit} examples, got {count}; send several requests")
+    return count
+
+
+def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Two tensors ``name/values`` and ``name/row_splits`` as the one column that they mean."""
+    joined = {name: column for name, column in columns.items() if not name.endswith((VALUES, SPLITS))}
+    for given in columns:
+        if not given.endswith((VALUES, SPLITS)):
+            continue
+        name = given.rpartition("/")[0]
+        values, splits = columns.get(name + VALUES), columns.get(name + SPLITS)
+        if not isinstance(values, Tensor) or not isinstance(splits, Tensor) or name in columns:
+            raise InvalidArgumentError(
+                f"input {name!r}: must come as one tensor, or as {name + VALUES!r} together with {name + SPLITS!r}"
+            )
+        try:
+            joined[name] = Ragged(values, splits.to(torch.int64))
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"input {name + SPLITS!r}: {error}") from None
+    return joined
+
+
+def _require_names(columns: Mapping[str, Column], signature: Signature) -> None:
+    missing = [name for name in signature.inputs if name not in columns]
+    unknown = [name for name in columns if name not in signature.inputs]
+    if missing or unknown:
+        told = f"input {missing[0]!r} is missing" if missing else f"input {unknown[0]!r} is unknown"
+        raise InvalidArgumentError(f"{told}; inputs are: {', '.join(signature.inputs)}")
+
+
+def _common_length(columns: Mapping[str, Column]) -> int:
+    lengths = {name: length_of(column) for name, column in columns.items()}
+    most = max(lengths, key=lambda name: lengths[name])
+    for name, length in lengths.items():
+        if length not in (1, lengths[most]):
+            raise InvalidArgumentError(
+                f"input {name!r}: has {length} examples, and {most!r} has {lengths[most]}; all must have as many, or 1"
+                " that they share"
+            )
+    return lengths[most]
+
+
+def _fit_column(name: str, column: Column, spec: InputSpec) -> Column:
+    if spec.dtype == "bytes" or isinstance(column, list):
+        if spec.dtype != "bytes" or not isinstance(column, list):
+            raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(column)}")
+        return column
+    column = _typed(name, column, spec)
+    if spec.ragged or spec.kind == "ids":
+        is_single = not spec.ragged and isinstance(column, Tensor) and column.ndim == 1
+        return column if is_single else _as_ragged(name, column)
+    if isinstance(column, Ragged):
+        raise InvalidArgumentError(f"input {name!r}: must have as many values in every example, got a ragged column")
+    wanted, shape = spec.shape[1:], tuple(column.shape[1:])
+    if len(shape) != len(wanted) or any(want not in (None, got) for want, got in zip(wanted, shape, strict=True)):
+        told = ["any" if each is None else each for each in wanted]
+        raise InvalidArgumentError(f"input {name!r}: must have the shape {told} for an example, got {list(shape)}")
+    return column
+
+
+def _typed(name: str, column: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
+    values = column.flat_values if isinstance(column, Ragged) else column
+    wanted: torch.dtype = getattr(torch, spec.dtype, torch.float32)
+    if values.dtype is not wanted:
+        if values.dtype is torch.bool or (values.is_floating_point() and not wanted.is_floating_point):
+            raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(values)}")
+        values = values.view(wanted) if values.dtype is torch.uint64 and wanted is torch.int64 else values.to(wanted)
+        column = column.with_values(values) if isinstance(column, Ragged) else values
+    if wanted.is_floating_point and not bool(torch.isfinite(values).all()):
+        raise InvalidArgumentError(f"input {name!r}: must be finite, got NaN or an infinity")
+    return column
+
+
+def _as_ragged(name: str, column: Tensor | Ragged) -> Ragged:
+    if isinstance(column, Ragged):
+        return column
+    if column.ndim not in (1, 2):
+        raise InvalidArgumentError(
+            f"input {name!r}: must have one or two dims, examples and their values, got the shape {list(column.shape)}"
+        )
+    width = 1 if column.ndim == 1 else column.shape[1]
+    splits = torch.arange(column.shape[0] + 1, dtype=torch.int64) * width
+    return Ragged(column.reshape(-1), splits, validate=False)
+
+
+def _kind_of(column: Column) -> str:
+    if isinstance(column, list):
+        return "bytes"
+    values = column.flat_values if isinstance(column, Ragged) else column
+    return str(values.dtype).removeprefix("torch.")

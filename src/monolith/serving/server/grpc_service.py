@@ -1,0 +1,204 @@
+"""The services of TF-Serving over gRPC: Predict, GetModelMetadata, GetModelStatus.
+
+A ragged input comes as two tensors, ``name/values`` and ``name/row_splits``, or padded to a rectangle where the slot
+has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. An answer names
+what it was made with in its trailing metadata, ``x-model-version``; a refusal for overload says when to come back in
+``grpc-retry-pushback-ms``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+from torch import Tensor
+
+from monolith.errors import InvalidArgumentError
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.server.json_answer import METHOD, number_of, version_text
+from monolith.serving.server.model import DEFAULT_SIGNATURE
+from monolith.serving.server.model_threads import Answer
+from monolith.serving.server.request_core import Target, deadline_error
+from monolith.serving.server.statuses import refusal_of
+from monolith.serving.tensor_messages import message_of, shape_message, value_of
+from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, packed_signatures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from google.protobuf.message import Message
+
+    from monolith.cluster.credentials import ServerCredentials
+    from monolith.serving.server.columns import Column
+    from monolith.serving.server.registry import Entry
+    from monolith.serving.server.request_core import RequestCore
+
+__all__ = ["GrpcService", "service_handlers"]
+
+_SIGNATURES = "signature_def"
+
+
+class GrpcService:
+    """Answers calls; each has a thread of the gRPC server."""
+
+    def __init__(self, core: RequestCore) -> None:
+        self._core = core
+
+    def predict(self, data: bytes, context: Any) -> messages.PredictResponse:
+        """Scores of examples."""
+        deadline = self._core.deadline_of(context.time_remaining())
+        self._core.threads.require_room(deadline)
+        request = _parsed(messages.PredictRequest, data)
+        outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
+        self._core.ask(
+            _target_of(request.model_spec),
+            request.model_spec.signature_name or DEFAULT_SIGNATURE,
+            lambda _: _columns_of(request.inputs),
+            deadline=deadline,
+            done=outcomes.put,
+        )
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            outcome = outcomes.get(timeout=left)
+        except Empty:
+            raise deadline_error(left) from None
+        if not isinstance(outcome, Answer):
+            raise outcome
+        context.set_trailing_metadata((("x-model-version", version_text(outcome.version)),))
+        return _response(request, outcome)
+
+    def get_model_metadata(self, data: bytes, _: Any) -> messages.GetModelMetadataResponse:
+        """What a version can be asked."""
+        request = _parsed(messages.GetModelMetadataRequest, data)
+        unknown = [field for field in request.metadata_field if field != _SIGNATURES]
+        if unknown or not request.metadata_field:
+            got = repr(unknown[0]) if unknown else "none"
+            raise InvalidArgumentError(f"metadata_field: must be {_SIGNATURES!r}, got {got}")
+        target = _target_of(request.model_spec)
+        with self._core.registry.using(target.name, version=target.version, label=target.label) as entry:
+            return messages.GetModelMetadataResponse(
+                model_spec=_spec_of(entry.name, entry.version),
+                metadata={_SIGNATURES: packed_signatures(_signatures_of(entry))},
+            )
+
+    def get_model_status(self, data: bytes, _: Any) -> messages.GetModelStatusResponse:
+        """Which versions are served."""
+        request = _parsed(messages.GetModelStatusRequest, data)
+        target = _target_of(request.model_spec)
+        registry = self._core.registry
+        entries = registry.entries(target.name)
+        if target.version is not None or target.label is not None:
+            with registry.using(target.name, version=target.version, label=target.label) as entry:
+                entries = [entry]
+        statuses = [
+            messages.ModelVersionStatus(
+                version=entry.version,
+                state=messages.ModelVersionStatus.AVAILABLE,
+                status=messages.StatusProto(error_code=0, error_message=entry.model.why_not_ready or ""),
+            )
+            for entry in entries
+        ]
+        return messages.GetModelStatusResponse(model_version_status=statuses)
+
+
+def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredentials) -> list[Any]:
+    """The services as gRPC wants them; requests come as bytes, so that overload is refused before they are decoded."""
+    behaviors = {
+        (PREDICTION_SERVICE, "Predict"): service.predict,
+        (PREDICTION_SERVICE, "GetModelMetadata"): service.get_model_metadata,
+        (MODEL_SERVICE, "GetModelStatus"): service.get_model_status,
+    }
+    codes = {code.value[0]: code for code in grpc.StatusCode}
+
+    def guarded(serve: Callable[[bytes, Any], Message]) -> Callable[[bytes, Any], Message]:
+        def answer(data: bytes, context: Any) -> Message:
+            if not credentials.accepts(context.invocation_metadata()):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
+            try:
+                return serve(data, context)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a status and a sentence
+                refusal = refusal_of(error)
+            if refusal.retry_after_seconds is not None:
+                pushback = str(math.ceil(refusal.retry_after_seconds * 1e3))
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
+            context.abort(codes[refusal.code], refusal.sentence)
+            raise AssertionError("abort raises")
+
+        return answer
+
+    return [
+        grpc.method_handlers_generic_handler(
+            name,
+            {
+                method: grpc.unary_unary_rpc_method_handler(
+                    guarded(behaviors[name, method]), None, wire.response.SerializeToString
+                )
+                for method, wire in methods.items()
+            },
+        )
+        for name, methods in METHODS.items()
+    ]
+
+
+def _parsed(kind: Any, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise InvalidArgumentError(f"the bytes are no {kind.DESCRIPTOR.name}: cut off or foreign") from None
+
+
+def _target_of(spec: messages.ModelSpec) -> Target:
+    if not spec.name:
+        raise InvalidArgumentError("model_spec: must name a model")
+    version = spec.version.value if spec.HasField("version") else None
+    return Target(spec.name, version, spec.version_label or None)
+
+
+def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec:
+    spec = messages.ModelSpec(name=name, signature_name=signature)
+    spec.version.value = version
+    return spec
+
+
+def _columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    for name, message in inputs.items():
+        value = value_of(message, name=f"input {name!r}")
+        if isinstance(value, Tensor):
+            columns[name] = value if value.ndim else value.reshape(1)
+            continue
+        if value.ndim > 1:
+            raise InvalidArgumentError(f"input {name!r}: bytes must have one dim, got {value.ndim}")
+        columns[name] = list(value.reshape(-1))
+    return columns
+
+
+def _response(request: messages.PredictRequest, answer: Answer) -> messages.PredictResponse:
+    wanted = list(request.output_filter) or list(answer.outputs)
+    for name in wanted:
+        if name not in answer.outputs:
+            raise InvalidArgumentError(f"output_filter: there is no {name!r}; outputs are: {', '.join(answer.outputs)}")
+    spec = _spec_of(request.model_spec.name, answer.version.export, request.model_spec.signature_name)
+    return messages.PredictResponse(
+        model_spec=spec, outputs={name: message_of(answer.outputs[name]) for name in wanted}
+    )
+
+
+def _signatures_of(entry: Entry) -> messages.SignatureDefMap:
+    described = {
+        name: messages.SignatureDef(
+            inputs={each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},
+            outputs={each: _tensor_info(each, spec) for each, spec in signature.outputs.items()},
+            method_name=METHOD,
+        )
+        for name, signature in entry.model.signatures.items()
+    }
+    return messages.SignatureDefMap(signature_def=described)
+
+
+def _tensor_info(name: str, spec: Any) -> messages.TensorInfo:
+    number: Any = number_of(spec.dtype)
+    return messages.TensorInfo(name=name, dtype=number, tensor_shape=shape_message(spec.shape))

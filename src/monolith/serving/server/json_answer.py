@@ -1,0 +1,92 @@
+"""Answers as JSON: ``predictions`` row by row or ``outputs`` by columns, statuses and metadata, as TF-Serving."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.errors import InternalError
+from monolith.serving.tensor_messages import dtype_name, dtype_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.serving.server.registry import Entry
+
+__all__ = ["METHOD", "encode_answer", "metadata_of", "number_of", "status_of", "version_text"]
+
+METHOD = "tensorflow/serving/predict"
+
+
+def encode_answer(outputs: Mapping[str, Tensor], *, is_rows: bool) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        InternalError: an output that JSON cannot carry, as it is not finite.
+    """
+    lists = {name: values.tolist() for name, values in outputs.items()}
+    content: Any = next(iter(lists.values())) if len(lists) == 1 else lists
+    if is_rows and len(lists) > 1:
+        names = list(lists)
+        content = [dict(zip(names, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+    try:
+        text = json.dumps({"predictions" if is_rows else "outputs": content}, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        wrong = next(name for name, values in outputs.items() if not bool(values.isfinite().all()))
+        raise InternalError(f"output {wrong!r}: the model answered NaN or an infinity") from None
+    return text.encode()
+
+
+def version_text(version: Any) -> str:
+    """What an answer was made with, for its head: export, dense, sparse."""
+    return json.dumps(
+        {"export": version.export, "dense": version.dense, "sparse": version.sparse}, separators=(",", ":")
+    )
+
+
+def status_of(entries: list[Entry], labels: Mapping[str, int]) -> dict[str, Any]:
+    """Which versions of a model are served, and the labels they have."""
+    statuses = [
+        {
+            "version": str(entry.version),
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": entry.model.why_not_ready or ""},
+            "labels": sorted(label for label, version in labels.items() if version == entry.version),
+        }
+        for entry in entries
+    ]
+    return {"model_version_status": statuses}
+
+
+def metadata_of(entry: Entry) -> dict[str, Any]:
+    """What a version can be asked."""
+    described = {
+        name: {
+            "inputs": {each: _tensor_info(each, spec) for each, spec in signature.inputs.items()},
+            "outputs": {each: _tensor_info(each, spec) for each, spec in signature.outputs.items()},
+            "method_name": METHOD,
+        }
+        for name, signature in entry.model.signatures.items()
+    }
+    return {
+        "model_spec": {"name": entry.name, "signature_name": "", "version": str(entry.version)},
+        "metadata": {"signature_def": {"signature_def": described}},
+    }
+
+
+def number_of(dtype: str) -> int:
+    """The number of a type on the wire, by its name here."""
+    return dtype_number(None if dtype == "bytes" else getattr(torch, dtype))
+
+
+def _tensor_info(name: str, spec: Any) -> dict[str, Any]:
+    dims = [{"size": str(-1 if size is None else size), "name": ""} for size in spec.shape]
+    return {
+        "dtype": dtype_name(number_of(spec.dtype)),
+        "tensor_shape": {"dim": dims, "unknown_rank": False},
+        "name": name,
+    }

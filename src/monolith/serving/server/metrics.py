@@ -1,0 +1,100 @@
+"""What a server says about itself: the metrics of ``docs/how-to/serve.md``, for its endpoint of Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from monolith import environment
+from monolith.observe import MetricClient
+from monolith.observe.metric_prefix import METRIC_PREFIX_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.observe import MetricRecorder
+    from monolith.serving.server.model import Prediction
+    from monolith.serving.server.registry import ModelRegistry
+
+__all__ = ["GaugeThread", "ServingMetrics"]
+
+DEFAULT_PREFIX = "monolith.serving"
+_EVERY_SECONDS = 1.0
+
+
+class ServingMetrics:
+    """Counts what happens. Any thread may call any method.
+
+    Args:
+        recorder: Where values go; by default the recorder of the process.
+    """
+
+    def __init__(self, recorder: MetricRecorder | None = None) -> None:
+        prefix = environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_PREFIX
+        self._client = MetricClient(prefix, recorder=recorder)
+
+    def count_answer(self, model: str, signature: str, seconds: float, status: int) -> None:
+        """A request was answered, well or not.
+
+        Args:
+            model: Its name.
+            signature: Its name.
+            seconds: From the moment the request was there to that of its answer.
+            status: Of gRPC; 0 is well.
+        """
+        self._client.emit_counter("requests", 1, {"model_name": model, "code": status})
+        if status == 0:
+            self._client.emit_timer("serving_latency", seconds, {"model_name": model, "signature_name": signature})
+
+    def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
+        """A model was called, for one request or several."""
+        self._client.emit_timer("predict_latency", seconds, {"model_name": model, "signature_name": signature})
+        if prediction.num_ids:
+            self._client.emit_timer("lookup_fid_hit_rate", prediction.num_found / prediction.num_ids, {"name": model})
+
+    def count_refusal(self) -> None:
+        """A request was not taken in."""
+        self._client.emit_counter("refusals")
+
+    def count_expired(self) -> None:
+        """A request waited past its deadline."""
+        self._client.emit_counter("expired")
+
+    def show_models(self, registry: ModelRegistry) -> None:
+        """What each version holds and how fresh it is."""
+        for entry in registry.entries():
+            tags = {"model_name": entry.name, "version": entry.version}
+            model = entry.model
+            self._client.emit_store("rows", model.num_rows, tags)
+            self._client.emit_store("memory_bytes", model.memory_bytes, tags)
+            self._client.emit_store("ready", float(model.is_ready), tags)
+            staleness = model.staleness
+            if staleness is not None:
+                self._client.emit_store("staleness_p50", staleness.p50, tags)
+                self._client.emit_store("staleness_p99", staleness.p99, tags)
+
+    def show_queue(self, waiting: int, expected_wait_seconds: float) -> None:
+        """How full the queue is."""
+        self._client.emit_store("queue_requests", waiting)
+        self._client.emit_store("queue_wait", expected_wait_seconds)
+
+
+class GaugeThread:
+    """Calls a function every second until closed."""
+
+    def __init__(self, show: Callable[[], None]) -> None:
+        self._show = show
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="serving-gauges", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._show()
+            if self._ended.wait(_EVERY_SECONDS):
+                return

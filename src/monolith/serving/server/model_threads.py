@@ -1,0 +1,201 @@
+"""The threads that ask the models, beside those of the front ends."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith.clock import FOREVER_SECONDS, SystemClock
+from monolith.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from monolith.serving.server.merging import likeness_of, merge, split
+from monolith.serving.server.request_queue import RequestQueue, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from monolith.clock import Clock
+    from monolith.serving.server.columns import Fitted
+    from monolith.serving.server.metrics import ServingMetrics
+    from monolith.serving.server.registry import Entry
+    from monolith.serving.server.request_queue import QueueRules
+
+__all__ = ["Answer", "Job", "ModelThreads"]
+
+
+class Answer(NamedTuple):
+    """What a request gets."""
+
+    outputs: dict[str, Tensor]
+    version: Any
+    """A `Version`."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request that can be asked."""
+
+    entry: Entry
+    """Stays taken until the job is done."""
+    signature: str
+    fitted: Fitted
+    deadline: float
+    """On the monotonic clock."""
+    done: Callable[[Answer | BaseException], None]
+    """Called once, by a thread of the models; it must not wait."""
+
+
+class ModelThreads:
+    """Asks models, one call a thread at a time. Any thread may `submit`.
+
+    Args:
+        rules: Of the queue.
+        metrics: What is counted.
+        clock: Of this machine.
+    """
+
+    def __init__(self, rules: QueueRules, *, metrics: ServingMetrics, clock: Clock | None = None) -> None:
+        self._queue = RequestQueue(rules)
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"model-{number}", daemon=True) for number in range(rules.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def require_room(self, deadline: float | None = None) -> None:
+        """Refuses before a request is even decoded, if it would be afterwards.
+
+        Raises:
+            OverloadedError: it would wait too long.
+            UnavailableError: the server is about to end.
+        """
+        with self._changed:
+            refused = self._queue.refusal(self._clock.monotonic(), deadline)
+        if refused is not None:
+            self._metrics.count_refusal()
+            raise refused
+
+    def submit(self, job: Job) -> None:
+        """Takes a request in; its `done` is called however it ends.
+
+        Raises:
+            OverloadedError: it would wait too long; `done` is not called.
+            UnavailableError: the server is about to end; `done` is not called.
+        """
+        name = (job.entry, job.signature)
+        alike = likeness_of(job.fitted)
+        ticket = Ticket(
+            likeness=None if alike is None else (name, alike),
+            cost=name,
+            rows=job.fitted.num_examples,
+            deadline=job.deadline,
+            work=job,
+        )
+        with self._changed:
+            refused = self._queue.offer(ticket, self._clock.monotonic())
+            if refused is None:
+                self._changed.notify()
+        if refused is not None:
+            self._metrics.count_refusal()
+            raise refused
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        with self._changed:
+            return self._queue.num_waiting
+
+    @property
+    def expected_wait_seconds(self) -> float:
+        """What a request would wait now."""
+        with self._changed:
+            return self._queue.expected_wait(self._clock.monotonic())
+
+    def drain(self, seconds: float) -> bool:
+        """Takes nothing in any more, and waits for what was; False: some of it is still there after that time."""
+        with self._changed:
+            self._queue.is_draining = True
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: self._queue.is_idle, seconds)
+
+    def close(self) -> None:
+        """Ends the threads; what still waits is refused. A call of a model that hangs is left behind."""
+        with self._changed:
+            self._queue.is_draining = self._is_ending = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(1.0)
+        while True:
+            with self._changed:
+                taken = self._queue.take(self._clock.monotonic())
+            if not taken.batch and not taken.expired:
+                return
+            for ticket in [*taken.batch, *taken.expired]:
+                ticket.work.done(UnavailableError("the server ended before this request was answered"))
+
+    def _work(self) -> None:
+        while (batch := self._next()) is not None:
+            with self._changed:
+                call = self._queue.begin(batch, self._clock.monotonic())
+            counts = False
+            try:
+                counts = self._answer([ticket.work for ticket in batch])
+            finally:
+                with self._changed:
+                    self._queue.done(call, batch, self._clock.monotonic(), counts=counts)
+                    self._changed.notify_all()
+
+    def _next(self) -> list[Ticket] | None:
+        while True:
+            with self._changed:
+                if self._is_ending:
+                    return None
+                taken = self._queue.take(self._clock.monotonic())
+                if not taken.batch and not taken.expired:
+                    wait = FOREVER_SECONDS if taken.wait_seconds is None else max(0.0, taken.wait_seconds)
+                    self._clock.wait(self._changed, wait)
+                    continue
+            for ticket in taken.expired:
+                self._metrics.count_expired()
+                ticket.work.done(DeadlineExceededError("the deadline passed while the request waited"))
+            if taken.batch:
+                return taken.batch
+
+    def _answer(self, jobs: list[Job]) -> bool:
+        """Asks the model for all of them; whether it went well."""
+        try:
+            answers = self._ask(jobs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who asked gets to know
+            if len(jobs) > 1 and isinstance(error, InvalidArgumentError):
+                for job in jobs:  # one of them is wrong: the others do not pay for it
+                    self._answer([job])
+                return False
+            for job in jobs:
+                job.done(error if isinstance(error, OpError) or len(jobs) == 1 else _copy_of(error))
+            return False
+        for job, answer in zip(jobs, answers, strict=True):
+            job.done(answer)
+        return True
+
+    def _ask(self, jobs: list[Job]) -> list[Answer]:
+        first = jobs[0]
+        begin = self._clock.monotonic()
+        columns = first.fitted.columns if len(jobs) == 1 else merge([job.fitted.columns for job in jobs])
+        prediction = first.entry.model.predict(columns, first.signature)
+        if len(jobs) == 1:
+            parts = [prediction.outputs]
+        else:
+            parts = split(prediction.outputs, [job.fitted.num_examples for job in jobs])
+        self._metrics.count_call(first.entry.name, first.signature, self._clock.monotonic() - begin, prediction)
+        return [Answer(part, prediction.version) for part in parts]
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Each request has an error of its own: tracebacks of threads must not meet in one."""
+    return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

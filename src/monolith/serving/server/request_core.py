@@ -1,0 +1,112 @@
+"""The road of a request between a front end and the models, the same for each front end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.errors import DeadlineExceededError, NotFoundError
+from monolith.serving.server.columns import fit
+from monolith.serving.server.model_threads import Answer, Job
+from monolith.serving.server.statuses import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.serving.server.columns import Column
+    from monolith.serving.server.config import Limits
+    from monolith.serving.server.metrics import ServingMetrics
+    from monolith.serving.server.model import Signature
+    from monolith.serving.server.model_threads import ModelThreads
+    from monolith.serving.server.registry import Entry, ModelRegistry
+
+__all__ = ["RequestCore", "Target", "deadline_error"]
+
+
+class Target(NamedTuple):
+    """Which model is asked; without version and label the one that answers by default."""
+
+    name: str
+    version: int | None = None
+    label: str | None = None
+
+
+def deadline_error(seconds: float) -> DeadlineExceededError:
+    """What a client is told whose time is over."""
+    return DeadlineExceededError(f"the request was not answered within {seconds:g} s")
+
+
+class RequestCore:
+    """Takes decoded requests to models and answers back. Any thread may call it."""
+
+    def __init__(
+        self, registry: ModelRegistry, threads: ModelThreads, *, limits: Limits, metrics: ServingMetrics
+    ) -> None:
+        self.registry = registry
+        self.limits = limits
+        self.threads = threads
+        self.metrics = metrics
+        self.is_ending = False
+        """Whether the server is about to end: it is not ready any more."""
+
+    def why_not_ready(self) -> str | None:
+        """Why nothing is to be asked here; None: it is ready."""
+        return "the server is about to end" if self.is_ending else self.registry.why_not_ready()
+
+    def deadline_of(self, seconds: float | None) -> float:
+        """The monotonic time until which a request is to be answered, by what the client allows."""
+        limit = self.limits.request_seconds
+        return time.monotonic() + (limit if seconds is None else max(0.0, min(seconds, limit)))
+
+    def ask(
+        self,
+        target: Target,
+        signature: str,
+        decode: Callable[[Signature], Mapping[str, Column]],
+        *,
+        deadline: float,
+        done: Callable[[Answer | BaseException], None],
+    ) -> None:
+        """Asks a model; `done` is called once with the answer or the error, by some other thread, if this returns.
+
+        Args:
+            target: The model.
+            signature: How it is asked.
+            decode: Makes columns of the request, knowing the signature.
+            deadline: On the monotonic clock.
+            done: Must not wait.
+
+        Raises:
+            NotFoundError: an unknown model, version, label or signature.
+            InvalidArgumentError: inputs that do not fit.
+            OverloadedError: it would wait too long.
+            UnavailableError: the server is about to end.
+        """
+        begin = time.monotonic()
+        entry = self.registry.take(target.name, version=target.version, label=target.label)
+        try:
+            known = _signature_of(entry, signature)
+            fitted = fit(decode(known), known, max_examples=self.limits.examples)
+        except BaseException:
+            self.registry.give_back(entry)
+            raise
+
+        def finish(outcome: Answer | BaseException) -> None:
+            self.registry.give_back(entry)
+            code = 0 if isinstance(outcome, Answer) else refusal_of(outcome).code
+            self.metrics.count_answer(entry.name, signature, time.monotonic() - begin, code)
+            done(outcome)
+
+        try:
+            self.threads.submit(Job(entry, signature, fitted, deadline, finish))
+        except BaseException:
+            self.registry.give_back(entry)
+            raise
+
+
+def _signature_of(entry: Entry, name: str) -> Signature:
+    known = entry.model.signatures
+    if name not in known:
+        raise NotFoundError(f"model {entry.name!r}: there is no signature {name!r}; signatures are: {', '.join(known)}")
+    found: Signature = known[name]
+    return found

@@ -1,0 +1,228 @@
+"""Which requests are taken in, and which are answered together: decided by the time they would wait.
+
+A pure state machine: it is told what happens and when, and says what to do. Threads, models and clocks are those of
+`model_threads.py`.
+
+A request is refused at once when those before it would take longer than `QueueRules.max_wait_seconds`, or than its own
+deadline allows: who waits in vain costs twice. Small requests for the same model, signature and kinds of columns are
+answered by one call; they wait for others at most `QueueRules.batch_delay_seconds`, and by default not at all: what
+came while the model was busy is what is put together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith.config import Config, config, require_positive
+from monolith.errors import ResourceExhaustedError, UnavailableError
+from monolith.serving.server.cost_model import CostModel
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from monolith.errors import OpError
+
+__all__ = ["OverloadedError", "QueueRules", "RequestQueue", "Taken", "Ticket"]
+
+_LEAST_RETRY_SECONDS = 0.001
+
+
+class OverloadedError(ResourceExhaustedError):
+    """More is asked than can be answered in time; try again after a while, or elsewhere."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        """When there may be room."""
+
+
+@config
+class QueueRules(Config):
+    """What waits, and for how long."""
+
+    threads: int = 1
+    """Calls of models at a time; each has a thread."""
+    max_wait_seconds: float = 0.1
+    """A request that would wait longer is refused."""
+    max_waiting: int = 1024
+    """Requests that wait at most, however fast models are."""
+    batch_examples: int = 256
+    """Requests are put together up to so many examples; a larger one goes alone. 1: none are."""
+    batch_delay_seconds: float = 0.0
+    """How long a request waits for others to be put together with, when a thread is free."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "threads", "max_wait_seconds", "max_waiting", "batch_examples")
+        if not 0 <= self.batch_delay_seconds <= self.max_wait_seconds:
+            raise ValueError(
+                f"QueueRules: batch_delay_seconds must be from 0 to max_wait_seconds = {self.max_wait_seconds}, got"
+                f" {self.batch_delay_seconds}"
+            )
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request in the queue."""
+
+    likeness: Hashable
+    """Requests of the same may be put together; None goes alone."""
+    cost: Hashable
+    """Requests of the same take alike: model and signature."""
+    rows: int
+    deadline: float
+    """On the clock of the queue."""
+    work: Any
+    """Of the caller."""
+    since: float = field(default=0.0, init=False)
+
+
+class Taken(NamedTuple):
+    """What to do now."""
+
+    batch: list[Ticket]
+    """Requests to answer by one call; none: nothing is due."""
+    expired: list[Ticket]
+    """Requests whose deadline is over; they left the queue."""
+    wait_seconds: float | None
+    """When to ask again if nothing comes; None: whenever something comes."""
+
+
+class RequestQueue:
+    """The queue of a server. Not thread safe: `model_threads.py` has the lock."""
+
+    def __init__(self, rules: QueueRules) -> None:
+        self._rules = rules
+        self._lines: dict[Hashable, deque[Ticket]] = {}
+        """By likeness, each in order of arrival; none is empty."""
+        self._costs: dict[Hashable, CostModel] = {}
+        self._waiting: dict[Hashable, list[int]] = {}
+        """Cost to [requests, examples] that wait."""
+        self._running: dict[int, tuple[float, float]] = {}
+        """Number of a call to when it began, and what it was thought to take."""
+        self._num_calls = 0
+        self._num_waiting = 0
+        self.is_draining = False
+        """Nothing more is taken in, and nobody waits for others."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return self._num_waiting
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return self._num_waiting == 0 and not self._running
+
+    def expected_wait(self, now: float) -> float:
+        """Seconds that a request would wait, if it came now."""
+        ahead = sum(max(0.0, begin + seconds - now) for begin, seconds in self._running.values())
+        for cost, (requests, rows) in self._waiting.items():
+            calls = min(requests, -(-rows // self._rules.batch_examples))
+            ahead += self._costs[cost].seconds(rows, calls)
+        free = self._rules.threads - len(self._running)
+        return 0.0 if free > 0 and self._num_waiting == 0 else ahead / self._rules.threads
+
+    def refusal(self, now: float, deadline: float | None = None) -> OpError | None:
+        """Why a request that came now would not be taken in; None: it would."""
+        wait = self.expected_wait(now)
+        retry = max(wait, _LEAST_RETRY_SECONDS)
+        if self.is_draining:
+            return UnavailableError("the server is about to end; ask another one")
+        if self._num_waiting >= self._rules.max_waiting:
+            text = f"the server is overloaded: {self._num_waiting} requests wait, and more may not; try again later"
+            return OverloadedError(text, retry_after_seconds=retry)
+        if wait > self._rules.max_wait_seconds:
+            text = (
+                f"the server is overloaded: a request would wait {wait * 1e3:.0f} ms, and may"
+                f" {self._rules.max_wait_seconds * 1e3:.0f} ms; try again later"
+            )
+            return OverloadedError(text, retry_after_seconds=retry)
+        if deadline is not None and now + wait > deadline and wait > 0:
+            text = (
+                f"the server is overloaded: a request would wait {wait * 1e3:.0f} ms, and this one is given up in"
+                f" {max(0.0, deadline - now) * 1e3:.0f} ms"
+            )
+            return OverloadedError(text, retry_after_seconds=retry)
+        return None
+
+    def offer(self, ticket: Ticket, now: float) -> OpError | None:
+        """Takes a request in, or says why not."""
+        refused = self.refusal(now, ticket.deadline)
+        if refused is not None:
+            return refused
+        if ticket.likeness is None or ticket.rows >= self._rules.batch_examples:
+            ticket.likeness = object()
+        ticket.since = now
+        self._lines.setdefault(ticket.likeness, deque()).append(ticket)
+        self._costs.setdefault(ticket.cost, CostModel())
+        waiting = self._waiting.setdefault(ticket.cost, [0, 0])
+        waiting[0] += 1
+        waiting[1] += ticket.rows
+        self._num_waiting += 1
+        return None
+
+    def take(self, now: float) -> Taken:
+        """What a free thread is to do."""
+        expired = self._take_expired(now) if self._num_waiting else []
+        if not self._lines:
+            return Taken([], expired, None)
+        line = min(self._lines.values(), key=lambda line: line[0].since)
+        batch, rows = self._next_batch(line)
+        is_full = len(batch) < len(line) or rows >= self._rules.batch_examples
+        due = line[0].since + self._rules.batch_delay_seconds
+        if not is_full and now < due and not self.is_draining:
+            return Taken([], expired, min(due, *(ticket.deadline for ticket in batch)) - now)
+        for _ in batch:
+            self._leave(line.popleft())
+        if not line:
+            del self._lines[batch[0].likeness]
+        return Taken(batch, expired, None)
+
+    def begin(self, batch: list[Ticket], now: float) -> int:
+        """A call was begun; returns its number."""
+        rows = sum(ticket.rows for ticket in batch)
+        self._num_calls += 1
+        self._running[self._num_calls] = (now, self._costs[batch[0].cost].seconds(rows))
+        return self._num_calls
+
+    def done(self, call: int, batch: list[Ticket], now: float, *, counts: bool = True) -> None:
+        """A call is over.
+
+        Args:
+            call: Its number.
+            batch: What it answered.
+            now: When.
+            counts: Whether the time it took says anything; that of a failure does not.
+        """
+        begin, _ = self._running.pop(call)
+        if counts:
+            self._costs[batch[0].cost].add(max(1, sum(ticket.rows for ticket in batch)), max(0.0, now - begin))
+
+    def _next_batch(self, line: deque[Ticket]) -> tuple[list[Ticket], int]:
+        batch: list[Ticket] = []
+        rows = 0
+        for ticket in line:
+            if batch and rows + ticket.rows > self._rules.batch_examples:
+                break
+            batch.append(ticket)
+            rows += ticket.rows
+        return batch, rows
+
+    def _take_expired(self, now: float) -> list[Ticket]:
+        expired = [ticket for line in self._lines.values() for ticket in line if ticket.deadline <= now]
+        for ticket in expired:
+            line = self._lines[ticket.likeness]
+            line.remove(ticket)
+            self._leave(ticket)
+            if not line:
+                del self._lines[ticket.likeness]
+        return expired
+
+    def _leave(self, ticket: Ticket) -> None:
+        waiting = self._waiting[ticket.cost]
+        waiting[0] -= 1
+        waiting[1] -= ticket.rows
+        self._num_waiting -= 1

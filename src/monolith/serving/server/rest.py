@@ -1,0 +1,204 @@
+"""The REST interface of TF-Serving as an ASGI application of our own; paths are those of `rest_path.py`.
+
+An answer names what it was made with in its head ``x-model-version``. A client may say in ``x-timeout-ms`` how long it
+waits. What is refused for overload has ``retry-after``, in seconds, and ``retry-after-ms``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from monolith.errors import InvalidArgumentError, UnauthenticatedError
+from monolith.serving.server.http_error import HttpError
+from monolith.serving.server.json_answer import encode_answer, metadata_of, status_of, version_text
+from monolith.serving.server.json_request import parse_request
+from monolith.serving.server.model_threads import Answer
+from monolith.serving.server.request_core import deadline_error
+from monolith.serving.server.rest_path import parse_path
+from monolith.serving.server.statuses import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from monolith.cluster.credentials import ServerCredentials
+    from monolith.serving.server.json_request import JsonRequest
+    from monolith.serving.server.request_core import RequestCore, Target
+    from monolith.serving.server.rest_path import Asked
+
+__all__ = ["RestApplication"]
+
+Scope: TypeAlias = "Mapping[str, Any]"
+Receive: TypeAlias = "Callable[[], Awaitable[Mapping[str, Any]]]"
+Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
+Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
+
+_JSON = (b"content-type", b"application/json")
+_CLOSE = (b"connection", b"close")
+
+
+class _Response(NamedTuple):
+    status: int
+    body: bytes
+    headers: Headers = ()
+
+
+class _ClientGoneError(Exception):
+    """Nobody waits for the answer."""
+
+
+class RestApplication:
+    """An ASGI application; its requests run in one event loop.
+
+    Args:
+        core: Takes requests to models.
+        credentials: What clients must show; health and readiness are told to everybody.
+    """
+
+    def __init__(self, core: RequestCore, credentials: ServerCredentials) -> None:
+        self._core = core
+        self._credentials = credentials
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        try:
+            response = await self._respond(scope, receive)
+        except _ClientGoneError:
+            return
+        except HttpError as error:
+            response = _refusal(error.status, error.sentence, (_CLOSE,) if error.closes else ())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+            response = _told(error)
+        length = (b"content-length", str(len(response.body)).encode())
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": [_JSON, length, *response.headers],
+            }
+        )
+        await send({"type": "http.response.body", "body": response.body})
+
+    async def _respond(self, scope: Scope, receive: Receive) -> _Response:
+        asked = parse_path(scope["path"])
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if method != asked.method:
+            raise HttpError(405, f"{asked.action} takes {asked.method}, got {scope['method']}", closes=True)
+        if asked.action in ("healthz", "readyz"):
+            return self._health(is_readiness=asked.action == "readyz")
+        headers = dict(scope["headers"])
+        shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        if self._credentials.token is not None and not self._credentials.accepts(shown):
+            raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
+        if asked.action == "predict":
+            return await self._predict(asked, headers, receive)
+        return self._describe(asked)
+
+    def _health(self, *, is_readiness: bool) -> _Response:
+        why = self._core.why_not_ready() if is_readiness else None
+        return _Response(200, b'{"status":"ok"}') if why is None else _refusal(503, why)
+
+    def _describe(self, asked: Asked) -> _Response:
+        registry, target = self._core.registry, asked.target
+        if asked.action == "metadata":
+            with registry.using(target.name, version=target.version, label=target.label) as entry:
+                return _Response(200, json.dumps(metadata_of(entry)).encode())
+        entries = registry.entries(target.name)
+        if target.version is not None or target.label is not None:
+            with registry.using(target.name, version=target.version, label=target.label) as entry:
+                entries = [entry]
+        return _Response(200, json.dumps(status_of(entries, registry.labels(target.name))).encode())
+
+    async def _predict(self, asked: Asked, headers: dict[bytes, bytes], receive: Receive) -> _Response:
+        deadline = self._core.deadline_of(_timeout_of(headers))
+        self._core.threads.require_room(deadline)
+        body = await self._body(headers, receive)
+        request = parse_request(body, max_depth=self._core.limits.json_depth)
+        answer = await self._ask(asked.target, request, deadline)
+        encoded = encode_answer(answer.outputs, is_rows=request.is_rows)
+        return _Response(200, encoded, ((b"x-model-version", version_text(answer.version).encode()),))
+
+    async def _ask(self, target: Target, request: JsonRequest, deadline: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+
+        def settle(outcome: Answer | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Answer):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        def done(outcome: Answer | BaseException) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, outcome)
+
+        left = deadline - time.monotonic()
+        timer = loop.call_later(max(0.0, left), settle, deadline_error(max(0.0, left)))
+        try:
+            self._core.ask(target, request.signature, request.columns, deadline=deadline, done=done)
+            return await future
+        finally:
+            timer.cancel()
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        limits = self._core.limits
+        told = headers.get(b"content-length", b"0")
+        if not told.isdigit() or int(told) > limits.body_bytes:
+            raise HttpError(
+                413, f"a body may have {limits.body_bytes} bytes, got {told.decode('latin-1')}", closes=True
+            )
+        parts: list[bytes] = []
+        size, end = 0, time.monotonic() + limits.body_seconds
+        while True:
+            part = await self._part(receive, end - time.monotonic())
+            body: bytes = part["body"]
+            size += len(body)
+            if size > limits.body_bytes:
+                raise HttpError(413, f"a body may have {limits.body_bytes} bytes, got more", closes=True)
+            parts.append(body)
+            if not part.get("more_body"):
+                return body if len(parts) == 1 else b"".join(parts)
+
+    async def _part(self, receive: Receive, seconds: float) -> Mapping[str, Any]:
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, seconds))
+        except TimeoutError:
+            limit = self._core.limits.body_seconds
+            raise HttpError(408, f"the body did not come within {limit:g} s", closes=True) from None
+        if message["type"] == "http.disconnect":
+            raise _ClientGoneError
+        return message
+
+
+def _timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
+    text = headers.get(b"x-timeout-ms")
+    if text is None:
+        return None
+    try:
+        seconds = float(text) / 1e3
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise InvalidArgumentError(f"x-timeout-ms: must be a number of milliseconds, got {text.decode('latin-1')!r}")
+    return seconds
+
+
+def _refusal(status: int, sentence: str, headers: Headers = ()) -> _Response:
+    return _Response(status, json.dumps({"error": sentence}).encode(), headers)
+
+
+def _told(error: Exception) -> _Response:
+    refusal = refusal_of(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if refusal.retry_after_seconds is not None:
+        milliseconds = math.ceil(refusal.retry_after_seconds * 1e3)
+        headers.append((b"retry-after", str(math.ceil(refusal.retry_after_seconds)).encode()))
+        headers.append((b"retry-after-ms", str(milliseconds).encode()))
+    if isinstance(error, UnauthenticatedError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return _refusal(refusal.http, refusal.sentence, tuple(headers))

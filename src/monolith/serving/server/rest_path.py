@@ -1,0 +1,49 @@
+"""Paths of the REST interface: ``/v1/models/<name>[/versions/<n>|/labels/<label>][/metadata|:predict]``."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple, TypeAlias
+
+from monolith.serving.server.http_error import HttpError
+from monolith.serving.server.request_core import Target
+
+__all__ = ["Asked", "parse_path"]
+
+Action: TypeAlias = Literal["status", "metadata", "predict", "healthz", "readyz"]
+
+_PATH = re.compile(
+    r"/v1/models/(?P<name>[^/:]{1,256})"
+    r"(?:/versions/(?P<version>[0-9]{1,19})|/labels/(?P<label>[^/:]{1,256}))?"
+    r"(?P<action>/metadata|:predict|:classify|:regress)?"
+)
+_FORM = "/v1/models/<name>[/versions/<number>|/labels/<label>][/metadata|:predict]"
+
+
+class Asked(NamedTuple):
+    """What a path asks for."""
+
+    action: Action
+    target: Target
+    method: str
+    """The one that it takes."""
+
+
+def parse_path(path: str) -> Asked:
+    """What a path asks for.
+
+    Raises:
+        HttpError: nothing that is here.
+    """
+    if path in ("/healthz", "/readyz"):
+        return Asked("healthz" if path == "/healthz" else "readyz", Target(""), "GET")
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise HttpError(404, f"there is nothing at this path; models are at {_FORM}")
+    if found["action"] in (":classify", ":regress"):
+        raise HttpError(501, f"{found['action'][1:]} is not answered here; use :predict")
+    version = None if found["version"] is None else int(found["version"])
+    target = Target(found["name"], version, found["label"])
+    if found["action"] == ":predict":
+        return Asked("predict", target, "POST")
+    return Asked("metadata" if found["action"] else "status", target, "GET")

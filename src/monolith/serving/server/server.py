@@ -1,0 +1,134 @@
+"""A server of models: front ends, queue, model threads and metrics in one process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.config import keywords_of
+from monolith.observe import MetricsEndpoint
+from monolith.serving.server.config import LOOPBACK, ServerConfig
+from monolith.serving.server.http_front import HttpFront
+from monolith.serving.server.metrics import GaugeThread, ServingMetrics
+from monolith.serving.server.model_threads import ModelThreads
+from monolith.serving.server.request_core import RequestCore
+from monolith.serving.server.rest import RestApplication
+
+if TYPE_CHECKING:
+    from monolith.serving.server.registry import ModelRegistry
+
+__all__ = ["ModelServer"]
+
+_log = logging.getLogger(__name__)
+
+
+class ModelServer:
+    """Serves the models of a registry as soon as it is made, and until `close`. A context manager.
+
+    Example::
+
+        registry = ModelRegistry()
+        registry.add("ranker", Predictor("models/ranker/export"))
+        with ModelServer(registry, port=8501, grpc_port=8500) as server:
+            server.wait()
+
+    Args:
+        registry: The models; it stays the caller's, and models may come and go.
+        options: The fields of `ServerConfig`, by name.
+
+    Raises:
+        UnavailableError: a port is taken.
+    """
+
+    @keywords_of(ServerConfig)
+    def __init__(self, registry: ModelRegistry, options: ServerConfig) -> None:
+        self.options = options
+        self._stop_asked = threading.Event()
+        self._closed = False
+        self._lock = threading.Lock()
+        credentials = options.credentials()
+        metrics = ServingMetrics()
+        with ExitStack() as stack:
+            self._threads = ModelThreads(options.queue, metrics=metrics)
+            stack.callback(self._threads.close)
+            self.core = RequestCore(registry, self._threads, limits=options.limits, metrics=metrics)
+            """The road of requests, for front ends of one's own."""
+            self._metrics_endpoint = None
+            if options.metrics_port is not None:
+                self._metrics_endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))
+            self._http = None
+            if options.port is not None:
+                self._http = HttpFront(RestApplication(self.core, credentials), options)
+                stack.callback(self._http.close)
+            self._grpc = self._start_grpc(stack)
+            gauges = GaugeThread(self._show_gauges)
+            stack.callback(gauges.close)
+            self._opened = stack.pop_all()
+        if options.host != LOOPBACK and not credentials.knows_callers:
+            _log.warning("the server on %s asks for no token: whoever reaches it can ask its models", options.host)
+
+    @property
+    def port(self) -> int | None:
+        """Of HTTP."""
+        return None if self._http is None else self._http.port
+
+    @property
+    def grpc_port(self) -> int | None:
+        """Of gRPC."""
+        return None if self._grpc is None else int(self._grpc.port)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Of Prometheus metrics."""
+        return None if self._metrics_endpoint is None else self._metrics_endpoint.port
+
+    def stop(self) -> None:
+        """Lets `wait` return; safe in a handler of signals."""
+        self._stop_asked.set()
+
+    def wait(self) -> None:
+        """Returns when `stop` was called."""
+        self._stop_asked.wait()
+
+    def close(self) -> None:
+        """Answers what was taken in, and ends; a second call does nothing.
+
+        It is not ready from the first moment on, answers on for `lame_duck_seconds`, then takes nothing in any more.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.core.is_ending = True
+        if self._grpc is not None:
+            self._grpc.show_ending()
+        if self.options.lame_duck_seconds > 0:
+            time.sleep(self.options.lame_duck_seconds)
+        if not self._threads.drain(self.options.drain_seconds):
+            _log.warning("requests were not answered within %g s of draining", self.options.drain_seconds)
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_grpc(self, stack: ExitStack) -> Any:
+        if self.options.grpc_port is None:
+            return None
+        from monolith.serving.server.grpc_front import GrpcFront  # noqa: PLC0415 - gRPC is imported where it is used
+
+        front = GrpcFront(self.core, self.options)
+        stack.callback(front.close)
+        return front
+
+    def _show_gauges(self) -> None:
+        try:
+            self.core.metrics.show_models(self.core.registry)
+            self.core.metrics.show_queue(self._threads.num_waiting, self._threads.expected_wait_seconds)
+        except Exception:  # noqa: BLE001 - a metric that cannot be read stops nobody
+            _log.exception("metrics of the models could not be read")

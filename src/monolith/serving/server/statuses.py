@@ -1,0 +1,51 @@
+"""How an error is told to a client: a status and one sentence, the same over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import NamedTuple
+
+from monolith.errors import InternalError, OpError
+
+__all__ = ["Refusal", "refusal_of"]
+
+_log = logging.getLogger(__name__)
+
+_HTTP = {
+    1: 499,  # cancelled, as others write it
+    3: HTTPStatus.BAD_REQUEST,
+    4: HTTPStatus.GATEWAY_TIMEOUT,
+    5: HTTPStatus.NOT_FOUND,
+    6: HTTPStatus.CONFLICT,
+    7: HTTPStatus.FORBIDDEN,
+    8: HTTPStatus.TOO_MANY_REQUESTS,
+    9: HTTPStatus.PRECONDITION_FAILED,
+    11: HTTPStatus.BAD_REQUEST,
+    12: HTTPStatus.NOT_IMPLEMENTED,
+    14: HTTPStatus.SERVICE_UNAVAILABLE,
+    16: HTTPStatus.UNAUTHORIZED,
+}
+_LONGEST = 500
+
+
+class Refusal(NamedTuple):
+    """What a client is told."""
+
+    code: int
+    """Of gRPC."""
+    http: int
+    sentence: str
+    retry_after_seconds: float | None
+    """When to try again, where that may help."""
+
+
+def refusal_of(error: BaseException) -> Refusal:
+    """What a client is told of an error; one that is none of ours is logged, and told without its details."""
+    if not isinstance(error, OpError):
+        _log.error("a request failed", exc_info=error)
+        error = InternalError(f"the model failed: {type(error).__name__}; the log of the server says more")
+    sentence = " ".join(error.message.split())
+    sentence = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
+    code = error.error_code
+    return Refusal(code, int(_HTTP.get(code, 500)), sentence, getattr(error, "retry_after_seconds", None))

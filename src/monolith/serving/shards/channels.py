@@ -1,0 +1,157 @@
+"""Connections to the replicas of shards, and calls on them that end by a deadline."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monolith.cluster.credentials import ClientCredentials
+from monolith.errors import CancelledError, FailedPreconditionError, InternalError
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.shards.shard_server import LIFE_KEY, MESSAGE_BYTES, SPARSE_KEY
+from monolith.serving.wire_methods import METHODS, path_of
+from monolith.serving.wire_status import error_of, import_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["ShardAnswer", "ShardCall", "ShardChannels"]
+
+_KEEP_ALIVE_MS = 10_000
+
+
+class ShardAnswer(NamedTuple):
+    """What a shard said, and what it told beside."""
+
+    response: Any
+    """The message of the method that was called."""
+    life: str | None
+    """Of the process that answered; None: it does not tell."""
+    sparse: Mapping[str, int]
+    """Part of a log -> number of the last increment that the rows have."""
+
+
+class ShardCall:
+    """A call on its way."""
+
+    def __init__(self, address: str, future: Any, timeout_seconds: float) -> None:
+        self.address = address
+        self._future = future
+        self._timeout_seconds = timeout_seconds
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Calls it in some thread when `result` waits no more."""
+        self._future.add_done_callback(lambda _: callback())
+
+    def cancel(self) -> None:
+        """Nobody wants the answer any more."""
+        self._future.cancel()
+
+    def result(self) -> ShardAnswer:
+        """The answer; waits for it, by the deadline at most.
+
+        Raises:
+            OpError: what the shard said, or that it does not answer.
+        """
+        grpc = import_grpc()
+        who = f"shard at {self.address}"
+        try:
+            response = self._future.result()
+            told = {key: value for key, value in self._future.trailing_metadata() or () if isinstance(value, str)}
+        except grpc.RpcError as error:
+            raise error_of(error, who=who, timeout_seconds=self._timeout_seconds) from error
+        except grpc.FutureCancelledError as error:
+            raise CancelledError(f"{who}: the call was cancelled") from error
+        try:
+            sparse = {str(part): int(number) for part, number in json.loads(told.get(SPARSE_KEY, "{}")).items()}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InternalError(f"{who}: {SPARSE_KEY} is not what a shard tells") from error
+        return ShardAnswer(response, told.get(LIFE_KEY), sparse)
+
+
+class ShardChannels:
+    """Keeps one connection for each address, made when it is first called. Any thread may call it."""
+
+    def __init__(self, credentials: ClientCredentials | None = None) -> None:
+        self._credentials = credentials or ClientCredentials()
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Any, dict[str, Any]]] = {}
+        """Address -> channel, and how each method is called there."""
+        self._is_closed = False
+
+    def predict(self, address: str, request: messages.PredictRequest, timeout_seconds: float) -> ShardCall:
+        """Sends a request; an address that nobody answers at fails at once, and is tried again with the next call.
+
+        Raises:
+            FailedPreconditionError: this was closed.
+        """
+        return self._call(address, "Predict", request, timeout_seconds)
+
+    def life_of(self, address: str, model: str, timeout_seconds: float) -> str:
+        """The life that a replica is in: of its process where it tells that, otherwise the version that it serves.
+
+        Raises:
+            OpError: it does not answer, or has no such model.
+        """
+        request = messages.GetModelStatusRequest(model_spec=messages.ModelSpec(name=model))
+        answer = self._call(address, "GetModelStatus", request, timeout_seconds).result()
+        if answer.life is not None:
+            return answer.life
+        available = messages.ModelVersionStatus.AVAILABLE
+        served = [each.version for each in answer.response.model_version_status if each.state == available]
+        return f"version {max(served, default=None)}"
+
+    def _call(self, address: str, method: str, request: Any, timeout_seconds: float) -> ShardCall:
+        metadata = self._credentials.metadata()
+        stub = self._stub(address, method)
+        future = stub.future(request, timeout=timeout_seconds, metadata=metadata, wait_for_ready=False)
+        return ShardCall(address, future, timeout_seconds)
+
+    def keep(self, addresses: set[str]) -> None:
+        """Closes connections to all others."""
+        with self._lock:
+            gone = [self._open.pop(address) for address in list(self._open) if address not in addresses]
+        for channel, _ in gone:
+            channel.close()
+
+    def close(self) -> None:
+        """Ends all connections and calls under way. Again: does nothing."""
+        self._is_closed = True
+        self.keep(set())
+
+    def _stub(self, address: str, method: str) -> Any:
+        with self._lock:
+            if self._is_closed:
+                raise FailedPreconditionError("shards: the connections were closed")
+            if address not in self._open:
+                self._open[address] = self._connected(address)
+            return self._open[address][1][method]
+
+    def _connected(self, address: str) -> tuple[Any, dict[str, Any]]:
+        grpc = import_grpc()
+        options = [
+            ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a shard
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),  # one that is cut off without a word is noticed
+            ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        secure = self._credentials.grpc_credentials()
+        if secure is None:
+            channel = grpc.insecure_channel(address, options)
+        else:
+            channel = grpc.secure_channel(address, secure, options)
+        stubs = {
+            name: channel.unary_unary(
+                path_of(service, name),
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+            for service, methods in METHODS.items()
+            for name, method in methods.items()
+        }
+        return channel, stubs

@@ -1,0 +1,276 @@
+"""`RemoteRows`: looks rows up where they are, at the shards of a model, within a deadline that holds.
+
+A replica that fails, hangs or answers nonsense is replaced by another one of its shard while there is time. Where a
+shard has none left, the lookup fails; zeros instead of its rows are given only by who asked for that.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from monolith import _core
+from monolith.clock import SystemClock
+from monolith.config import Config, config, require_positive
+from monolith.errors import InternalError, InvalidArgumentError
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.shards.channels import ShardChannels
+from monolith.serving.shards.gathering import Gathering, ShardQuestion
+from monolith.serving.shards.replica_race import ReplicaRace
+from monolith.serving.shards.replicas import ListedReplicas
+from monolith.serving.shards.shard_number import shard_model
+from monolith.serving.shards.shard_tables import LOOKUP
+from monolith.serving.tensor_messages import message_of, value_of
+from monolith.tables.bucket_owners import owned_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from monolith.clock import Clock
+    from monolith.cluster.credentials import ClientCredentials
+    from monolith.serving.shards.channels import ShardAnswer
+    from monolith.serving.shards.replicas import Replicas
+
+__all__ = ["FetchedRows", "RemoteOptions", "RemoteRows"]
+
+_SHUN_SECONDS = 5.0
+"""For so long a replica that failed is asked after the others."""
+
+
+@config
+class RemoteOptions(Config):
+    """Keyword arguments of `RemoteRows`."""
+
+    max_rpc_deadline_millis: float = 3000.0
+    """A lookup that has not ended by then fails; the time goes with every call, so that shards give up, too."""
+    hedge_millis: float | None = None
+    """Another replica is asked beside one that has not answered for so long; None: a third of the deadline."""
+    lost_shards: Literal["fail", "zeros"] = "fail"
+    """What to do where all replicas of a shard fail: raise, or give zeros for its rows and say which shards it was."""
+    credentials: ClientCredentials | None = None
+    """What shards are shown."""
+    clock: Clock | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "max_rpc_deadline_millis")
+        if self.hedge_millis is not None and self.hedge_millis <= 0:
+            raise InvalidArgumentError(f"RemoteRows: hedge_millis must be above 0 or None, got {self.hedge_millis}")
+        if self.lost_shards not in ("fail", "zeros"):
+            raise InvalidArgumentError(f"RemoteRows: lost_shards must be 'fail' or 'zeros', got {self.lost_shards!r}")
+
+
+class FetchedRows(NamedTuple):
+    """What a lookup found."""
+
+    rows: dict[str, torch.Tensor]
+    """Table -> float32 [n, dim], zeros where an id has no row."""
+    lost_shards: tuple[int, ...]
+    """Whose rows are zeros because no replica answered."""
+    sparse: dict[str, int]
+    """Part of the log -> number: no row is older than that increment; empty where shards follow no log."""
+
+
+class _Asked(NamedTuple):
+    """What one shard is asked of one table."""
+
+    table: str
+    places: npt.NDArray[np.int64]
+    """Where its ids are among those of the table."""
+    inverse: npt.NDArray[np.int64]
+    """Which of its distinct ids each is."""
+    num_ids: int
+    """Distinct ones."""
+
+
+class _ShardPart(NamedTuple):
+    """What one shard is asked."""
+
+    shard: int
+    request: messages.PredictRequest
+    asked: list[_Asked]
+
+
+class RemoteRows:
+    """Rows of a model whose shards are other processes. Any thread may call it; the first call opens connections.
+
+    Args:
+        model: Its name.
+        tables: Name of each table, as shards call it, to its dim.
+        shards: The addresses of the replicas of each shard, or who knows them.
+        options: The fields of `RemoteOptions`, by name.
+    """
+
+    def __init__(
+        self, model: str, tables: Mapping[str, int], shards: Replicas | Sequence[Sequence[str]], **options: Any
+    ) -> None:
+        self._model = model
+        self._dims = dict(tables)
+        self._replicas: Replicas = ListedReplicas(shards) if isinstance(shards, Sequence) else shards
+        self._wanted = RemoteOptions(**options)
+        self._clock = self._wanted.clock or SystemClock()
+        self._channels = ShardChannels(self._wanted.credentials)
+        self._ranges = owned_ranges(self._replicas.num_shards)
+        self._starts = np.array([each.start for each in self._ranges[1:]])
+        self._lock = threading.Lock()
+        self._failed_at: dict[str, float] = {}
+        """Address -> when it failed last."""
+        self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the model."""
+        return len(self._ranges)
+
+    def lookup(
+        self,
+        ids: Mapping[str, torch.Tensor],
+        *,
+        buckets: Mapping[str, torch.Tensor] | None = None,
+        deadline_millis: float | None = None,
+    ) -> FetchedRows:
+        """The rows of some ids.
+
+        Args:
+            ids: Table -> int64 [n], the keys of its rows; equal ones are asked for once.
+            buckets: Table -> int32 [n], for tables with wide keys (docs/formats/buckets.md).
+            deadline_millis: For this call, in place of the deadline of all, and not above it.
+
+        Raises:
+            DeadlineExceededError: shards did not answer in time.
+            UnavailableError: no replica of a shard can be reached.
+            OpError: what a shard said last.
+        """
+        seconds = self._wanted.max_rpc_deadline_millis / 1000
+        if deadline_millis is not None:
+            seconds = min(seconds, deadline_millis / 1000)
+        parts = self._parts(ids, buckets or {})
+        gathering = Gathering(
+            self._channels,
+            [self._question(part, seconds) for part in parts],
+            seconds=seconds,
+            read=lambda number, answer: self._rows_of(parts[number].shard, parts[number].asked, answer),
+            on_failed=self._note_failed,
+            clock=self._clock,
+        )
+        gathering.run()
+        if gathering.lost and self._wanted.lost_shards == "fail":
+            raise gathering.lost[min(gathering.lost)]
+        rows = {table: torch.zeros(len(keys), self._dims[table]) for table, keys in ids.items()}
+        sparse: dict[str, int] = {}
+        for place, (answer, found) in gathering.answers.items():
+            for asked, values in zip(parts[place].asked, found, strict=True):
+                rows[asked.table][torch.from_numpy(asked.places)] = values[torch.from_numpy(asked.inverse)]
+            for name, number in answer.sparse.items():
+                sparse[name] = min(sparse.get(name, number), number)
+        return FetchedRows(rows, tuple(sorted(parts[place].shard for place in gathering.lost)), sparse)
+
+    def close(self) -> None:
+        """Ends connections and calls under way."""
+        self._channels.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # What is asked
+
+    def _parts(self, ids: Mapping[str, torch.Tensor], buckets: Mapping[str, torch.Tensor]) -> list[_ShardPart]:
+        requests: dict[int, tuple[messages.PredictRequest, list[_Asked]]] = {}
+        for table, given in ids.items():
+            keys, own_buckets, sent = self._checked(table, given, buckets.get(table))
+            shards = np.searchsorted(self._starts, own_buckets, side="right")
+            for shard in np.unique(shards).tolist():
+                places = np.flatnonzero(shards == shard)
+                distinct, inverse = _distinct(keys[places], own_buckets[places])
+                request, asked = requests.setdefault(shard, (self._request(shard), []))
+                request.inputs[table].CopyFrom(message_of(torch.from_numpy(keys[places][distinct])))
+                if sent:
+                    own = torch.from_numpy(own_buckets[places][distinct].astype(np.int32))
+                    request.inputs[f"{table}_bucket"].CopyFrom(message_of(own))
+                asked.append(_Asked(table, places, inverse, len(distinct)))
+        return [_ShardPart(shard, *requests[shard]) for shard in sorted(requests)]
+
+    def _question(self, part: _ShardPart, seconds: float) -> ShardQuestion:
+        hedge = self._wanted.hedge_millis
+        race = ReplicaRace(self._order(part.shard), seconds / 3 if hedge is None else hedge / 1000)
+        return ShardQuestion(f"shard {part.shard} of {self._model}", part.request, race)
+
+    def _request(self, shard: int) -> messages.PredictRequest:
+        spec = messages.ModelSpec(name=shard_model(self._model, shard), signature_name=LOOKUP)
+        return messages.PredictRequest(model_spec=spec)
+
+    def _checked(
+        self, table: str, given: torch.Tensor, buckets: torch.Tensor | None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
+        """Keys and their buckets, and whether these have to go with them."""
+        if table not in self._dims:
+            raise InvalidArgumentError(f"rows: no table {table!r}; there are {', '.join(self._dims)}")
+        if given.dtype != torch.int64 or given.dim() != 1:
+            raise InvalidArgumentError(f"table {table!r}: ids must be int64 [n], got {given.dtype} {list(given.shape)}")
+        keys = given.contiguous().numpy()
+        told = _core.bucket_of(keys).astype(np.int64)
+        if buckets is None:
+            return keys, told, False
+        if len(buckets) != len(keys):
+            raise InvalidArgumentError(
+                f"table {table!r}: {len(keys)} buckets expected, one for each id, got {len(buckets)}"
+            )
+        own = buckets.numpy().astype(np.int64)
+        return keys, own, bool((own != told).any())
+
+    def _order(self, shard: int) -> list[str]:
+        """Its replicas, those that failed lately last."""
+        replicas = list(self._replicas.of(shard))
+        now = self._clock.monotonic()
+        with self._lock:
+            self._random.shuffle(replicas)
+            shunned = {each for each in replicas if now - self._failed_at.get(each, float("-inf")) < _SHUN_SECONDS}
+        return sorted(replicas, key=lambda address: address in shunned)
+
+    # What was answered
+
+    def _rows_of(self, shard: int, asked: Sequence[_Asked], answer: ShardAnswer) -> list[torch.Tensor]:
+        """The rows of each table.
+
+        Raises:
+            InternalError: the answer is none to this question.
+        """
+        found = []
+        for each in asked:
+            expected = [each.num_ids, self._dims[each.table]]
+            got = "nothing"
+            if each.table in answer.response.outputs:
+                try:
+                    rows = value_of(answer.response.outputs[each.table], name=each.table)
+                except InvalidArgumentError as error:
+                    raise InternalError(f"shard {shard} of {self._model}: {error.message}") from error
+                if isinstance(rows, torch.Tensor) and rows.dtype == torch.float32 and list(rows.shape) == expected:
+                    found.append(rows)
+                    continue
+                got = f"{rows.dtype} {list(rows.shape)}"
+            raise InternalError(
+                f"shard {shard} of {self._model}, table {each.table!r}: float32 {expected} expected, got {got}"
+            )
+        return found
+
+    def _note_failed(self, address: str) -> None:
+        with self._lock:
+            self._failed_at[address] = self._clock.monotonic()
+
+
+def _distinct(
+    keys: npt.NDArray[np.int64], buckets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Places of distinct pairs of key and bucket, and which of them each is."""
+    pairs = np.stack([keys, buckets], axis=1)
+    _, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)

@@ -1,0 +1,137 @@
+"""Where the replicas of a model's shards are: a list, or a discovery service."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from monolith.clock import SystemClock
+from monolith.cluster.addresses import split_address
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monolith.clock import Clock
+    from monolith.cluster.discovery import ServiceDiscovery
+
+__all__ = ["DiscoveredReplicas", "ListedReplicas", "Replicas", "shard_role"]
+
+_log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 15.0
+
+
+class Replicas(Protocol):
+    """Who has which shard. Any thread may call it."""
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the model."""
+        ...
+
+    def of(self, shard: int) -> Sequence[str]:
+        """The addresses of the replicas of a shard, as far as they are known now; waits for nobody."""
+        ...
+
+
+class ListedReplicas:
+    """Replicas that are known beforehand: a list of addresses for each shard."""
+
+    def __init__(self, shards: Sequence[Sequence[str]]) -> None:
+        for address in (address for shard in shards for address in shard):
+            split_address(address)
+        if not shards or not all(shards):
+            raise InvalidArgumentError(
+                f"replicas: an address for every shard expected, got {[list(each) for each in shards]}"
+            )
+        self._shards = [tuple(shard) for shard in shards]
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the model."""
+        return len(self._shards)
+
+    def of(self, shard: int) -> Sequence[str]:
+        """As listed."""
+        return self._shards[shard]
+
+
+def shard_role(model: str, shard: int) -> str:
+    """The role under which replicas of a shard register; their index there is the number of the replica.
+
+    Raises:
+        InvalidArgumentError: the name of the model cannot be part of a role.
+
+    >>> shard_role("ranker", 2)
+    'ranker-ps-2'
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", model):
+        raise InvalidArgumentError(
+            f"replicas: a model that is discovered is letters, digits, '_' and '-', got {model!r}"
+        )
+    return f"{model}-ps-{shard}"
+
+
+class DiscoveredReplicas:
+    """Replicas that register with a discovery service. Asked again when what is known is 15 seconds old.
+
+    The first time the caller waits; later a thread asks, and while the service is away the last answer holds.
+
+    Args:
+        discovery: Where they register, under `shard_role`. Its owner closes it.
+        model: Name of the model.
+        num_shards: Shards of the model.
+        refresh_seconds: Age at which an answer is asked for again.
+        clock: Of this machine.
+    """
+
+    def __init__(
+        self,
+        discovery: ServiceDiscovery,
+        model: str,
+        num_shards: int,
+        *,
+        refresh_seconds: float = REFRESH_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._discovery = discovery
+        self._roles = [shard_role(model, shard) for shard in range(num_shards)]
+        self._refresh_seconds = refresh_seconds
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[str, ...]] = {}
+        self._asked_at: dict[int, float] = {}
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the model."""
+        return len(self._roles)
+
+    def of(self, shard: int) -> Sequence[str]:
+        """As the service said last."""
+        now = self._clock.monotonic()
+        with self._lock:
+            known = self._known.get(shard)
+            due = now - self._asked_at.get(shard, float("-inf")) >= self._refresh_seconds
+            if due:
+                self._asked_at[shard] = now
+        if not known:
+            return self._ask(shard)
+        if due:
+            threading.Thread(target=self._ask, args=(shard,), name="monolith-replicas", daemon=True).start()
+        return known
+
+    def _ask(self, shard: int) -> tuple[str, ...]:
+        try:
+            found = self._discovery.query(self._roles[shard])
+        except Exception as error:  # noqa: BLE001 - services have errors of their own; the last answer holds
+            _log.warning("replicas of %s cannot be asked for now, the last answer holds: %s", self._roles[shard], error)
+            return self._known.get(shard, ())
+        replicas = tuple(address for _, address in sorted(found.items()))
+        with self._lock:
+            if replicas or shard not in self._known:
+                self._known[shard] = replicas
+        return replicas

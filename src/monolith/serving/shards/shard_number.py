@@ -1,0 +1,52 @@
+"""Which shard of a model a process is, and what it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monolith.errors import InvalidArgumentError
+from monolith.tables.bucket_owners import owned_ranges, require_owners
+
+__all__ = ["ShardNumber", "shard_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNumber:
+    """Which part of the buckets a shard has."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> ShardNumber:
+        """From ``i/n``, counted from 0.
+
+        Raises:
+            InvalidArgumentError: it is something else.
+
+        >>> ShardNumber.parse("1/3").buckets
+        range(342, 683)
+        """
+        index, _, count = text.partition("/")
+        if not (index.isdigit() and count.isdigit()):
+            raise InvalidArgumentError(f"shard: i/n expected, such as 0/3 for the first of three, got {text!r}")
+        return cls(int(index), int(count))
+
+    def __post_init__(self) -> None:
+        require_owners(self.count, subject="shard", name="the number of shards")
+        if not 0 <= self.index < self.count:
+            raise InvalidArgumentError(f"shard: an index from 0 to {self.count - 1} expected, got {self.index}")
+
+    @property
+    def buckets(self) -> range:
+        """Those of the shard."""
+        return owned_ranges(self.count)[self.index]
+
+
+def shard_model(model: str, index: int) -> str:
+    """What a shard's sub-graph is called in requests.
+
+    >>> shard_model("ranker", 2)
+    'ranker:ps_2'
+    """
+    return f"{model}:ps_{index}"

@@ -1,0 +1,199 @@
+"""`ShardServer`: one process of a model whose rows are divided by buckets, at the calls of a ``ps_<i>`` sub-graph.
+
+Beside its answer a shard tells, in the trailing metadata of the call, which life it is in (one who pushes rows has to
+begin anew with another one) and which increments of the log are in its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from monolith.cluster.addresses import concat_ip_and_port
+from monolith.cluster.credentials import ServerCredentials
+from monolith.config import Config, config, require_positive
+from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.shards.shard_number import shard_model
+from monolith.serving.tensor_messages import message_of, value_of
+from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE
+from monolith.serving.wire_status import answered, import_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.serving.shards.shard_tables import ShardTables
+
+__all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerOptions"]
+
+_log = logging.getLogger(__name__)
+
+MESSAGE_BYTES = 256 << 20
+"""The largest request and answer."""
+GRACE_SECONDS = 5.0
+LIFE_KEY: Final = "monolith-life"
+SPARSE_KEY: Final = "monolith-sparse-version"
+
+
+@config
+class ShardServerOptions(Config):
+    """Keyword arguments of `ShardServer`."""
+
+    host: str = "127.0.0.1"
+    """Where it listens; by default this machine alone can call."""
+    port: int = 0
+    """0: any that is free."""
+    credentials: ServerCredentials | None = None
+    """What callers must show; None: nothing."""
+    threads: int = 4
+    """Requests that are answered at once."""
+    version: int = 0
+    """Of the export, for requests that name one."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "threads")
+
+
+class ShardServer:
+    """Answers ``PredictionService.Predict`` and ``ModelService.GetModelStatus`` for one shard. A context manager.
+
+    Args:
+        tables: Its rows.
+        model: Name of the model.
+        index: Of the shard.
+        sparse: Tells which increments of a log the rows have, part -> number.
+        why_not_ready: Tells why it cannot answer now; None: it can.
+        options: The fields of `ShardServerOptions`, by name.
+    """
+
+    def __init__(
+        self,
+        tables: ShardTables,
+        *,
+        model: str,
+        index: int,
+        sparse: Callable[[], Mapping[str, int]] | None = None,
+        why_not_ready: Callable[[], str | None] | None = None,
+        **options: Any,
+    ) -> None:
+        wanted = ShardServerOptions(**options)
+        self._tables = tables
+        self.model = shard_model(model, index)
+        """As requests name it."""
+        self._version = wanted.version
+        self._sparse = sparse
+        self._why_not_ready = why_not_ready or (lambda: None)
+        self.life = secrets.token_hex(8)
+        """Of this process's rows."""
+        self._credentials = wanted.credentials or ServerCredentials()
+        self._threads = ThreadPoolExecutor(wanted.threads, thread_name_prefix="monolith-shard")
+        self._server = self._built(wanted.threads)
+        self.address = self._bound(wanted.host, wanted.port)
+        """``host:port``."""
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._server.start()
+        _log.info("shard %s serves %s rows on %s", self.model, self._tables.num_rows, self.address)
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Returns when it was stopped, or after that time; whether it still serves."""
+        return bool(self._server.wait_for_termination(timeout_seconds))
+
+    def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Takes no more requests, and gives those under way so many seconds. Again: does nothing."""
+        self._server.stop(grace_seconds).wait()
+        self._threads.shutdown()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Calls
+
+    def _predict(self, request: messages.PredictRequest, context: Any) -> messages.PredictResponse:
+        self._require_model(request.model_spec)
+        reason = self._why_not_ready()
+        if reason is not None:
+            raise UnavailableError(f"{self.model}: not ready: {reason}")
+        signature = request.model_spec.signature_name
+        sparse = {} if self._sparse is None else dict(self._sparse())  # before the rows: they are not older than that
+        inputs = {name: value_of(tensor, name=name) for name, tensor in request.inputs.items()}
+        outputs = self._tables.call(signature, inputs)
+        wanted = list(request.output_filter) or list(outputs)
+        missing = [name for name in wanted if name not in outputs]
+        if missing:
+            raise InvalidArgumentError(f"output_filter: no output {missing[0]!r}; {signature} has {', '.join(outputs)}")
+        context.set_trailing_metadata(((LIFE_KEY, self.life), (SPARSE_KEY, json.dumps(sparse))))
+        return messages.PredictResponse(
+            model_spec=self._spec(signature), outputs={name: message_of(outputs[name]) for name in wanted}
+        )
+
+    def _status(self, request: messages.GetModelStatusRequest, context: Any) -> messages.GetModelStatusResponse:
+        self._require_model(request.model_spec)
+        context.set_trailing_metadata(((LIFE_KEY, self.life),))
+        reason = self._why_not_ready()
+        state = messages.ModelVersionStatus.LOADING if reason else messages.ModelVersionStatus.AVAILABLE
+        status = messages.StatusProto(error_code=0, error_message=reason or "")
+        version = messages.ModelVersionStatus(version=self._version, state=state, status=status)
+        return messages.GetModelStatusResponse(model_version_status=[version])
+
+    def _require_model(self, asked: messages.ModelSpec) -> None:
+        if asked.name != self.model:
+            raise NotFoundError(f"no model {asked.name!r}; {self.model!r} is served here")
+        if asked.HasField("version") and asked.version.value != self._version:
+            raise NotFoundError(f"{self.model}: no version {asked.version.value}; {self._version} is served here")
+        if asked.HasField("version_label"):
+            raise NotFoundError(f"{self.model}: a shard has no labels, got {asked.version_label!r}")
+
+    def _spec(self, signature: str) -> messages.ModelSpec:
+        spec = messages.ModelSpec(name=self.model, signature_name=signature)
+        spec.version.value = self._version
+        return spec
+
+    # Inside
+
+    def _built(self, threads: int) -> Any:
+        grpc = import_grpc()
+        calls: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
+            PREDICTION_SERVICE: {"Predict": self._predict},
+            MODEL_SERVICE: {"GetModelStatus": self._status},
+        }
+        handlers = [
+            grpc.method_handlers_generic_handler(
+                service,
+                {
+                    name: grpc.unary_unary_rpc_method_handler(
+                        answered(serve, self._credentials),
+                        METHODS[service][name].request.FromString,
+                        METHODS[service][name].response.SerializeToString,
+                    )
+                    for name, serve in methods.items()
+                },
+            )
+            for service, methods in calls.items()
+        ]
+        options = [
+            ("grpc.so_reuseport", 0),  # otherwise two servers may share one port, and calls reach either
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ]
+        return grpc.server(self._threads, handlers=handlers, options=options, maximum_concurrent_rpcs=64 * threads)
+
+    def _bound(self, host: str, port: int) -> str:
+        wanted = concat_ip_and_port(host, port)
+        secure = self._credentials.grpc_credentials()
+        try:
+            if secure is None:
+                got = self._server.add_insecure_port(wanted)
+            else:
+                got = self._server.add_secure_port(wanted, secure)
+        except RuntimeError as error:
+            raise UnavailableError(f"shard: cannot listen on {wanted}; is the port taken? ({error})") from error
+        return concat_ip_and_port(host, got)

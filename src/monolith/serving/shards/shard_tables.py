@@ -1,0 +1,197 @@
+"""`ShardTables`: the rows of some buckets of a model, and what may be asked of them by name.
+
+The signatures are those of a ``ps_<i>`` sub-graph. T tables stand in the order of their names, n_t keys are of table t:
+
+    lookup              <table> [n_t] int64                          -> <table> [n_t, dim_t] float
+    raw_lookup          id [N], id_split [T + 1]                     -> flat_emb [sum of n_t * dim_t]
+    hashtable_assign    <table>_id [n_t], <table>_value [n_t, dim_t] -> <table>_result, rows that were given
+    <store>/raw_assign  id [N], id_split [T + 1], flat_value         -> result, rows that were given
+
+Several raw requests may be stacked: their ids end to end, and the split of each behind the one before, beginning at 0.
+Wide keys need their buckets beside them (docs/formats/buckets.md), in ``bucket`` or ``<table>_bucket`` as int32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.serving.shards.inputs import (
+    needed_numbers,
+    numbers_in,
+    require_inputs,
+    rows_in,
+    stacked_requests,
+    table_buckets,
+)
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.keyed_rows import buckets_of_keys, read_keyed, write_keyed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from monolith.serving.shards.inputs import Inputs
+    from monolith.tables.keyed_rows import KeyedRows
+    from monolith.tables.local_store import LocalStore
+
+__all__ = ["ASSIGN", "LOOKUP", "RAW_ASSIGN", "RAW_LOOKUP", "ShardTables", "wire_names"]
+
+LOOKUP: Final = "lookup"
+RAW_LOOKUP: Final = "raw_lookup"
+ASSIGN: Final = "hashtable_assign"
+RAW_ASSIGN: Final = "raw_assign"
+"""Behind the name of a store and a slash."""
+
+
+def wire_names(tables: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Store -> what its tables are called in requests: with the store's name in front where there are several stores.
+
+    >>> wire_names({"model": ["16-adagrad"]}), wire_names({"a": ["t"], "b": ["t"]})
+    ({'model': ['16-adagrad']}, {'a': ['a/t'], 'b': ['b/t']})
+    """
+    if len(tables) == 1:
+        return {store: list(names) for store, names in tables.items()}
+    return {store: [f"{store}/{name}" for name in tables[store]] for store in sorted(tables)}
+
+
+class ShardTables:
+    """Answers requests for rows. Any thread may call it.
+
+    Args:
+        stores: Serving tables by name of their store.
+        buckets: Consecutive ones whose rows are here.
+        takes_rows: Whether rows may be assigned; not where they follow a log, which would be mixed with older ones.
+    """
+
+    def __init__(
+        self, stores: Mapping[str, LocalStore], *, buckets: range = ALL_BUCKETS, takes_rows: bool = True
+    ) -> None:
+        if not stores:
+            raise InvalidArgumentError("shard: at least one store expected, got none")
+        self._stores = {name: stores[name] for name in sorted(stores)}
+        self.buckets = buckets
+        self._takes_rows = takes_rows
+        self.names = wire_names({name: store.schema.names for name, store in self._stores.items()})
+        """Store -> its tables, as requests call them."""
+        self._num_tables = sum(map(len, self.names.values()))
+
+    @property
+    def signatures(self) -> list[str]:
+        """What can be asked."""
+        return [LOOKUP, RAW_LOOKUP, ASSIGN, *(f"{store}/{RAW_ASSIGN}" for store in self._stores)]
+
+    @property
+    def num_rows(self) -> int:
+        """Of all tables."""
+        return sum(store.stats().rows for store in self._stores.values())
+
+    def call(self, signature: str, inputs: Inputs) -> dict[str, torch.Tensor]:
+        """Answers one request.
+
+        Raises:
+            NotFoundError: there is no such signature.
+            InvalidArgumentError: the inputs are not what it takes; says which.
+            FailedPreconditionError: rows may not be assigned here.
+        """
+        if signature == LOOKUP:
+            return self._lookup(inputs)
+        if signature == RAW_LOOKUP:
+            return {"flat_emb": self._raw_lookup(inputs)}
+        store, _, kind = signature.rpartition("/")
+        if signature != ASSIGN and (kind != RAW_ASSIGN or store not in self._stores):
+            raise NotFoundError(f"shard: no signature {signature!r}; it has {', '.join(self.signatures)}")
+        if not self._takes_rows:
+            raise FailedPreconditionError(
+                "shard: it follows a delta log, which is where its rows come from; push to others"
+            )
+        return self._assign(inputs) if signature == ASSIGN else {"result": self._raw_assign(store, inputs)}
+
+    # By table
+
+    def _lookup(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        self._require_known(inputs, ("", "_bucket"))
+        found: dict[str, torch.Tensor] = {}
+        for store, names in self.names.items():
+            keys = [numbers_in(inputs, name, np.int64) for name in names]
+            flat = read_keyed(self._stores[store], self._keyed(store, keys, table_buckets(inputs, names, keys)))
+            at = 0
+            for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True):
+                if own is not None:
+                    found[name] = torch.from_numpy(flat[at : at + len(own) * dim].reshape(-1, dim))
+                    at += len(own) * dim
+        return found
+
+    def _assign(self, inputs: Inputs) -> dict[str, torch.Tensor]:
+        self._require_known(inputs, ("_id", "_value", "_bucket"))
+        ready = []
+        results: dict[str, torch.Tensor] = {}
+        for store, names in self.names.items():
+            keys = [numbers_in(inputs, f"{name}_id", np.int64) for name in names]
+            values = [
+                rows_in(inputs, f"{name}_value", 0 if own is None else len(own), dim)
+                for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True)
+            ]
+            asked = self._keyed(store, keys, table_buckets(inputs, names, keys))
+            ready.append((self._stores[store], asked, np.concatenate([part.reshape(-1) for part in values])))
+            for name, own in zip(names, keys, strict=True):
+                if own is not None:
+                    results[f"{name}_result"] = torch.tensor(len(own))
+        for place, asked, flat in ready:
+            write_keyed(place, asked, flat)
+        return results
+
+    def _keyed(
+        self, store: str, keys: Sequence[npt.NDArray[np.int64] | None], buckets: npt.NDArray[np.int32] | None
+    ) -> KeyedRows:
+        sizes = [0 if own is None else len(own) for own in keys]
+        flat = np.concatenate([np.empty(0, np.int64), *(own for own in keys if own is not None)])
+        splits = np.cumsum([0, *sizes])
+        return buckets_of_keys(self._stores[store].schema, flat, splits, given=buckets, own=self.buckets)
+
+    def _require_known(self, inputs: Inputs, suffixes: Sequence[str]) -> None:
+        known = {f"{name}{suffix}" for names in self.names.values() for name in names for suffix in suffixes}
+        unknown = sorted(inputs.keys() - known)
+        if unknown:
+            tables = ", ".join(name for names in self.names.values() for name in names)
+            raise InvalidArgumentError(f"shard: no input {unknown[0]!r}; the tables are {tables}")
+
+    # All tables at once
+
+    def _raw_lookup(self, inputs: Inputs) -> torch.Tensor:
+        require_inputs(inputs, ("id", "id_split"), ("bucket",))
+        requests = stacked_requests(inputs, self._num_tables)
+        found = []
+        for keys, splits, buckets in requests:
+            first = 0
+            for store, names in self.names.items():
+                part = splits[first : first + len(names) + 1]
+                own = slice(part[0], part[-1])
+                given = None if buckets is None else buckets[own]
+                asked = buckets_of_keys(
+                    self._stores[store].schema, keys[own], part - part[0], given=given, own=self.buckets
+                )
+                found.append(read_keyed(self._stores[store], asked))
+                first += len(names)
+        return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *found]))
+
+    def _raw_assign(self, store: str, inputs: Inputs) -> torch.Tensor:
+        require_inputs(inputs, ("id", "id_split", "flat_value"), ("bucket",))
+        place = self._stores[store]
+        dims = np.array(place.native.dims)
+        flat = needed_numbers(inputs, "flat_value", np.float32)
+        ready = []
+        at = 0
+        for keys, splits, buckets in stacked_requests(inputs, len(dims)):
+            size = int((np.diff(splits) * dims).sum())
+            ready.append(
+                (buckets_of_keys(place.schema, keys, splits, given=buckets, own=self.buckets), flat[at : at + size])
+            )
+            at += size
+        if at != len(flat):
+            raise InvalidArgumentError(f"flat_value: {at} floats expected for these ids, got {len(flat)}")
+        return torch.tensor(sum(write_keyed(place, asked, values) for asked, values in ready))

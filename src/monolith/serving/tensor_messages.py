@@ -1,0 +1,257 @@
+"""Tensors as TensorFlow writes them into messages: what a tensor becomes, and what a message from outside may be.
+
+A message says its shape and gives its values, as bytes or as a list that may be shorter than the shape. Nothing of it
+is believed: the shape must fit what came, and a list that stands for more than it holds grows up to a limit alone.
+
+    message_of(torch.tensor([[1.0, 2.0]]))      dtype DT_FLOAT, shape [1, 2], tensor_content of 8 bytes
+    message_of([b"a", b"bc"])                   dtype DT_STRING, shape [2], string_val
+    value_of(message, name="clicks")            the tensor again; an array of bytes objects for DT_STRING
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+from monolith.errors import InvalidArgumentError
+from monolith.serving.protos import tensor_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["DTYPES", "Strings", "dtype_name", "dtype_number", "message_of", "shape_message", "shape_of", "value_of"]
+
+Strings: TypeAlias = "npt.NDArray[np.object_]"
+"""Of bytes objects."""
+
+DTYPES: Final[dict[messages.DataType, torch.dtype]] = {
+    messages.DT_FLOAT: torch.float32,
+    messages.DT_DOUBLE: torch.float64,
+    messages.DT_INT32: torch.int32,
+    messages.DT_UINT8: torch.uint8,
+    messages.DT_INT16: torch.int16,
+    messages.DT_INT8: torch.int8,
+    messages.DT_COMPLEX64: torch.complex64,
+    messages.DT_INT64: torch.int64,
+    messages.DT_BOOL: torch.bool,
+    messages.DT_BFLOAT16: torch.bfloat16,
+    messages.DT_UINT16: torch.uint16,
+    messages.DT_COMPLEX128: torch.complex128,
+    messages.DT_HALF: torch.float16,
+    messages.DT_UINT32: torch.uint32,
+    messages.DT_UINT64: torch.uint64,
+}
+"""Number on the wire to dtype; DT_STRING has none."""
+_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
+
+_LISTS: Final[dict[messages.DataType, tuple[str, str]]] = {
+    messages.DT_FLOAT: ("float_val", "<f4"),
+    messages.DT_DOUBLE: ("double_val", "<f8"),
+    messages.DT_INT32: ("int_val", "<i4"),
+    messages.DT_UINT8: ("int_val", "<u1"),
+    messages.DT_INT16: ("int_val", "<i2"),
+    messages.DT_INT8: ("int_val", "<i1"),
+    messages.DT_COMPLEX64: ("scomplex_val", "<f4"),
+    messages.DT_INT64: ("int64_val", "<i8"),
+    messages.DT_BOOL: ("bool_val", "|b1"),
+    messages.DT_BFLOAT16: ("half_val", "<u2"),
+    messages.DT_UINT16: ("int_val", "<u2"),
+    messages.DT_COMPLEX128: ("dcomplex_val", "<f8"),
+    messages.DT_HALF: ("half_val", "<u2"),
+    messages.DT_UINT32: ("uint32_val", "<u4"),
+    messages.DT_UINT64: ("uint64_val", "<u8"),
+}
+"""Number on the wire to the list that may hold the values, and what one item of it is."""
+
+_MOST_DIMS = 16
+_EXPANDED_BYTES = 64 << 20
+"""What a list that is shorter than its shape may grow to: a message of a few bytes must not take all memory."""
+
+
+def message_of(value: torch.Tensor | npt.NDArray[Any] | Sequence[bytes]) -> messages.TensorProto:
+    """A tensor, an array or a list of bytes objects as a message; numbers travel as bytes.
+
+    Raises:
+        InvalidArgumentError: there is no such kind of tensor on the wire.
+    """
+    if isinstance(value, torch.Tensor):
+        return _number_message(value)
+    array = value if isinstance(value, np.ndarray) else _strings(value)
+    if array.dtype.kind in "OS":
+        return _string_message(array)
+    try:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    except TypeError as error:
+        raise InvalidArgumentError(f"tensor: an array of {array.dtype} has no form in a message") from error
+    return _number_message(tensor.reshape(array.shape))
+
+
+def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Tensor | Strings:
+    """The values of a message, with memory of their own.
+
+    Args:
+        message: From anybody.
+        name: Of the input, for what is wrong with it.
+
+    Raises:
+        InvalidArgumentError: shape and values do not fit, or the kind is not one that can be sent here.
+    """
+    shape = shape_of(message.tensor_shape, name=name)
+    if message.dtype == messages.DT_STRING:
+        return _strings_in(message, shape, name)
+    if message.dtype not in _LISTS:
+        raise InvalidArgumentError(f"{name}: a tensor of numbers or bytes expected, got {dtype_name(message.dtype)}")
+    items = _content_items(message, shape, name) if message.tensor_content else _list_items(message, shape, name)
+    dtype = DTYPES[message.dtype]
+    if not len(items):
+        return torch.empty(shape, dtype=dtype)
+    if dtype is torch.bool:
+        items = items.view(np.uint8) != 0
+    if items.dtype == np.uint16 and dtype is not torch.uint16:
+        return torch.from_numpy(items.view(np.int16)).view(dtype).reshape(shape)
+    return torch.from_numpy(items).view(dtype).reshape(shape)
+
+
+def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tuple[int, ...]:
+    """The shape of a tensor that came, all of it known.
+
+    Raises:
+        InvalidArgumentError: it is open, or no tensor can have it.
+    """
+    if message.unknown_rank:
+        raise InvalidArgumentError(f"{name}: a shape expected, got a tensor of unknown rank")
+    shape = tuple(dim.size for dim in message.dim)
+    if (
+        len(shape) > _MOST_DIMS
+        or any(size < 0 for size in shape)
+        or math.prod(max(size, 1) for size in shape) >= 1 << 62
+    ):
+        shown = ", ".join(map(str, shape[:_MOST_DIMS]))
+        raise InvalidArgumentError(
+            f"{name}: a shape of at most {_MOST_DIMS} known dims expected, got {len(shape)}: [{shown}]"
+        )
+    return shape
+
+
+def shape_message(shape: Sequence[int | None]) -> messages.TensorShapeProto:
+    """A shape as a message; None stands for a dim that may be anything."""
+    dims = [messages.TensorShapeProto.Dim(size=-1 if size is None else size) for size in shape]
+    return messages.TensorShapeProto(dim=dims)
+
+
+def dtype_number(dtype: torch.dtype | None) -> messages.DataType:
+    """The number of a dtype on the wire; None stands for bytes."""
+    return messages.DT_STRING if dtype is None else _NUMBERS[dtype]
+
+
+def dtype_name(number: int) -> str:
+    """How TensorFlow calls a kind of values, such as ``DT_FLOAT``."""
+    return messages.DataType.Name(number) if number in messages.DataType.values() else f"data type {number}"
+
+
+# Into messages
+
+
+def _number_message(tensor: torch.Tensor) -> messages.TensorProto:
+    number = _NUMBERS.get(tensor.dtype)
+    if number is None:
+        raise InvalidArgumentError(f"tensor: {tensor.dtype} has no form in a message")
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
+    return messages.TensorProto(dtype=number, tensor_shape=shape_message(tuple(tensor.shape)), tensor_content=content)
+
+
+def _strings(values: Sequence[bytes]) -> Strings:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _string_message(array: npt.NDArray[Any]) -> messages.TensorProto:
+    values = array.ravel().tolist()
+    wrong = next((value for value in values if not isinstance(value, bytes)), None)
+    if wrong is not None:
+        raise InvalidArgumentError(f"tensor: bytes expected in an array of objects, got {type(wrong).__name__}")
+    return messages.TensorProto(dtype=messages.DT_STRING, tensor_shape=shape_message(array.shape), string_val=values)
+
+
+# Out of messages
+
+
+def _content_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+    expected = math.prod(shape) * DTYPES[message.dtype].itemsize
+    content = message.tensor_content
+    if len(content) != expected:
+        raise InvalidArgumentError(
+            f"{name}: {expected} bytes expected for {list(shape)} of {dtype_name(message.dtype)}, got {len(content)}"
+        )
+    return np.frombuffer(content, _LISTS[message.dtype][1]).copy()
+
+
+def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+    """All items of the list of this kind: its last one stands for those that are missing, zero if there is none."""
+    field, kind = _LISTS[message.dtype]
+    given = np.array(getattr(message, field), "<i4" if field in ("int_val", "half_val") else kind)
+    items = given.astype(kind)
+    if field == "int_val" and (items != given).any():
+        raise InvalidArgumentError(f"{name}: {field} has a value that {dtype_name(message.dtype)} cannot hold")
+    width = 2 if DTYPES[message.dtype].is_complex else 1
+    if len(items) % width:
+        raise InvalidArgumentError(f"{name}: pairs of numbers expected in {field}, got {len(items)} numbers")
+    wanted = math.prod(shape)
+    _require_fit(len(items) // width, wanted, DTYPES[message.dtype].itemsize, name)
+    if len(items) == wanted * width:
+        return items
+    expanded = np.zeros((wanted, width), kind)
+    rows = items.reshape(-1, width)
+    if len(rows):
+        expanded[: len(rows)] = rows
+        expanded[len(rows) :] = rows[-1]
+    return expanded.reshape(-1)
+
+
+def _strings_in(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> Strings:
+    values = _split_strings(message.tensor_content, shape, name) if message.tensor_content else list(message.string_val)
+    wanted = math.prod(shape)
+    _require_fit(len(values), wanted, 8, name)
+    values += [values[-1] if values else b""] * (wanted - len(values))
+    return _strings(values).reshape(shape)
+
+
+def _require_fit(given: int, wanted: int, item_bytes: int, name: str) -> None:
+    if given > wanted:
+        raise InvalidArgumentError(f"{name}: {wanted} values expected by its shape, got {given}")
+    if given < wanted and wanted * item_bytes > _EXPANDED_BYTES:
+        raise InvalidArgumentError(
+            f"{name}: {wanted} values expected by its shape, got {given}; one value stands for others up to"
+            f" {_EXPANDED_BYTES >> 20} MiB alone"
+        )
+
+
+def _split_strings(content: bytes, shape: tuple[int, ...], name: str) -> list[bytes]:
+    """The strings of TensorFlow's packed form: the length of each as a varint, then the bytes of all."""
+    wanted = math.prod(shape)
+    ends = [0]
+    at = 0
+    for _ in range(min(wanted, len(content))):
+        length, at = _varint(content, at)
+        ends.append(ends[-1] + length)
+    if len(ends) != wanted + 1 or at + ends[-1] != len(content):
+        raise InvalidArgumentError(f"{name}: tensor_content does not hold the {wanted} strings of its shape")
+    return [content[at + begin : at + end] for begin, end in pairwise(ends)]
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """A number of at most five bytes, and where the next one begins; one that does not end exceeds every content."""
+    number = 0
+    for shift, byte in enumerate(content[at : at + 5]):
+        number |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return number, at + shift + 1
+    return len(content) + 1, len(content)

@@ -1,0 +1,98 @@
+"""What a session has trained as an export, ``docs/formats/export.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.export.graph import ModelCall
+from monolith.export.writer import ExportOptions, ExportSource, write_export
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.train.session import Session
+    from monolith.train.task import Task
+
+__all__ = ["export_session"]
+
+
+def export_session(session: Session, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
+    """Writes what a session has, between two steps; it goes on as it was.
+
+    Args:
+        session: In any mode.
+        path: The folder of all versions, local or an fsspec URL.
+        example: A batch with all columns that requests will have; None: the first of the task's input for mode
+            ``predict``.
+        options: How.
+
+    Returns:
+        The folder of the version.
+
+    Raises:
+        InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+    """
+    task, state = session.task, session.state
+    model = nn.Module() if state.model is None else state.model
+    columns = _columns(task, _first_batch(task) if example is None else example)
+
+    def call(batch: Any) -> object:
+        return task.model_fn(batch, "predict").predictions
+
+    source = ExportSource(
+        name=str(task.p.name),
+        step=session.global_step,
+        model=ModelCall(
+            model=model,
+            embeddings=state.embeddings,
+            stores=state.stores,
+            model_fn=task.model_fn,
+            call=call,
+        ),
+        stores=state.stores,
+        signatures=task.signatures(),
+    )
+    with _looked_at(model):
+        return write_export(source, path, columns, ExportOptions() if options is None else options)
+
+
+def _columns(task: Task, example: Any) -> Mapping[str, Any]:
+    if not isinstance(example, Mapping) or not example:
+        raise InvalidArgumentError(
+            f"export of {task.p.name}: example must be a batch with columns by name, got {type(example).__name__}"
+        )
+    return example
+
+
+def _first_batch(task: Task) -> Any:
+    try:
+        return next(iter(task.input_fn("predict")))
+    except (StopIteration, NotImplementedError, OSError, FailedPreconditionError) as error:
+        raise InvalidArgumentError(
+            f"export of {task.p.name}: give an example; the input for mode 'predict' has none: {error}"
+        ) from error
+
+
+@contextmanager
+def _looked_at(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode and on the CPU, as it was afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    devices = {parameter.device for parameter in model.parameters()}
+    away = next((device for device in devices if device.type != "cpu"), None)
+    model.eval()
+    if away is not None:
+        model.to("cpu")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        if away is not None:
+            model.to(away)
+        for module, mode in modes.items():
+            module.training = mode

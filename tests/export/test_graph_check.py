@@ -1,0 +1,246 @@
+"""A graph from outside is checked before torch is given it: what could run anything is refused, and nothing runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import monolith as ml
+from monolith.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnimplementedError,
+)
+from monolith.export.graph_file import graph_from_bytes
+from monolith.export.opened import open_export
+from monolith.train import Spec
+from serving.small_models import make_batch, trained
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exported")
+    return Path(trained(2).export(str(path), example=make_batch(0)))
+
+
+@pytest.fixture
+def document(folder: Path) -> Any:
+    return json.loads((folder / "graph.serving_default.json").read_text())
+
+
+def loaded(document: Any) -> Any:
+    return graph_from_bytes(json.dumps(document).encode(), origin="file 'x'")
+
+
+def test_what_was_written_is_read(document: Any) -> None:
+    assert loaded(document).outputs == ("score", "vector")
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.os.system.default",
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.save.default",
+        "torch.ops.aten.add.Tensor.__class__",
+        "torch.serialization.load",
+        "torch.hub.load",
+        "_operator.attrgetter",
+        "_operator.methodcaller",
+        "math.__loader__",
+        "#ext:run",
+        "builtins.eval",
+        "torch.ops.higher_order.cond",
+        7,
+    ],
+)
+def test_foreign_operations_are_refused(document: Any, target: Any) -> None:
+    document["graph_module"]["graph"]["nodes"][0]["target"] = target
+    with pytest.raises(UnimplementedError, match=r"is none of aten or prims.*nothing of it was run"):
+        loaded(document)
+
+
+MARK = f"{tempfile.gettempdir()}/monolith-test-crafted-graph"
+RUN = f"__import__('pathlib').Path('{MARK}').touch()"
+
+
+def _places(value: Any, key: str) -> Any:
+    """Every dict in a document that has a key."""
+    if isinstance(value, dict):
+        if key in value:
+            yield value
+        for each in value.values():
+            yield from _places(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _places(each, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("expr_str", RUN),
+        ("expr_str", f"Symbol('s1', positive=True) + {RUN}"),
+        ("expr_str", "Pow(Integer(9), Integer(999999999))"),
+        ("expr_str", "Symbol('s1').__class__"),
+        ("expr_str", "x" * 2000),
+        ("expr_str", 3),
+        ("name", f"x={RUN}"),
+        ("name", "x, *, y"),
+        ("name", "x\nimport os"),
+        ("name", "lambda"),
+        ("as_name", f"x={RUN}"),
+    ],
+)
+def test_crafted_texts_never_run(document: Any, key: str, text: Any) -> None:
+    Path(MARK).unlink(missing_ok=True)
+    found = list(_places(document["graph_module"], key))
+    assert found or key == "as_name"
+    for place in found[:1] + found[-1:]:
+        place[key] = text
+    if not found:
+        document["graph_module"]["graph"]["nodes"][0]["inputs"].append({"arg": {"as_sym_int": {key: text}}})
+    with pytest.raises(DataLossError):
+        loaded(document)
+    assert not Path(MARK).exists()
+
+
+def test_inputs_of_a_graph_are_names(document: Any) -> None:
+    Path(MARK).unlink(missing_ok=True)
+    graph = document["graph_module"]["graph"]
+    graph["inputs"][0]["as_tensor"]["name"] = f"x={RUN}"
+    with pytest.raises(DataLossError, match="is no name of a value"):
+        loaded(document)
+    assert not Path(MARK).exists()
+
+
+def test_what_torch_evaluates_elsewhere_is_left_out(document: Any) -> None:
+    Path(MARK).unlink(missing_ok=True)
+    crafted = copy.deepcopy(document)
+    crafted["graph_module"] |= {"guards_code": [RUN], "module_call_graph": [{"fqn": RUN}], "metadata": {"custom": RUN}}
+    for node in crafted["graph_module"]["graph"]["nodes"]:
+        node["metadata"] = {"torch_fn": RUN, "source_fn_stack": RUN, "stack_trace": f"\n{RUN}"}
+    assert loaded(crafted).outputs == ("score", "vector")
+    assert not Path(MARK).exists()
+
+
+def test_arguments_of_other_kinds_are_refused(document: Any) -> None:
+    for kind in ("as_graph", "as_custom_obj", "as_operator", "as_string_to_argument"):
+        crafted = copy.deepcopy(document)
+        crafted["graph_module"]["graph"]["nodes"][0]["inputs"].append({"name": "x", "arg": {kind: {}}, "kind": 1})
+        with pytest.raises(DataLossError, match=kind):
+            loaded(crafted)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[]", b"null", b'{"format": "monolith-graph"}', b"[" * 100_000, b"\xff\xfe", b'"x"']
+)
+def test_bytes_that_are_no_graph(text: bytes) -> None:
+    with pytest.raises(DataLossError, match="file 'x': not a graph"):
+        graph_from_bytes(text, origin="file 'x'")
+
+
+def test_a_graph_of_a_torch_that_says_it_otherwise_names_both(document: Any) -> None:
+    document["torch"] = "9.9.9"
+    document["graph_module"]["graph"]["nodes"][0]["inputs"] = [{"other": 1}]
+    with pytest.raises(FailedPreconditionError, match=re.escape(f"written by torch 9.9.9, torch {torch.__version__}")):
+        loaded(document)
+
+
+def test_a_torn_export_is_none(folder: Path, tmp_path: Path) -> None:
+
+    for name in ("graph.serving_default.json", "weights.safetensors", "example.safetensors"):
+        torn = tmp_path / name / "1"
+        shutil.copytree(folder, torn)
+        data = (torn / name).read_bytes()
+        (torn / name).write_bytes(data[:-3])
+        opened = open_export(str(torn))
+        with pytest.raises(DataLossError, match=name):
+            opened.graph("serving_default"), opened.weights(), opened.warm_up("serving_default")
+        (torn / name).unlink()
+        with pytest.raises(OpError, match=name):
+            opened.graph("serving_default"), opened.weights(), opened.warm_up("serving_default")
+    (torn / "manifest.json").unlink()
+    with pytest.raises(NotFoundError, match="neither an export"):
+        open_export(str(torn))
+    with pytest.raises(NotFoundError, match="neither an export"):
+        open_export(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"format_version": 3}, UnimplementedError),
+        ({"format": "x"}, DataLossError),
+        ({"kind": "x"}, DataLossError),
+        ({"rows": {"kind": "snapshot", "path": "../../../etc", "buckets": [0, 1024]}}, DataLossError),
+        ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 2000]}}, DataLossError),
+        ({"files": {"../x": {"bytes": 1, "crc32c": 1}}}, DataLossError),
+        ({"features": [{}]}, DataLossError),
+        ({"signatures": {"a": {}}}, DataLossError),
+        ({"version": "7"}, DataLossError),
+    ],
+)
+def test_a_manifest_of_another_kind(folder: Path, tmp_path: Path, change: Any, error: type[OpError]) -> None:
+    document = json.loads((folder / "manifest.json").read_text())
+    (tmp_path / "manifest.json").write_text(json.dumps({**document, **change}))
+    with pytest.raises(error, match=r"manifest\.json"):
+        open_export(str(tmp_path))
+
+
+def test_another_torch_is_tried_against_the_example(folder: Path, tmp_path: Path) -> None:
+
+    shutil.copytree(folder, tmp_path / "1")
+    document = json.loads((folder / "manifest.json").read_text())
+    document["torch"] = "9.9.9"
+    (tmp_path / "1" / "manifest.json").write_text(json.dumps(document))
+    opened = open_export(str(tmp_path / "1"))
+    graph, weights = opened.graph("serving_default"), opened.weights()
+    opened.verify("serving_default", graph, weights)
+    name = next(name for name in weights if name.startswith("top"))
+    with pytest.raises(FailedPreconditionError, match=r"exported with torch 9.9.9, and with torch \d"):
+        opened.verify("serving_default", graph, {**weights, name: weights[name] + 100.0})
+
+
+class Branches(ml.Task):
+    """Cannot be exported: what it computes depends on a number."""
+
+    def build(self) -> None:
+        self.emb = ml.Embeddings({"user": ml.Slot(dim=2)})
+
+    def input_fn(self, mode: Any) -> Any:
+        return [{"user": torch.tensor([1, 2, 3])}] * 2
+
+    def model_fn(self, features: Any, mode: Any) -> Spec:
+        score = self.emb(features)["user"].sum(1)
+        if mode == "predict" and score.sum().item() > 100:  # here
+            score = score + 1
+        return Spec(score.sum(), predictions=score)
+
+
+class OtherIds(Branches):
+    """Cannot be exported: looks up ids that no request has."""
+
+    def model_fn(self, features: Any, mode: Any) -> Spec:
+        score = self.emb({"user": features["user"] + 1})["user"].sum(1)  # here
+        return Spec(score.sum(), predictions=score)
+
+
+@pytest.mark.parametrize("task", [Branches, OtherIds])
+def test_a_model_that_cannot_be_exported_is_refused_with_its_line(task: type[ml.Task], tmp_path: Path) -> None:
+    trainer = trained(1, task)
+    with pytest.raises(InvalidArgumentError, match=r"test_graph_check\.py:\d+ \(.*# here\)") as caught:
+        trainer.export(str(tmp_path / "out"))
+    assert "monolith serve --task" in caught.value.message
+    assert not (tmp_path / "out").exists()

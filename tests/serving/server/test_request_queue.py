@@ -1,0 +1,143 @@
+"""What is taken in and put together, decided by a clock that the test owns."""
+
+from __future__ import annotations
+
+import pytest
+
+from monolith.errors import UnavailableError
+from monolith.serving.server.cost_model import CostModel
+from monolith.serving.server.request_queue import OverloadedError, QueueRules, RequestQueue, Ticket
+
+FAR = 1e9
+
+
+def ticket(rows: int = 1, *, likeness: object = "a", cost: object = "m", deadline: float = FAR) -> Ticket:
+    return Ticket(likeness=likeness, cost=cost, rows=rows, deadline=deadline, work=None)
+
+
+def learned(rules: QueueRules, *, seconds: float, rows: int = 1) -> RequestQueue:
+    """A queue that has seen one call."""
+    queue = RequestQueue(rules)
+    assert queue.offer(ticket(rows), 0.0) is None
+    batch = queue.take(0.0).batch
+    queue.done(queue.begin(batch, 0.0), batch, seconds)
+    assert queue.is_idle
+    return queue
+
+
+def test_requests_that_wait_are_put_together_in_order() -> None:
+    queue = RequestQueue(QueueRules(batch_examples=10))
+    tickets = [ticket(4), ticket(4), ticket(4), ticket(1)]
+    assert [queue.offer(each, 0.0) for each in tickets] == [None] * 4
+    assert queue.take(0.0).batch == tickets[:2]
+    assert queue.take(0.0).batch == tickets[2:]
+    assert queue.take(0.0) == ([], [], None)
+    assert queue.num_waiting == 0
+
+
+def test_unlike_requests_and_large_ones_go_alone_oldest_first() -> None:
+    queue = RequestQueue(QueueRules(batch_examples=10))
+    first, alone, large, other = ticket(likeness="b"), ticket(likeness=None), ticket(10), ticket(likeness="b")
+    for now, each in enumerate([first, alone, large, other]):
+        queue.offer(each, float(now))
+    assert [queue.take(9.0).batch for _ in range(3)] == [[first, other], [alone], [large]]
+
+
+def test_a_request_waits_for_others_no_longer_than_the_delay() -> None:
+    queue = RequestQueue(QueueRules(batch_examples=3, batch_delay_seconds=0.05))
+    one, two, three = ticket(), ticket(), ticket()
+    queue.offer(one, 1.0)
+    assert queue.take(1.0).wait_seconds == pytest.approx(0.05)
+    queue.offer(two, 1.03)
+    assert queue.take(1.03).wait_seconds == pytest.approx(0.02)
+    queue.offer(three, 1.04)
+    assert queue.take(1.04).batch == [one, two, three], "a full batch waits no more"
+    queue.offer(one, 2.0)
+    assert queue.take(2.05).batch == [one], "nor does one whose delay is over"
+
+
+def test_a_queue_that_drains_waits_for_nobody_and_takes_nothing_in() -> None:
+    queue = RequestQueue(QueueRules(batch_delay_seconds=0.05))
+    one = ticket()
+    queue.offer(one, 0.0)
+    queue.is_draining = True
+    assert isinstance(queue.offer(ticket(), 0.0), UnavailableError)
+    assert queue.take(0.0).batch == [one]
+
+
+def test_a_request_past_its_deadline_leaves_the_queue_unanswered() -> None:
+    queue = RequestQueue(QueueRules())
+    late, other = ticket(deadline=1.0), ticket(deadline=2.0)
+    queue.offer(late, 0.0)
+    queue.offer(other, 0.0)
+    taken = queue.take(1.0)
+    assert (taken.expired, taken.batch, queue.num_waiting) == ([late], [other], 0)
+
+
+def test_a_waiting_thread_wakes_for_the_nearest_deadline() -> None:
+    queue = RequestQueue(QueueRules(batch_delay_seconds=0.1))
+    queue.offer(ticket(deadline=0.03), 0.0)
+    assert queue.take(0.0).wait_seconds == pytest.approx(0.03)
+
+
+def test_what_would_wait_too_long_is_refused_and_told_when_to_come_back() -> None:
+    queue = learned(QueueRules(max_wait_seconds=0.1, batch_examples=1), seconds=0.04)
+    running = ticket(likeness=None)
+    assert queue.offer(running, 1.0) is None
+    batch = queue.take(1.0).batch
+    queue.begin(batch, 1.0)
+    taken = 0
+    while (refused := queue.offer(ticket(likeness=None), 1.0)) is None:
+        taken += 1
+    assert taken == 2, "40 ms run and 2 * 40 ms wait: one more would wait 120"
+    assert isinstance(refused, OverloadedError)
+    assert refused.retry_after_seconds == pytest.approx(0.12)
+    assert "would wait 120 ms, and may 100 ms" in refused.message
+    assert queue.offer(ticket(likeness=None), 1.03) is None, "time that passed counts"
+
+
+def test_what_could_only_be_answered_too_late_is_refused_at_once() -> None:
+    queue = learned(QueueRules(max_wait_seconds=10.0), seconds=1.0)
+    queue.begin([ticket()], 5.0)
+    assert queue.offer(ticket(deadline=5.9), 5.0) is not None
+    assert queue.offer(ticket(deadline=6.1), 5.0) is None
+
+
+def test_a_free_thread_means_no_wait_whatever_runs_beside_it() -> None:
+    queue = learned(QueueRules(threads=2, max_wait_seconds=0.1), seconds=60.0)
+    queue.begin([ticket()], 100.0)
+    assert queue.expected_wait(100.0) == 0.0
+    assert queue.offer(ticket(), 100.0) is None
+    assert queue.offer(ticket(), 100.0) is not None
+
+
+def test_the_number_of_waiting_requests_has_a_bound_of_its_own() -> None:
+    queue = RequestQueue(QueueRules(max_waiting=3))
+    refusals = [queue.offer(ticket(), 0.0) for _ in range(4)]
+    assert refusals[:3] == [None] * 3
+    assert isinstance(refusals[3], OverloadedError)
+
+
+def test_a_failure_says_nothing_about_the_time_that_answers_take() -> None:
+    queue = RequestQueue(QueueRules(batch_examples=1))
+    queue.offer(ticket(), 0.0)
+    batch = queue.take(0.0).batch
+    queue.done(queue.begin(batch, 0.0), batch, 100.0, counts=False)
+    queue.begin([ticket()], 100.0)
+    assert queue.expected_wait(100.0) == 0.0
+
+
+def test_costs_are_a_constant_and_so_much_an_example() -> None:
+    model = CostModel()
+    for rows in (1, 50, 10, 100, 7):
+        model.add(rows, 2e-4 + 1e-5 * rows)
+    assert model.seconds(1000) == pytest.approx(2e-4 + 1e-2)
+    assert model.seconds(1000, calls=4) == pytest.approx(8e-4 + 1e-2)
+    for _ in range(400):
+        model.add(10, 1.0)
+    assert model.seconds(10) == pytest.approx(1.0, rel=1e-3), "what was long ago is forgotten"
+
+
+def test_rules_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="batch_delay_seconds must be from 0 to max_wait_seconds"):
+        QueueRules(batch_delay_seconds=2.0, max_wait_seconds=1.0)

@@ -1,0 +1,299 @@
+"""A server under load, with slow and unknown clients, and at its end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hooks.server.certificates import make_certificate
+from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
+from monolith.testing import SmallModel
+from serving.server.test_grpc import RAGGED
+from serving.server.test_grpc import call as call_grpc
+from serving.server.test_grpc import request as grpc_request
+from serving.server.test_rest import ONE, PATH, Reply, ask
+
+PATIENCE = 60.0
+
+
+class Held:
+    """A model whose calls wait until they are let go."""
+
+    def __init__(self, model: SmallModel) -> None:
+        self.begun = threading.Semaphore(0)
+        self.release = threading.Event()
+        model.before = self._wait
+
+    def _wait(self) -> None:
+        self.begun.release()
+        assert self.release.wait(PATIENCE)
+
+
+@pytest.fixture
+def model() -> SmallModel:
+    return SmallModel()
+
+
+@pytest.fixture
+def start(model: SmallModel) -> Iterator[Callable[..., ModelServer]]:
+    servers: list[ModelServer] = []
+    registry = ModelRegistry()
+    registry.add("ranker", model)
+
+    def make(**options: Any) -> ModelServer:
+        servers.append(ModelServer(registry, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
+
+
+def in_threads(count: int, work: Callable[[int], Any]) -> tuple[list[threading.Thread], list[Any]]:
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda each=each: results.append(work(each))) for each in range(count)]
+    for thread in threads:
+        thread.start()
+    return threads, results
+
+
+def wait_for(reached: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.005)
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"instances": [{"tags": [number], "weight": 0}]}
+
+
+def test_requests_that_come_while_the_model_is_busy_are_answered_together(
+    start: Callable[..., ModelServer], model: SmallModel
+) -> None:
+    server, held = start(), Held(model)
+    threads, replies = in_threads(1, lambda _: ask(server, body=row(100)))
+    assert held.begun.acquire(timeout=PATIENCE)
+    more, others = in_threads(5, lambda number: (number, ask(server, body=row(number))))
+    wait_for(lambda: server.core.threads.num_waiting == 5)
+    held.release.set()
+    for thread in threads + more:
+        thread.join()
+    assert replies[0].body == {"predictions": [100.0]}
+    found = sorted((number, reply.body["predictions"]) for number, reply in others)
+    assert found == [(number, [float(number)]) for number in range(5)]
+    assert model.calls == [1, 5]
+
+
+def test_a_wrong_request_spoils_none_that_is_answered_with_it(
+    start: Callable[..., ModelServer], model: SmallModel
+) -> None:
+    server, held = start(), Held(model)
+    first, _ = in_threads(1, lambda _: ask(server, body=row(100)))
+    assert held.begun.acquire(timeout=PATIENCE)
+    more, replies = in_threads(3, lambda number: (number, ask(server, body=row(12 + number)).status))
+    wait_for(lambda: server.core.threads.num_waiting == 3)
+    held.release.set()
+    for thread in first + more:
+        thread.join()
+    assert sorted(replies) == [(0, 200), (1, 400), (2, 200)]
+
+
+def test_overload_is_refused_at_once_with_a_hint(start: Callable[..., ModelServer], model: SmallModel) -> None:
+    server = start(grpc_port=0, queue=QueueRules(max_waiting=1))
+    held = Held(model)
+    threads, replies = in_threads(1, lambda _: ask(server, body=ONE))
+    assert held.begun.acquire(timeout=PATIENCE)
+    more, others = in_threads(1, lambda _: ask(server, body=ONE))
+    wait_for(lambda: server.core.threads.num_waiting == 1)
+    refused = ask(server, body=b"this is not even looked at")
+    assert refused.status == 429
+    assert int(refused.headers["retry-after-ms"]) >= 1
+    assert "overloaded" in refused.error
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            call_grpc(channel, grpc_request(RAGGED))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert int(dict(caught.value.trailing_metadata())["grpc-retry-pushback-ms"]) >= 1
+    held.release.set()
+    for thread in threads + more:
+        thread.join()
+    assert [reply.status for reply in replies + others] == [200, 200]
+
+
+def test_an_ending_server_answers_what_it_has_and_is_not_ready(
+    start: Callable[..., ModelServer], model: SmallModel
+) -> None:
+    server, held = start(grpc_port=0), Held(model)
+    threads, replies = in_threads(1, lambda _: ask(server, body=ONE))
+    assert held.begun.acquire(timeout=PATIENCE)
+    kept = http.client.HTTPConnection("127.0.0.1", server.port or 0, timeout=PATIENCE)
+    kept.request("GET", "/readyz")
+    assert kept.getresponse().read() == b'{"status":"ok"}'
+    ending = threading.Thread(target=server.close)
+    ending.start()
+    wait_for(lambda: server.core.is_ending and server.core.threads._queue.is_draining)
+    kept.request("GET", "/readyz")
+    assert json.loads(kept.getresponse().read()) == {"error": "the server is about to end"}
+    kept.request("POST", PATH, json.dumps(ONE))
+    response = kept.getresponse()
+    assert (response.status, json.loads(response.read())["error"][:32]) == (503, "the server is about to end; ask ")
+    kept.close()
+    held.release.set()
+    ending.join()
+    threads[0].join()
+    assert replies[0].status == 200
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, body=ONE)
+
+
+def read_all(client: socket.socket) -> bytes:
+    client.settimeout(PATIENCE)
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "sentence"),
+    [
+        (b"", b"408", b"the head did not come within"),
+        (b"POST /v1/models/ranker:predict HTTP/1.1\r\nhost: a\r\n", b"408", b"the head did not come within"),
+        (
+            b"POST /v1/models/ranker:predict HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n{",
+            b"408",
+            b"the body did not come within",
+        ),
+        (b"GET /healthz HTTP/1.1\r\nhost: a\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", b"400", b"its head is over 65536"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", b"400", b"is no HTTP/1.1"),
+        (
+            b"POST /v1/models/ranker:predict HTTP/1.1\r\nhost: a\r\ncontent-length: 99999999999\r\n\r\n{",
+            b"413",
+            b"a body may have 1000 bytes",
+        ),
+        (
+            b"POST /v1/models/ranker:predict HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"3e8\r\n" + b"x" * 1000 + b"\r\n" + b"3e8\r\n" + b"x" * 1000 + b"\r\n",
+            b"413",
+            b"a body may have 1000 bytes, got more",
+        ),
+    ],
+    ids=["silent", "slow head", "slow body", "large head", "no HTTP", "large body", "endless body"],
+)
+def test_clients_that_are_slow_or_talkative_are_sent_away(
+    start: Callable[..., ModelServer], sent: bytes, status: bytes, sentence: bytes
+) -> None:
+    server = start(limits=Limits(head_seconds=0.2, body_seconds=0.2, body_bytes=1000))
+    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=PATIENCE) as client:
+        client.sendall(sent)
+        reply = read_all(client)
+    assert reply.startswith(b"HTTP/1.1 " + status)
+    assert sentence in reply
+    assert ask(server, body=ONE).status == 200
+
+
+def test_a_client_that_never_reads_is_dropped(start: Callable[..., ModelServer]) -> None:
+    server = start(limits=Limits(write_seconds=0.2))
+    body = json.dumps({"inputs": {"examples": [""] * 10_000}}).encode()
+    head = f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+
+    def ask_and_ask(client: socket.socket) -> None:
+        while True:
+            client.sendall(head + body)
+
+    assert server._http is not None
+    server._http._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # or the kernel reads for the client
+    with (
+        socket.create_connection(("127.0.0.1", server.port or 0), timeout=PATIENCE) as client,
+        pytest.raises(OSError, match=r"reset|[Bb]roken"),
+    ):
+        ask_and_ask(client)
+    assert ask(server, body=ONE).status == 200
+
+
+def test_a_connection_too_many_is_sent_away(start: Callable[..., ModelServer]) -> None:
+    server = start(limits=Limits(connections=2))
+    address = ("127.0.0.1", server.port or 0)
+    with socket.create_connection(address) as one, socket.create_connection(address) as two:
+        one.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert one.recv(100).startswith(b"HTTP/1.1 200")
+        two.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert two.recv(100).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(address) as three:
+            assert read_all(three).startswith(b"HTTP/1.1 503 ")
+
+
+def test_a_token_is_asked_of_all_but_probes(start: Callable[..., ModelServer]) -> None:
+    server = start(grpc_port=0, token="sesame")  # noqa: S106 - a test's own
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesame"}):
+        reply = ask(server, body=ONE, **headers)
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer")
+    assert ask(server, "/v1/models/ranker/metadata").status == 401
+    assert ask(server, body=ONE, authorization="Bearer sesame").status == 200
+    assert ask(server, "/healthz").status == ask(server, "/readyz").status == 200
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        with pytest.raises(grpc.RpcError, match="token is wrong or missing"):
+            call_grpc(channel, grpc_request(RAGGED))
+        call_grpc(channel, grpc_request(RAGGED), metadata=[("authorization", "Bearer sesame")])
+
+
+def test_tls_holds_for_both_front_ends(start: Callable[..., ModelServer], tmp_path: Path) -> None:
+    made = make_certificate(tmp_path, "server")
+    server = start(grpc_port=0, tls_certificate=str(made.certificate), tls_key=str(made.key))
+    context = ssl.create_default_context(cafile=str(made.certificate))
+    url = f"https://127.0.0.1:{server.port}/healthz"
+    with urllib.request.urlopen(url, timeout=PATIENCE, context=context) as response:
+        assert response.status == 200
+    with pytest.raises(OSError, match=r"[Rr]emote|reset|closed"):
+        ask(server, "/healthz")
+    known = grpc.ssl_channel_credentials(made.certificate.read_bytes())
+    with grpc.secure_channel(f"127.0.0.1:{server.grpc_port}", known) as channel:
+        call_grpc(channel, grpc_request(RAGGED))
+
+
+def test_metrics_have_a_port_of_their_own(start: Callable[..., ModelServer]) -> None:
+    server = start(metrics_port=0)
+    assert ask(server, body=ONE).status == 200
+    assert ask(server, body={}).status == 400
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+
+    def shown() -> str:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+            return str(response.read().decode())
+
+    wait_for(lambda: "monolith_serving_staleness_p99" in shown())
+    text = shown()
+    tags = '{model_name="ranker",signature_name="serving_default"}'
+    assert f"monolith_serving_serving_latency_count{tags}" in text
+    assert 'monolith_serving_lookup_fid_hit_rate_sum{name="ranker"}' in text
+    assert 'monolith_serving_rows{model_name="ranker",version="7"} 5.0' in text
+    assert "monolith_serving_queue_requests 0.0" in text
+
+
+def test_a_port_that_is_taken_is_said_so(start: Callable[..., ModelServer]) -> None:
+    server = start()
+    with pytest.raises(Exception, match=f"cannot listen on '127.0.0.1' port {server.port}"):
+        start(port=server.port)
+
+
+def test_nothing_is_left_behind(model: SmallModel, nothing_left_behind: None) -> None:
+    registry = ModelRegistry()
+    registry.add("ranker", model)
+    with ModelServer(registry, grpc_port=0, metrics_port=0) as server:
+        reply: Reply = ask(server, body=ONE)
+        assert reply.status == 200
+    server.close()
+    registry.close()
+    assert model.closed.is_set()
