@@ -9,7 +9,10 @@ from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, Manifest
 from monolith.files import basename, join, named_errors, remove_folder
 
-__all__ = ["ExportFolder", "find_export", "versions_in"]
+__all__ = ["ENTRY", "ExportFolder", "find_export", "versions_in"]
+
+ENTRY = "entry"
+"""Of an export whose rows others have: the folder of its versions, beside theirs."""
 
 
 class ExportFolder:
@@ -104,7 +107,7 @@ def find_export(path: str) -> ExportFolder:
     folder = ExportFolder(path)
     if folder.is_whole:
         return folder
-    for place in (path, join(path, "entry")):
+    for place in (path, join(path, ENTRY)):
         versions = versions_in(place)
         if versions:
             return ExportFolder(join(place, str(versions[-1])))

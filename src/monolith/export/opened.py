@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monolith.checkpoint.inspection import SavedState
+from monolith.checkpoint._catalog import read_manifest
+from monolith.checkpoint._snapshots import snapshots_of
 from monolith.checkpoint.tensor_bytes import tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export
 from monolith.export.graph_file import graph_from_bytes
 from monolith.export.saved_tables import schema_of, tables_of
 from monolith.files import join
+from monolith.tables.history import shared_buckets
 from monolith.tables.local_store import LocalStore
+from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.restore import restore
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
     from monolith.export.graph_file import LoadedGraph
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
-    from monolith.export.manifest import Manifest
+    from monolith.export.manifest import Manifest, RowsPlace
     from monolith.export.signature import Signature
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
@@ -124,9 +128,14 @@ class OpenedExport:
                 f"{self._origin}: it is of kind {self.manifest.kind!r} and has no rows; those of its shards are beside"
                 " it, see docs/formats/export.md"
             )
+        unknown = [name for name in stores if name not in self.manifest.stores]
+        if unknown:
+            raise NotFoundError(f"{self._origin}: there is no store {unknown[0]!r}, it has {list(self.manifest.stores)}")
+        folders = self._rows_folders(rows, stores)
         return sum(
-            sum(restore(store, self._rows_folder(name), buckets=range(*rows.buckets)).rows.values())
+            sum(restore(store, folder, buckets=buckets).rows.values())
             for name, store in stores.items()
+            for folder, buckets in _parts_of(folders[name], range(*rows.buckets))
         )
 
     def verify(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> None:
@@ -165,16 +174,29 @@ class OpenedExport:
         data = self.folder.read(name, self.manifest)
         return tensors_from_bytes(data, origin=f"file '{join(self.folder.path, name)}'")
 
-    def _rows_folder(self, store: str) -> str:
-        rows = self.manifest.rows
-        if rows is None or store not in self.manifest.stores:
-            raise NotFoundError(f"{self._origin}: there is no store {store!r}, it has {sorted(self.manifest.stores)}")
+    def _rows_folders(self, rows: RowsPlace, stores: Mapping[str, Store]) -> dict[str, list[str]]:
+        """Store -> its snapshot; of a checkpoint that ranks have saved, those of its parts."""
         if rows.kind == "snapshot":
-            return join(self.folder.path, rows.path, store)
-        saved = SavedState(rows.path)
-        if store not in saved.manifest.tables:
-            raise NotFoundError(f"checkpoint '{rows.path}': it has no store {store!r}")
-        return saved.folder.place(saved.manifest.tables[store].folder)
+            return {name: [join(self.folder.path, rows.path, name)] for name in stores}
+        try:
+            all_stores: Any = {name: stores.get(name) for name in self.manifest.stores}
+            return snapshots_of(rows.path, read_manifest(rows.path), all_stores, is_needed=stores.__contains__)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"{self._origin}: its rows are those of a checkpoint, which must be kept as long as it: {error}"
+            ) from error
+
+
+def _parts_of(folders: list[str], buckets: range) -> Iterator[tuple[str, range]]:
+    """Folders with rows of some buckets, and which; one that is alone is asked for all."""
+    if len(folders) == 1:
+        yield folders[0], buckets
+        return
+    for folder in folders:
+        with closing(open_source(folder)) as source:
+            shared = shared_buckets(source.manifest.buckets, buckets)
+        if shared:
+            yield folder, shared
 
 
 WEIGHTS = "weights.safetensors"

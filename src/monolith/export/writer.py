@@ -12,12 +12,13 @@ from torch import Tensor
 from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
-from monolith.export.export_folder import ExportFolder
+from monolith.export.export_folder import ENTRY, ExportFolder
 from monolith.export.graph import ModelCall, trace
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
 from monolith.export.manifest import ExportKind, Manifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
-from monolith.export.saved_tables import describe_tables
+from monolith.export.saved_tables import describe_tables, tables_of
+from monolith.export.serving_rows import copy_for_serving
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.files import is_name, join
 from monolith.tables.bucket_owners import owned_ranges, require_owners
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportOptions", "ExportSource", "columns_of", "write_export"]
 
-ENTRY = "entry"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSource:
@@ -48,6 +47,8 @@ class ExportSource:
     stores: Mapping[str, Store]
     signatures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name -> columns that it reads; empty: one that reads all."""
+    snapshots: Mapping[str, Sequence[str]] | None = None
+    """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +175,13 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportOp
     if options.checkpoint is not None:
         return RowsPlace(kind="checkpoint", path=options.checkpoint)
     place = join(path, "rows", str(version)) if options.shards else join(path, str(version), "rows")
+    files = min(NUM_BUCKETS, 4 * options.shards)  # each of any number of servers reads its buckets and little else
     for name, store in source.stores.items():
-        # Each of any number of servers reads its buckets and little else.
-        save(store, join(place, name), state=False, num_files=min(NUM_BUCKETS, 4 * options.shards) or None)
+        if source.snapshots is None:
+            save(store, join(place, name), state=False, num_files=files or None)
+        else:
+            tables = tables_of(_described(source, store, options), origin=f"store {name!r}")
+            copy_for_serving(source.snapshots[name], join(place, name), tables, least_files=max(1, files))
     return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows")
 
 
@@ -222,7 +227,6 @@ def _manifest(
     for name, model in traced.items():
         features |= {each.name: each for each in _same(features, model.features, name)}
         dense |= {each.name: each for each in model.dense_columns()}
-    configs = {store_name: _configs_of(source, store) for store_name, store in source.stores.items()}
     return Manifest(
         name=source.name,
         version=version,
@@ -233,18 +237,16 @@ def _manifest(
         signatures={name: _signature(model) for name, model in traced.items()},
         features=tuple(features.values()),
         dense=tuple(dense.values()),
-        stores={
-            name: describe_tables(store.schema, configs[name], skip_zero=options.skip_zero)
-            for name, store in source.stores.items()
-        },
+        stores={name: _described(source, store, options) for name, store in source.stores.items()},
         rows=rows,
         shards=options.shards,
         files=files,
     )
 
 
-def _configs_of(source: ExportSource, store: Store) -> Mapping[str, Any]:
-    return next(each.table_configs for each in source.model.embeddings.values() if each.store is store)
+def _described(source: ExportSource, store: Store, options: ExportOptions) -> dict[str, Any]:
+    configs = next(each.table_configs for each in source.model.embeddings.values() if each.store is store)
+    return describe_tables(store.schema, configs, skip_zero=options.skip_zero)
 
 
 def _same(known: Mapping[str, FeatureSpec], found: Sequence[FeatureSpec], signature: str) -> Sequence[FeatureSpec]:

@@ -43,6 +43,7 @@ from monolith.train.trainer import Trainer
 from monolith.train.trainer_config import (
     ControlConfig,
     DeviceConfig,
+    ExportingConfig,
     MarkerFilesConfig,
     PipelineConfig,
     PublishingConfig,
@@ -65,6 +66,7 @@ __all__ = [
     "EofAwareTask",
     "Estimator",
     "ExportMode",
+    "ExportingConfig",
     "History",
     "InputOptions",
     "InstantiableParams",

@@ -28,7 +28,7 @@ from monolith.train._rank_saver import RankSaver
 from monolith.train._rank_timer import RankTimer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from monolith.clock import Clock
     from monolith.cluster import Barrier
@@ -39,12 +39,16 @@ if TYPE_CHECKING:
     from monolith.train.rank_part import RankPart
     from monolith.train.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
 
-__all__ = ["chief_hooks", "eviction_hooks", "report_hooks", "save_if_due"]
+__all__ = ["DENSE_ONLY", "chief_hooks", "eviction_hooks", "report_hooks", "save_if_due"]
 
 _log = logging.getLogger(__name__)
 
 DENSE_ONLY = "dense_only"
 """The folder of checkpoints without tables, in the model directory."""
+
+
+def _no_listeners(_: Saver) -> Sequence[SaverListener]:
+    return ()
 
 
 def chief_hooks(
@@ -55,7 +59,7 @@ def chief_hooks(
     clock: Clock | None = None,
     job: JobPart | None = None,
     ranks: RankPart | None = None,
-    listeners: Sequence[SaverListener] = (),
+    exports: Callable[[Saver], Sequence[SaverListener]] = _no_listeners,
 ) -> list[Hook]:
     """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
     hooks: list[Hook] = []
@@ -72,7 +76,7 @@ def chief_hooks(
             guards=guards,
             dense_guards=guards if config.job.barrier_at_dense_saves else [],
             ranks=ranks,
-            listeners=listeners,
+            exports=exports,
         )
         hooks += saving
         if config.control is not None:
@@ -141,10 +145,10 @@ def _saving_hooks(  # noqa: PLR0913 - what the chief knows; most by name
     guards: Sequence[SaveGuard] = (),
     dense_guards: Sequence[SaveGuard] = (),
     ranks: RankPart | None = None,
-    listeners: Sequence[SaverListener] = (),
+    exports: Callable[[Saver], Sequence[SaverListener]] = _no_listeners,
 ) -> list[NoFirstSaveCheckpointSaverHook]:
     evicts = saving.evict_after and _removes_rows(ranks)
-    attached = [*rank_listeners(saver), *listeners, *([EvictAfterSave()] if evicts else [])]
+    attached = [*rank_listeners(saver), *exports(saver), *([EvictAfterSave()] if evicts else [])]
     full = NoFirstSaveCheckpointSaverHook(
         saver,
         timer=timer,
@@ -162,6 +166,7 @@ def _saving_hooks(  # noqa: PLR0913 - what the chief knows; most by name
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver,
         timer=dense_timer,
+        listeners=exports(dense_saver),
         full_saver_hook=full,
         guard_saver_listeners=dense_guards,
         ignore_save_errors=saving.ignore_errors,

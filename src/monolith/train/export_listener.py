@@ -2,87 +2,81 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 from typing import TYPE_CHECKING
 
-import fsspec
-
 from monolith.checkpoint.inspection import list_checkpoints
-from monolith.errors import NotFoundError, OpError
-from monolith.export.export_folder import ExportFolder
+from monolith.errors import AlreadyExistsError, NotFoundError, OpError
+from monolith.export.export_records import ExportRecords
 from monolith.export.writer import ExportOptions
-from monolith.files import basename, join, named_errors
+from monolith.files import basename
 from monolith.hooks.saver_listener import SaverListener
 from monolith.observe import MetricClient
-from monolith.train.exporting import export_session
-from monolith.train.session import Session
 
 if TYPE_CHECKING:
+    from monolith.checkpoint import Saver
     from monolith.hook import HookedSession
+    from monolith.train.checkpoint_exporting import CheckpointExporter
+    from monolith.train.exports_of_run import ExportsOfRun
 
 __all__ = ["ExportSaverListener"]
 
 _log = logging.getLogger(__name__)
 
-STATE = "ExportSaverListenerState"
-_ENTRY = re.compile(r'entries\s*\{\s*export_dir:\s*("(?:[^"\\]|\\.)*")\s*global_step:\s*(\d+)\s*\}')
-
 
 class ExportSaverListener(SaverListener):
-    """Exports after each checkpoint of a run in one process. What goes wrong is logged, and training goes on.
+    """Exports each checkpoint of a saver. What goes wrong is logged, and training goes on.
 
     Args:
-        model_dir: Of the run.
-        path: Folder of the exports.
-        shared_embedding: Exports name the rows of their checkpoint instead of writing them once more.
-        model_name: Of the gauge.
+        saver: Whose checkpoints.
+        exporter: Makes a model of them.
+        wanted: How, and where to.
     """
 
-    def __init__(self, model_dir: str, path: str, *, shared_embedding: bool, model_name: str) -> None:
-        self._model_dir = model_dir
-        self._path = path
-        self._shared = shared_embedding
-        self._tags = {"model_name": model_name}
+    def __init__(self, saver: Saver, exporter: CheckpointExporter, wanted: ExportsOfRun) -> None:
+        self._saver = saver
+        self._exporter = exporter
+        self._wanted = wanted
+        self._records = ExportRecords(wanted.path)
 
-    def after_save(self, session: HookedSession, global_step_value: int) -> None:
+    def after_save(self, session: HookedSession, global_step_value: int) -> None:  # noqa: ARG002 - as called
         """Exports, and removes the exports whose checkpoint has gone."""
-        if not isinstance(session, Session):
-            return
         try:
-            self._export(session, global_step_value)
+            self._export(global_step_value)
         except OpError as error:
             _log.error("export at step %d: %s", global_step_value, error)
+        except Exception:  # whatever the code of a task raises
+            _log.exception("export at step %d failed", global_step_value)
 
-    def _export(self, session: Session, step: int) -> None:
-        steps = {each.step: each.path for each in list_checkpoints(self._model_dir)}
-        checkpoint = steps.get(step) if self._shared else None
-        place = export_session(session, self._path, options=ExportOptions(checkpoint=checkpoint))
-        listed = [entry for entry in self._entries() if entry[0] != place] + [(place, step)]
-        self._write([entry for entry in listed if entry[1] in steps])
-        for folder, of_step in listed:
-            if of_step not in steps:
-                ExportFolder(folder).remove()
-        MetricClient().emit_store("export_models.latest_version", int(basename(place)), self._tags)
+    def _export(self, step: int) -> None:
+        saved = self._saver.last_saved
+        if saved is None:
+            return
+        if self._saver.dense_only and not self._records.has_rows():
+            _log.info("export at step %d: weights alone are exported once there is an export with rows", step)
+            return
+        version = self._written(saved.path, step)
+        self._records.add(version, step)
+        self._records.retain(self._steps())
+        MetricClient().emit_store("export_models.latest_version", version, {"model_name": self._wanted.model_name})
 
-    def _entries(self) -> list[tuple[str, int]]:
-        """Folder and step of each export, as the file says."""
-        place = join(self._path, STATE)
-        try:
-            with named_errors(place, "read"):
-                files, path = fsspec.core.url_to_fs(place)
-                text = files.cat_file(path).decode()
-        except NotFoundError:
-            return []
-        return [(str(json.loads(found[1])), int(found[2])) for found in _ENTRY.finditer(text)]
-
-    def _write(self, entries: list[tuple[str, int]]) -> None:
-        text = "".join(
-            f"entries {{\n  export_dir: {json.dumps(folder)}\n  global_step: {step}\n}}\n" for folder, step in entries
+    def _written(self, checkpoint: str, step: int) -> int:
+        wanted = self._wanted
+        options = ExportOptions(
+            version=step if wanted.is_numbered_by_step else None, shards=wanted.shards, skip_zero=wanted.skip_zero
         )
-        place = join(self._path, STATE)
-        with named_errors(place, "written"):
-            files, path = fsspec.core.url_to_fs(place)
-            files.pipe_file(f"{path}.tmp", text.encode())
-            files.mv(f"{path}.tmp", path)
+        try:
+            place = self._exporter.export(checkpoint, wanted.path, shared=wanted.shared_embedding, options=options)
+        except AlreadyExistsError:
+            _log.info("export at step %d: it was exported before", step)
+            return step
+        return int(basename(place))
+
+    def _steps(self) -> set[int]:
+        found: set[int] = set()
+        for folder in self._wanted.checkpoint_dirs:
+            try:
+                found |= {each.step for each in list_checkpoints(folder)}
+            except NotFoundError:  # no checkpoint of this kind yet
+                continue
+        return found

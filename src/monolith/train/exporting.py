@@ -14,15 +14,22 @@ from monolith.export.graph import ModelCall
 from monolith.export.writer import ExportOptions, ExportSource, write_export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from monolith.train.session import Session
     from monolith.train.task import Task
 
-__all__ = ["export_session"]
+__all__ = ["export_session", "first_batch"]
 
 
-def export_session(session: Session, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
+def export_session(
+    session: Session,
+    path: str,
+    *,
+    example: Any = None,
+    options: ExportOptions | None = None,
+    snapshots: Mapping[str, Sequence[str]] | None = None,
+) -> str:
     """Writes what a session has, between two steps; it goes on as it was.
 
     Args:
@@ -31,6 +38,7 @@ def export_session(session: Session, path: str, *, example: Any = None, options:
         example: A batch with all columns that requests will have; None: the first of the task's input for mode
             ``predict``.
         options: How.
+        snapshots: Store -> folders of a snapshot that has its rows; None: the session has them.
 
     Returns:
         The folder of the version.
@@ -40,7 +48,7 @@ def export_session(session: Session, path: str, *, example: Any = None, options:
     """
     task, state = session.task, session.state
     model = nn.Module() if state.model is None else state.model
-    columns = _columns(task, _first_batch(task) if example is None else example)
+    columns = _columns(task, first_batch(task) if example is None else example)
 
     def call(batch: Any) -> object:
         return task.model_fn(batch, "predict").predictions
@@ -57,6 +65,7 @@ def export_session(session: Session, path: str, *, example: Any = None, options:
         ),
         stores=state.stores,
         signatures=task.signatures(),
+        snapshots=snapshots,
     )
     with _looked_at(model):
         return write_export(source, path, columns, ExportOptions() if options is None else options)
@@ -70,7 +79,12 @@ def _columns(task: Task, example: Any) -> Mapping[str, Any]:
     return example
 
 
-def _first_batch(task: Task) -> Any:
+def first_batch(task: Task) -> Any:
+    """An example for exports: the first batch of the input for mode ``predict``.
+
+    Raises:
+        InvalidArgumentError: it has none.
+    """
     try:
         return next(iter(task.input_fn("predict")))
     except (StopIteration, NotImplementedError, OSError, FailedPreconditionError) as error:

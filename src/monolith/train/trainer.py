@@ -38,8 +38,10 @@ from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.device_placement import placement_of
+from monolith.train.checkpoint_exporting import CheckpointExporter
 from monolith.train.export_listener import ExportSaverListener
 from monolith.train.exporting import export_session
+from monolith.train.exports_of_run import ExportsOfRun
 from monolith.train.feature_engineering import FeatureEngineeringTask, FeatureFiles
 from monolith.train.history import History
 from monolith.train.input_shares import InputShares
@@ -321,7 +323,7 @@ class Trainer:
                 clock=self._clock,
                 job=job,
                 ranks=ranks,
-                listeners=self._export_listeners(),
+                exports=self._export_listeners,
             )
             chief += self.task.training_chief_hooks()
         else:
@@ -334,19 +336,13 @@ class Trainer:
         user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
-    def _export_listeners(self) -> list[SaverListener]:
-        """Exports with each checkpoint, where the task's parameters ask for it."""
-        serving = self.task.p.serving
-        if not serving.export_when_saving or self.config.model_dir is None:
+    def _export_listeners(self, saver: Saver) -> list[SaverListener]:
+        """Exports with each checkpoint of a saver, where the task's parameters ask for it; of ranks, the first does."""
+        ranks = self._ranks
+        if not self.task.p.serving.export_when_saving or (ranks is not None and not ranks.is_first):
             return []
-        if self._job is not None or (self._ranks is not None and not self._ranks.is_alone):
-            raise ValueError(
-                "task: serving.export_when_saving exports from a run of one process, and this one has several;"
-                " export its checkpoints instead: monolith.serving.export(model_dir, path, task=...)"
-            )
-        path = join(self.config.model_dir, str(serving.export_dir_base))
-        shared = bool(serving.shared_embedding)
-        return [ExportSaverListener(self.config.model_dir, path, shared_embedding=shared, model_name=self._model_name)]
+        wanted = ExportsOfRun.of(self.task.p, self.config, saver, model_name=self._model_name, ranks=ranks)
+        return [ExportSaverListener(saver, CheckpointExporter(self.task), wanted)]
 
     def _shares(self) -> InputShares:
         """What of the training input is this worker's."""

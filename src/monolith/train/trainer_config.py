@@ -228,6 +228,14 @@ class PublishingConfig(Config):
 
 
 @config
+class ExportingConfig(Config):
+    """How exports are written that a run makes with its checkpoints; which ones, the task's parameters say."""
+
+    skip_zero: bool = False
+    """Whoever serves them keeps no row of zeros, and answers the same."""
+
+
+@config
 class TrainerConfig(Config):
     """Everything that a `Trainer` is told."""
 
@@ -253,6 +261,8 @@ class TrainerConfig(Config):
     """Serve the controller from the chief, where there is a model directory; None: do not."""
     publishing: PublishingConfig | None = None
     """Publish what is trained to a delta log; None: do not."""
+    exporting: ExportingConfig = ExportingConfig()
+    """How exports are written."""
     job: JobConfig = JobConfig()
     """The processes of a job; a run of one needs none of it."""
     sync: SyncConfig | None = None

@@ -3,7 +3,7 @@
 The type of an option carries them, so that all there is to say about it stands in one place::
 
     index: Annotated[int, Sets("worker_index")] = 0
-    bzid: Annotated[str | None, Refused(reasons.SERVING)] = None
+    bzid: Annotated[str | None, Refused(reasons.REPLICAS)] = None
 """
 
 from __future__ import annotations

@@ -178,9 +178,9 @@ class CpuTrainingConfig(FlatConfig):
     """Steps between checkpoints without tables."""
     dense_only_stop_training_when_save: Annotated[bool, OfAJob(), Sets("job.barrier_at_dense_saves")] = False
     """Stop workers for those, too."""
-    warmup_file: Annotated[str, Refused(reasons.SERVING)] = "./warmup_file"
+    warmup_file: Annotated[str, Refused(reasons.WARM_UP)] = "./warmup_file"
     """Requests that warm up serving."""
-    skip_zero_embedding_when_serving: Annotated[bool, Refused(reasons.ZERO_ROWS)] = False
+    skip_zero_embedding_when_serving: Annotated[bool, Sets("exporting.skip_zero")] = False
     """Leave rows of zeros out of serving tables."""
     max_rpc_deadline_millis: Annotated[int, Refused(reasons.LOOKUP_DEADLINE)] = 30000
     """Deadline of remote lookups in exported models."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-SERVING: Final = "serving and what is sent to it are not part of this version"
+WARM_UP: Final = (
+    "an export holds a request for each signature, made from its example, and answers it before it serves; give the"
+    " example: Trainer.export(example=...)"
+)
 REPLICAS: Final = (
     "replicas of serving register with any discovery service by themselves, in any number, under the name of the model;"
     " monolith.serving.DiscoverySyncBackend finds them"
@@ -15,7 +18,6 @@ DATA_CENTRES: Final = (
 LOOKUP_DEADLINE: Final = (
     "who looks rows up says how long it waits: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
 )
-ZERO_ROWS: Final = "who keeps the rows decides: serve_shard(skip_zero=...), or TableConfig.skip_zero of a serving table"
 ITEMS: Final = "candidate items are not predicted after training; use Trainer.predict over them"
 FOUNTAIN: Final = "the external data service is not public"
 TENSORFLOW: Final = "it tunes TensorFlow, which is not used"
@@ -25,5 +27,4 @@ EXCHANGE: Final = "how ranks exchange is for torch.distributed to decide: Gloo o
 DEVICES: Final = "a task places its modules itself, with .to('cuda') in build()"
 EXPORT_ON_GPU: Final = "an exported graph is run on the CPU"
 EXPORT_DEVICES: Final = "an exported graph names no device that could be forgotten"
-EXPORT_MODE: Final = "an export is in one piece unless shards are asked for, `ExportOptions(shards=...)`"
 REMOTE_GPU: Final = "the dense part is not served apart from the entry"

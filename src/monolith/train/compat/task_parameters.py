@@ -177,14 +177,19 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Forget the devices of the entry model.",
         Refused(reasons.EXPORT_DEVICES),
     ),
-    Parameter("serving.export_when_saving", False, "Export with each checkpoint.", ReadBy("`Trainer`, in one process")),
+    Parameter("serving.export_when_saving", False, "Export with each checkpoint.", ReadBy("`Trainer`: the chief, or rank 0")),
     Parameter(
         "serving.export_dir_base",
         "exported_models",
         "Where exports go, below the model directory.",
-        ReadBy("`Estimator.export_saved_model`"),
+        ReadBy("`Trainer`, with `serving.export_when_saving`, and `Estimator.export_saved_model`"),
     ),
-    Parameter("serving.export_mode", ExportMode.DISTRIBUTED, "In one piece or by parts.", Refused(reasons.EXPORT_MODE)),
+    Parameter(
+        "serving.export_mode",
+        ExportMode.STANDALONE,
+        "In one piece, or in parts for as many servers as have the rows in training.",
+        ReadBy("`Trainer`, with `serving.export_when_saving`, and `Estimator.export_saved_model`"),
+    ),
     Parameter(
         "serving.shared_embedding",
         True,

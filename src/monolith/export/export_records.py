@@ -1,0 +1,125 @@
+"""Which exports of a run there are: `ExportSaverListenerState`, a text proto in each folder that has versions."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import fsspec
+
+from monolith.errors import NotFoundError
+from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
+from monolith.files import basename, join, named_errors, remove_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["STATE", "ExportRecords"]
+
+STATE = "ExportSaverListenerState"
+_ENTRY = re.compile(r'entries\s*\{\s*export_dir:\s*("(?:[^"\\]|\\.)*")\s*global_step:\s*(\d+)\s*\}')
+_SHARD = re.compile(r"ps_\d+")
+
+
+class _Recorded(NamedTuple):
+    """An export that a run has made."""
+
+    version: int
+    step: int
+
+
+class ExportRecords:
+    """The exports of one run, below one path. One thread of one process writes there.
+
+    Args:
+        path: The folder of all versions: itself, or ``entry`` and ``ps_<i>`` inside.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def add(self, version: int, step: int) -> None:
+        """Notes an export wherever it has a folder."""
+        for folder in self._folders():
+            if ExportFolder(join(folder, str(version))).is_whole:
+                others = [each for each in _read(folder) if each.version != version]
+                _write(folder, [*others, _Recorded(version, step)])
+
+    def retain(self, steps: Collection[int]) -> list[int]:
+        """Removes exports whose step is not among these, and weights that are left without rows; their versions."""
+        removed: set[int] = set()
+        folders = self._folders()
+        for folder in (self._path, join(self._path, ENTRY)):
+            if folder in folders:
+                removed |= _to_remove(folder, _read(folder), steps)
+        if not removed:
+            return []
+        for folder in folders:
+            noted = _read(folder)
+            gone = [each.version for each in noted if each.version in removed]
+            if gone:
+                _write(folder, [each for each in noted if each.version not in removed])
+            for version in gone:
+                ExportFolder(join(folder, str(version))).remove()
+        for version in removed:
+            remove_folder(join(self._path, "rows", str(version)))
+        return sorted(removed)
+
+    def has_rows(self) -> bool:
+        """Whether a version has rows, so that one of weights alone can be served."""
+        return any(
+            ExportFolder(join(folder, str(version))).manifest().rows is not None
+            for folder in (self._path, join(self._path, ENTRY))
+            for version in versions_in(folder)
+        )
+
+    def _folders(self) -> list[str]:
+        """Those that may have versions; the one that readers look into first comes first."""
+        with named_errors(self._path, "read"):
+            files, place = fsspec.core.url_to_fs(self._path)
+            try:
+                names = [basename(str(each).rstrip("/")) for each in files.ls(place, detail=False)]
+            except FileNotFoundError:
+                return []
+        parts = [name for name in sorted(names) if name == ENTRY or _SHARD.fullmatch(name)]
+        return [self._path, *(join(self._path, name) for name in parts)]
+
+
+def _to_remove(folder: str, noted: Sequence[_Recorded], steps: Collection[int]) -> set[int]:
+    removed = {each.version for each in noted if each.step not in steps}
+    kept = sorted({each.version for each in noted} - removed)
+    has_rows = False
+    for version in kept:
+        place = ExportFolder(join(folder, str(version)))
+        if not place.is_whole:
+            removed.add(version)
+            continue
+        has_rows = has_rows or place.manifest().rows is not None
+        if not has_rows:  # those before it are gone
+            removed.add(version)
+    return removed
+
+
+def _read(folder: str) -> list[_Recorded]:
+    place = join(folder, STATE)
+    try:
+        with named_errors(place, "read"):
+            files, path = fsspec.core.url_to_fs(place)
+            text = files.cat_file(path).decode()
+    except NotFoundError:
+        return []
+    found = [(basename(str(json.loads(each[1]))), int(each[2])) for each in _ENTRY.finditer(text)]
+    return [_Recorded(int(name), step) for name, step in found if name.isdigit()]
+
+
+def _write(folder: str, entries: Sequence[_Recorded]) -> None:
+    text = "".join(
+        f"entries {{\n  export_dir: {json.dumps(join(folder, str(each.version)))}\n  global_step: {each.step}\n}}\n"
+        for each in entries
+    )
+    place = join(folder, STATE)
+    with named_errors(place, "written"):
+        files, path = fsspec.core.url_to_fs(place)
+        files.pipe_file(f"{path}.tmp", text.encode())
+        files.mv(f"{path}.tmp", path)

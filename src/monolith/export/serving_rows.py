@@ -1,0 +1,115 @@
+"""Makes a snapshot of serving rows out of one of full rows, some buckets at a time: no store holds all of them."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from monolith.tables.history import NUM_BUCKETS, shared_buckets
+from monolith.tables.local_store import LocalStore
+from monolith.tables.snapshot.bucket_file import write_file
+from monolith.tables.snapshot.files import bucket_ranges
+from monolith.tables.snapshot.location import open_destination, open_source, remove_written, writing_folder
+from monolith.tables.snapshot.manifest import Manifest, TableEntry
+from monolith.tables.snapshot.restore import restore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from monolith.tables.schema import Schema
+    from monolith.tables.snapshot.location import SnapshotPath
+    from monolith.tables.table_config import TableConfig
+
+__all__ = ["copy_for_serving"]
+
+_BYTES_AT_ONCE = 128 << 20
+
+
+def copy_for_serving(
+    sources: Sequence[str], target: SnapshotPath, tables: Mapping[str, TableConfig], *, least_files: int = 1
+) -> Manifest:
+    """Writes the rows of a snapshot as serving tables keep them.
+
+    Args:
+        sources: Folders of the snapshot: one, or those of its parts, which share the buckets.
+        target: A folder, local or any fsspec path; created when missing.
+        tables: Serving tables that take the rows.
+        least_files: Bucket files to write at least.
+
+    Returns:
+        What is in the target now.
+
+    Raises:
+        NotFoundError, DataLossError: a source is missing or damaged; the target is as it was.
+        FailedPreconditionError: the tables cannot take the rows.
+    """
+    found = [_manifest_of(source) for source in sources]
+    empty = LocalStore(tables)
+    num_files = max(least_files, _num_files(found, empty.schema))
+    snapshot_id = secrets.randbits(64)
+    rows = dict.fromkeys(empty.schema.names, 0)
+    files = []
+    with closing(open_destination(target, 0)) as destination:
+        try:
+            with writing_folder(target) as folder:
+                for begin, end in bucket_ranges(min(num_files, NUM_BUCKETS)):
+                    store = _loaded(tables, dict(zip(sources, found, strict=True)), range(begin, end))
+                    with store.cut() as cut:
+                        for table, count in cut.rows.items():
+                            rows[table] += count
+                        blocks = cut.blocks(range(begin, end), state=False)
+                        files.append(write_file(folder, blocks, (begin, end), snapshot_id))
+            manifest = Manifest(
+                snapshot_id=snapshot_id,
+                generation=0,
+                epoch=max(each.epoch for each in found),
+                created=int(time.time()),
+                state=False,
+                tables=_entries(empty.schema, rows, found),
+                files=tuple(files),
+                applied=tuple(sorted((clock for each in found for clock in each.applied), key=lambda clock: clock.buckets.start)),
+                extra=None,
+            )
+            destination.publish(manifest)
+        except BaseException:
+            remove_written(target, files)
+            raise
+    return manifest
+
+
+def _manifest_of(source: str) -> Manifest:
+    with closing(open_source(source)) as opened:
+        return opened.manifest
+
+
+def _num_files(found: Sequence[Manifest], schema: Schema) -> int:
+    rows = {name: sum(each.rows.get(name, 0) for each in found) for name in schema.names}
+    return 1 + schema.num_bytes(rows, state=False) // _BYTES_AT_ONCE
+
+
+def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, Manifest], buckets: range) -> LocalStore:
+    """A store with the rows of some buckets."""
+    store = LocalStore(tables)
+    for source, manifest in sources.items():
+        shared = shared_buckets(manifest.buckets, buckets)
+        if shared:
+            restore(store, source, buckets=shared)
+    return store
+
+
+def _entries(schema: Schema, rows: Mapping[str, int], found: Sequence[Manifest]) -> tuple[TableEntry, ...]:
+    newest = dict.fromkeys(schema.names, 0)
+    for table in (table for manifest in found for table in manifest.tables):
+        newest[table.name] = max(newest.get(table.name, 0), table.newest_time)
+    return tuple(
+        TableEntry(
+            name=table.name,
+            schema=table.text,
+            digest=table.digest,
+            rows=rows[table.name],
+            newest_time=newest[table.name],
+        )
+        for table in schema.tables
+    )

@@ -1,0 +1,118 @@
+"""Exports of checkpoints: a model of its own takes the dense weights, and rows stay where they are.
+
+So whoever trains goes on as it was, wherever its rows are, and nobody needs the memory for all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint import RestoreOptions
+from monolith.checkpoint._adapting import Parts
+from monolith.checkpoint._catalog import read_manifest
+from monolith.checkpoint._random_state import random_state, set_random_state
+from monolith.checkpoint._restoring import restore_model
+from monolith.checkpoint._snapshots import snapshots_of
+from monolith.export.writer import ExportOptions
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.tables.local_store import LocalStore
+from monolith.train.exporting import export_session, first_batch
+from monolith.train.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.checkpoint import TrainState
+    from monolith.tables.batch import Pending, Plan, Rows
+    from monolith.train.task import Task
+
+__all__ = ["CheckpointExporter"]
+
+_SIZE_OF_ROWS = 0.1
+"""About that of rows that were trained for a while."""
+
+
+class CheckpointExporter:
+    """Exports checkpoints of a task. One thread calls it.
+
+    Args:
+        task: Who made them. It may be training: the models are those of a copy.
+        restoring: What may differ between a checkpoint and the model.
+    """
+
+    def __init__(self, task: Task, restoring: RestoreOptions | None = None) -> None:
+        self._task = task
+        self._restoring = RestoreOptions() if restoring is None else restoring
+        self._example: Any = None
+
+    def export(
+        self, checkpoint: str, path: str, *, example: Any = None, shared: bool = False, options: ExportOptions
+    ) -> str:
+        """Writes a version of the model that a checkpoint holds; its folder.
+
+        Args:
+            checkpoint: Its full prefix. One without tables makes an export without rows.
+            path: The folder of all versions, local or an fsspec URL.
+            example: See `Trainer.export`; None: that of the task, which is made once.
+            shared: Name the rows of the checkpoint, which then must stay, instead of writing them once more.
+            options: How.
+
+        Raises:
+            InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
+            NotFoundError, DataLossError: a file of the checkpoint is missing or damaged.
+        """
+        manifest = read_manifest(checkpoint)
+        is_dense = manifest.kind == "dense_only"
+        options = dataclasses.replace(
+            options,
+            dense_only=is_dense or options.dense_only,
+            checkpoint=checkpoint if shared and not is_dense else None,
+        )
+
+        def restore(state: TrainState) -> None:
+            restore_model(checkpoint, state, self._restoring, Parts(rows={}))
+            state.global_step = manifest.step
+
+        with _aside(), Session(_copied(self._task), mode="predict", restore=restore) as session:
+            if example is None:
+                self._example = example = first_batch(session.task) if self._example is None else self._example
+            snapshots = None
+            if not options.dense_only:
+                snapshots = snapshots_of(checkpoint, manifest, session.state.stores, is_needed=lambda _: True)
+            return export_session(session, path, example=example, options=options, snapshots=snapshots)
+
+
+class _DrawnRows(LocalStore):
+    """Tables whose rows are elsewhere. What is read is drawn, so that an example tells one graph from another."""
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Numbers like those of trained rows."""
+        pending = super().read(plan, step=step)
+        pending.result().values.normal_(std=_SIZE_OF_ROWS)
+        return pending
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Nothing that is done inside changes what is drawn at random outside."""
+    generators = random_state()
+    try:
+        with use_table_defaults(TableDefaults(store=_DrawnRows)):
+            torch.manual_seed(0)  # an export of the same checkpoint is the same
+            yield
+    finally:
+        set_random_state(generators)
+
+
+def _copied(task: Task) -> Task:
+    """A task that builds its own modules; `build` can be called again, as after a failure."""
+    other = copy.copy(task)
+    for name, value in vars(task).items():
+        if isinstance(value, dict | list | set):
+            setattr(other, name, copy.copy(value))
+    return other
