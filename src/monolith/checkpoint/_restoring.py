@@ -152,9 +152,7 @@ def restore_all(
     return checkpoint.saved
 
 
-def restore_model(
-    path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS
-) -> SavedCheckpoint:
+def restore_model(path: str, state: TrainState, options: RestoreOptions, parts: Parts = ALL_PARTS) -> SavedCheckpoint:
     """Puts tables, weights and optimizers back, and leaves the rest of the run as it is. Raises as `restore_all`."""
     checkpoint, _ = _restore_model(path, state, options, parts, _by_itself)
     return checkpoint.saved

@@ -130,7 +130,9 @@ class OpenedExport:
             )
         unknown = [name for name in stores if name not in self.manifest.stores]
         if unknown:
-            raise NotFoundError(f"{self._origin}: there is no store {unknown[0]!r}, it has {list(self.manifest.stores)}")
+            raise NotFoundError(
+                f"{self._origin}: there is no store {unknown[0]!r}, it has {list(self.manifest.stores)}"
+            )
         folders = self._rows_folders(rows, stores)
         return sum(
             sum(restore(store, folder, buckets=buckets).rows.values())

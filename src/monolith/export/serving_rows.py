@@ -69,7 +69,9 @@ def copy_for_serving(
                 state=False,
                 tables=_entries(empty.schema, rows, found),
                 files=tuple(files),
-                applied=tuple(sorted((clock for each in found for clock in each.applied), key=lambda clock: clock.buckets.start)),
+                applied=tuple(
+                    sorted((clock for each in found for clock in each.applied), key=lambda clock: clock.buckets.start)
+                ),
                 extra=None,
             )
             destination.publish(manifest)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
-from monolith.files import join
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -36,9 +35,9 @@ from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._server_rank_saver import ServerRankSaver
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
+from monolith.train.checkpoint_exporting import CheckpointExporter
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.device_placement import placement_of
-from monolith.train.checkpoint_exporting import CheckpointExporter
 from monolith.train.export_listener import ExportSaverListener
 from monolith.train.exporting import export_session
 from monolith.train.exports_of_run import ExportsOfRun

@@ -177,7 +177,9 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         "Forget the devices of the entry model.",
         Refused(reasons.EXPORT_DEVICES),
     ),
-    Parameter("serving.export_when_saving", False, "Export with each checkpoint.", ReadBy("`Trainer`: the chief, or rank 0")),
+    Parameter(
+        "serving.export_when_saving", False, "Export with each checkpoint.", ReadBy("`Trainer`: the chief, or rank 0")
+    ),
     Parameter(
         "serving.export_dir_base",
         "exported_models",
