@@ -15,6 +15,7 @@ from monolith.checkpoint._tensor_file import FileSum, read_tensors, sum_of, writ
 from monolith.checkpoint._writing import ASSETS, META, TENSORS
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
+from monolith.checkpoint.rank_folders import newest_of_ranks
 from monolith.checkpoint.state_files import (
     CHECKPOINT,
     checkpoint_exists,
@@ -99,7 +100,8 @@ def resolve(path: str, *, basename: str = "model.ckpt") -> str:
     full = full_local_path(path.removesuffix(SUFFIX).rstrip("/"))
     if checkpoint_exists(full):
         return full
-    for candidate in Catalog(open_folder(full), basename).newest_first():
+    folder = open_folder(full)
+    for candidate in newest_of_ranks(folder, basename, Catalog(folder, basename).newest_first()):
         if checkpoint_exists(candidate):
             return candidate
     raise NotFoundError(f"'{path}': neither a checkpoint (no {SUFFIX[1:]} of that name) nor a directory with one")

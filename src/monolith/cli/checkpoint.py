@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.checkpoint import inspection
 from monolith.checkpoint.inspection import SavedState, resolve
+from monolith.cli._arguments.checkpoint import OF_SERVING
 
 if TYPE_CHECKING:
     import argparse
@@ -93,6 +95,13 @@ def _diff(args: argparse.Namespace) -> tuple[Any, str, int]:
 
 
 def _export(args: argparse.Namespace) -> tuple[Any, str, int]:
+    if args.serving:
+        # Only this action needs models, and what serves them.
+        answer: tuple[Any, str, int] = importlib.import_module("monolith.cli._export").export_for_serving(args)
+        return answer
+    given = [name for name in OF_SERVING if getattr(args, name)]
+    if given:
+        raise ValueError(f"export: --{given[0]} is about a model to serve; give --serving, too")
     files = inspection.export(resolve(args.path), args.target)
     return {"target": args.target, "files": files}, "\n".join(f"{args.target}/{name}" for name in files), 0
 

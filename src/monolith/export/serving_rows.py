@@ -16,7 +16,7 @@ from monolith.tables.snapshot.manifest import Manifest, TableEntry
 from monolith.tables.snapshot.restore import restore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.location import SnapshotPath
@@ -28,7 +28,12 @@ _BYTES_AT_ONCE = 128 << 20
 
 
 def copy_for_serving(
-    sources: Sequence[str], target: SnapshotPath, tables: Mapping[str, TableConfig], *, least_files: int = 1
+    sources: Sequence[str],
+    target: SnapshotPath,
+    tables: Mapping[str, TableConfig],
+    *,
+    least_files: int = 1,
+    on_rows: Callable[[int], None] | None = None,
 ) -> Manifest:
     """Writes the rows of a snapshot as serving tables keep them.
 
@@ -37,6 +42,7 @@ def copy_for_serving(
         target: A folder, local or any fsspec path; created when missing.
         tables: Serving tables that take the rows.
         least_files: Bucket files to write at least.
+        on_rows: Told how many rows were written since it was told last.
 
     Returns:
         What is in the target now.
@@ -61,6 +67,8 @@ def copy_for_serving(
                             rows[table] += count
                         blocks = cut.blocks(range(begin, end), state=False)
                         files.append(write_file(folder, blocks, (begin, end), snapshot_id))
+                    if on_rows is not None:
+                        on_rows(files[-1].rows)
             manifest = Manifest(
                 snapshot_id=snapshot_id,
                 generation=0,

@@ -27,7 +27,7 @@ from monolith.tables.snapshot.save import save
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.export.graph import TracedModel
@@ -49,6 +49,8 @@ class ExportSource:
     """Name -> columns that it reads; empty: one that reads all."""
     snapshots: Mapping[str, Sequence[str]] | None = None
     """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
+    on_rows: Callable[[int], None] | None = None
+    """Told how many rows of a snapshot were written since it was told last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +183,9 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportOp
             save(store, join(place, name), state=False, num_files=files or None)
         else:
             tables = tables_of(_described(source, store, options), origin=f"store {name!r}")
-            copy_for_serving(source.snapshots[name], join(place, name), tables, least_files=max(1, files))
+            copy_for_serving(
+                source.snapshots[name], join(place, name), tables, least_files=max(1, files), on_rows=source.on_rows
+            )
     return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows")
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monolith.checkpoint.inspection import resolve
 from monolith.errors import InvalidArgumentError
 from monolith.export.writer import ExportOptions
-from monolith.train import Trainer, TrainerConfig
+from monolith.train import Trainer
+from monolith.train.checkpoint_exporting import CheckpointExporter
 from monolith.train.exporting import export_session
 from monolith.train.session import Session
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from monolith.train.params import Params
     from monolith.train.task import Task
@@ -25,24 +28,28 @@ def export(
     *,
     example: Any = None,
     task: Task | type[Task] | Params | None = None,
+    on_rows: Callable[[int], None] | None = None,
     **options: Any,
 ) -> str:
     """Writes a version of a model below a path, see ``docs/formats/export.md``.
 
     Args:
-        source: A session, between two steps; a trainer; or a model directory, whose newest checkpoint is taken.
+        source: A session, between two steps; a trainer; a model directory, whose newest checkpoint is taken; or the
+            prefix of a checkpoint. Rows of checkpoints are copied some at a time: they need not fit into memory.
         path: The folder of all versions, local or an fsspec URL.
         example: A batch with all columns that requests will have; None: the first of the task's input for mode
             ``predict``.
-        task: What the model directory is of.
-        options: The fields of `ExportOptions`, by name: ``version``, ``shards``, ``dense_only`` and others.
+        task: What the model directory or checkpoint is of.
+        on_rows: Told how many rows of a checkpoint were written since it was told last.
+        options: The fields of `ExportOptions`, by name: ``version``, ``shards``, ``dense_only`` and others. With
+            ``checkpoint`` that one is exported, and its rows are named instead of written once more.
 
     Returns:
         The folder of the version.
 
     Raises:
         InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
-        NotFoundError: the model directory has no checkpoint.
+        NotFoundError: there is no checkpoint.
     """
     wanted = ExportOptions(**options)
     if isinstance(source, Session):
@@ -53,4 +60,7 @@ def export(
         raise InvalidArgumentError(
             f"export of model directory '{source}': give its task, which makes the model: export(..., task=MyTask)"
         )
-    return Trainer(task, TrainerConfig(model_dir=str(source))).export(path, example=example, options=wanted)
+    checkpoint = resolve(str(source) if wanted.checkpoint is None else wanted.checkpoint)
+    exporter = CheckpointExporter(Trainer(task).task)
+    shared = wanted.checkpoint is not None
+    return exporter.export(checkpoint, path, example=example, shared=shared, options=wanted, on_rows=on_rows)

@@ -18,16 +18,16 @@ from monolith.checkpoint._catalog import read_manifest
 from monolith.checkpoint._random_state import random_state, set_random_state
 from monolith.checkpoint._restoring import restore_model
 from monolith.checkpoint._snapshots import snapshots_of
-from monolith.export.writer import ExportOptions
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_store import LocalStore
 from monolith.train.exporting import export_session, first_batch
 from monolith.train.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from monolith.checkpoint import TrainState
+    from monolith.export.writer import ExportOptions
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.train.task import Task
 
@@ -51,7 +51,14 @@ class CheckpointExporter:
         self._example: Any = None
 
     def export(
-        self, checkpoint: str, path: str, *, example: Any = None, shared: bool = False, options: ExportOptions
+        self,
+        checkpoint: str,
+        path: str,
+        *,
+        example: Any = None,
+        shared: bool = False,
+        options: ExportOptions,
+        on_rows: Callable[[int], None] | None = None,
     ) -> str:
         """Writes a version of the model that a checkpoint holds; its folder.
 
@@ -61,6 +68,7 @@ class CheckpointExporter:
             example: See `Trainer.export`; None: that of the task, which is made once.
             shared: Name the rows of the checkpoint, which then must stay, instead of writing them once more.
             options: How.
+            on_rows: Told how many rows were written since it was told last.
 
         Raises:
             InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
@@ -84,7 +92,7 @@ class CheckpointExporter:
             snapshots = None
             if not options.dense_only:
                 snapshots = snapshots_of(checkpoint, manifest, session.state.stores, is_needed=lambda _: True)
-            return export_session(session, path, example=example, options=options, snapshots=snapshots)
+            return export_session(session, path, example=example, options=options, snapshots=snapshots, on_rows=on_rows)
 
 
 class _DrawnRows(LocalStore):

@@ -45,7 +45,7 @@ class ExportSaverListener(SaverListener):
             self._export(global_step_value)
         except OpError as error:
             _log.error("export at step %d: %s", global_step_value, error)
-        except Exception:  # whatever the code of a task raises
+        except Exception:  # noqa: BLE001 - whatever the code of a task raises
             _log.exception("export at step %d failed", global_step_value)
 
     def _export(self, step: int) -> None:

@@ -14,7 +14,7 @@ from monolith.export.graph import ModelCall
 from monolith.export.writer import ExportOptions, ExportSource, write_export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from monolith.train.session import Session
     from monolith.train.task import Task
@@ -29,6 +29,7 @@ def export_session(
     example: Any = None,
     options: ExportOptions | None = None,
     snapshots: Mapping[str, Sequence[str]] | None = None,
+    on_rows: Callable[[int], None] | None = None,
 ) -> str:
     """Writes what a session has, between two steps; it goes on as it was.
 
@@ -39,6 +40,7 @@ def export_session(
             ``predict``.
         options: How.
         snapshots: Store -> folders of a snapshot that has its rows; None: the session has them.
+        on_rows: Told how many of those rows were written since it was told last.
 
     Returns:
         The folder of the version.
@@ -66,6 +68,7 @@ def export_session(
         stores=state.stores,
         signatures=task.signatures(),
         snapshots=snapshots,
+        on_rows=on_rows,
     )
     with _looked_at(model):
         return write_export(source, path, columns, ExportOptions() if options is None else options)

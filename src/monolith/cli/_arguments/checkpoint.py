@@ -12,8 +12,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     """Describe the arguments of ``monolith checkpoint``."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "checkpoint",
-        description="Looks at checkpoints. Nothing is unpickled, and no model is needed. A path is a model directory,"
-        " whose newest checkpoint is meant, or the prefix of one: models/a/model.ckpt-60.",
+        description="Looks at checkpoints. Nothing is unpickled, and no model is needed but to export one. A path is a"
+        " model directory, whose newest checkpoint is meant, or the prefix of one: models/a/model.ckpt-60.",
         epilog="example: monolith checkpoint verify models/a",
     )
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
@@ -24,10 +24,35 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             action.add_argument("other", metavar="OTHER", help="what to compare it with")
         if name in {"export", "reshard"}:
             action.add_argument("target", metavar="TARGET", help="a folder or URL to write to")
+        if name == "export":
+            _add_serving(action.add_argument_group("a model to serve, see docs/how-to/export.md"))
         if name == "reshard":
             action.add_argument("--files", type=int, default=1, help="bucket files of each store (default 1)")
         action.add_argument("--json", action="store_true", help="print JSON instead of lines")
     return parser
+
+
+OF_SERVING = ("task", "shards", "version", "example", "shared_embedding")
+"""Options that mean nothing without ``--serving``."""
+
+
+def _add_serving(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--serving", action="store_true", help="write a version of a model that answers without its code"
+    )
+    group.add_argument("--task", metavar="TASK", help="what makes the model: module:Class, or a registered name")
+    group.add_argument("--shards", type=int, metavar="N", help="servers that share the rows (default: in one piece)")
+    group.add_argument("--version", type=int, metavar="V", help="number of the version (default: Unix seconds)")
+    group.add_argument(
+        "--example",
+        metavar="FILE",
+        help="JSON with the columns of a request (default: the first batch of the task's input to predict)",
+    )
+    group.add_argument(
+        "--shared_embedding",
+        action="store_true",
+        help="name the rows of the checkpoint, which must stay, instead of writing them once more",
+    )
 
 
 _ACTIONS = {
@@ -35,6 +60,9 @@ _ACTIONS = {
     "show": ("show what a checkpoint holds", "monolith checkpoint show models/a/model.ckpt-60"),
     "verify": ("read every byte and check it", "monolith checkpoint verify models/a"),
     "diff": ("compare two checkpoints, row by row", "monolith checkpoint diff models/a models/b"),
-    "export": ("write weights and tables as safetensors files", "monolith checkpoint export models/a exported"),
+    "export": (
+        "write weights and tables as safetensors files, or with --serving a model that answers",
+        "monolith checkpoint export models/a exported --serving --task my_task:Ranker",
+    ),
     "reshard": ("copy with another number of table files", "monolith checkpoint reshard models/a models/b --files 8"),
 }

@@ -1,0 +1,79 @@
+"""``monolith checkpoint export --serving``: a checkpoint as a model that answers without its code."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.checkpoint.inspection import SavedState, resolve
+from monolith.cli._run_options import find_tasks_here
+from monolith.errors import InvalidArgumentError
+from monolith.observe.progress import Progress
+from monolith.serving.exporting import export
+from monolith.tensors import Ragged
+from monolith.train import find_task
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["export_for_serving"]
+
+
+def export_for_serving(args: argparse.Namespace) -> tuple[Any, str, int]:
+    """Writes a version; what to print, as JSON and as a line, and the status."""
+    if args.task is None:
+        raise ValueError("export --serving: give the task that makes the model: --task module:Class")
+    find_tasks_here()
+    params = find_task(args.task)
+    checkpoint = resolve(args.path)
+    manifest = SavedState(checkpoint).manifest
+    rows = sum(sum(tables.rows.values()) for tables in manifest.tables.values())
+    with Progress(total=rows, unit="rows", file=io.StringIO() if args.json else None) as bar:
+        folder = export(
+            checkpoint,
+            args.target,
+            task=params,
+            example=None if args.example is None else example_from_file(args.example),
+            shards=args.shards or 0,
+            version=args.version,
+            checkpoint=checkpoint if args.shared_embedding else None,
+            on_rows=bar.update,
+        )
+    document = {"checkpoint": checkpoint, "step": manifest.step, "kind": manifest.kind, "folder": folder}
+    return document, folder, 0
+
+
+def example_from_file(path: str) -> dict[str, Any]:
+    """Columns by name, as the ``inputs`` of a request: a list with one number, or a list of them, for each example.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"example '{path}': cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"example '{path}': not JSON: {error}") from error
+    if isinstance(document, dict) and document.keys() == {"inputs"}:
+        document = document["inputs"]
+    if not isinstance(document, dict) or not all(isinstance(each, list) and each for each in document.values()):
+        raise InvalidArgumentError(f"example '{path}': expected columns by name, such as {{\"user\": [7, 8]}}")
+    return {name: _column(name, values, path) for name, values in document.items()}
+
+
+def _column(name: str, values: list[Any], path: str) -> Any:
+    try:
+        try:
+            return torch.tensor(values)
+        except ValueError:  # rows of different lengths
+            flat = torch.tensor([value for row in values for value in row])
+            return Ragged.from_lengths(flat, [len(row) for row in values])
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"example '{path}', column {name!r}: expected a number or a list of numbers for each example: {error}"
+        ) from error
