@@ -11,6 +11,7 @@ import torch
 
 import monolith as ml
 from monolith.serving import Predictor
+from monolith.tables.compressors import Fp32
 from monolith.testing import ExampleTask
 from monolith.train import Estimator, RunConfig, Spec, Trainer
 
@@ -123,3 +124,73 @@ def test_a_model_that_predicts_nothing_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="gives no predictions in mode 'predict'"):
         exported(Silent, tmp_path / "out", EXAMPLE)
+
+
+class WithVectors(ExampleTask):
+    """Answers with vectors of users and of both, too."""
+
+    names = ("user_vector", "vectors")
+
+    def build(self) -> None:
+        exact = Fp32()
+        self.emb = ml.Embeddings({"user": ml.Slot(dim=4, compressor=exact), "item": ml.Slot(dim=4, compressor=exact)})
+        self.tower = torch.nn.Linear(4, 2)
+
+    def model_fn(self, features: Any, mode: Any) -> Spec:
+        rows = self.emb(features)
+        user = self.tower(rows["user"])
+        self.add_extra_output(self.names[0], user)
+        self.add_extra_output(self.names[1], {"user": user, "item": self.tower(rows["item"])})
+        logits = (rows["user"] * rows["item"]).sum(1) + user.sum(1)
+        if mode == "predict":
+            return Spec(predictions=logits)
+        return Spec(torch.nn.functional.binary_cross_entropy_with_logits(logits, features["label"]))
+
+
+def test_outputs_beside_predictions_are_signatures_of_their_own(tmp_path: Path) -> None:
+    trainer = Trainer(WithVectors)
+    trainer.train(steps=3)
+    with Predictor(trainer.export(str(tmp_path), example=EXAMPLE)) as predictor:
+        signatures = predictor.signatures
+        assert signatures.keys() == {"serving_default", "user_vector", "vectors"}
+        assert signatures["user_vector"].inputs.keys() == {"user"}
+        assert signatures["vectors"].outputs.keys() == {"user", "item"}
+        users = predictor.predict({"user": EXAMPLE["user"]}, "user_vector").outputs["predictions"]
+        both = predictor.predict({"user": EXAMPLE["user"], "item": EXAMPLE["item"]}, "vectors").outputs
+        scores = predictor.predict({"user": EXAMPLE["user"], "item": EXAMPLE["item"]}).outputs["predictions"]
+    assert trainer.state is not None
+    task = trainer.task
+    assert isinstance(task, WithVectors)
+    with torch.no_grad():
+        assert torch.equal(users, task.tower(task.emb.lookup("user", EXAMPLE["user"])))
+        assert torch.equal(both["item"], task.tower(task.emb.lookup("item", EXAMPLE["item"])))
+    assert torch.equal(both["user"], users)
+    assert torch.equal(scores, trainer.predict(EXAMPLE))
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("same", "same"), "there are outputs 'same' already"),
+        (("serving_default", "b"), "signature 'serving_default': it has predictions, and outputs were added"),
+        (("../up", "b"), "signature '../up': a name must be that of a file"),
+    ],
+)
+def test_outputs_of_a_wrong_name_are_refused(names: tuple[str, str], said: str, tmp_path: Path) -> None:
+    class Wrong(WithVectors):
+        pass
+
+    Wrong.names = names
+    with pytest.raises(ValueError, match=said):
+        exported(Wrong, tmp_path / "out", EXAMPLE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_outputs_that_are_no_tensors_are_refused(tmp_path: Path) -> None:
+    class Texts(ExampleTask):
+        def model_fn(self, features: Any, mode: Any) -> Spec:
+            self.add_extra_output("words", {"a": "text"})  # type: ignore[dict-item]
+            return super().model_fn(features, mode)
+
+    with pytest.raises(ValueError, match="signature 'words': prediction 'a' must be a tensor, got str"):
+        exported(Texts, tmp_path / "out", EXAMPLE)

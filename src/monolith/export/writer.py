@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +47,8 @@ class ExportSource:
     stores: Mapping[str, Store]
     signatures: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Name -> columns that it reads; empty: one that reads all."""
+    extra_outputs: Callable[[], Mapping[str, Callable[[Any], object]]] = dict
+    """Asked when the model was called: further signatures, and what makes their outputs of a batch."""
     snapshots: Mapping[str, Sequence[str]] | None = None
     """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
     on_rows: Callable[[int], None] | None = None
@@ -85,11 +87,7 @@ def write_export(source: ExportSource, path: str, example: Mapping[str, Any], op
     Raises:
         InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
     """
-    columns = columns_of(example)
-    traced = {
-        name: _traced(source, name, {column: columns[column] for column in reads})
-        for name, reads in sorted(_signatures(source, columns).items())
-    }
+    traced = _all_traced(source, columns_of(example))
     if options.shards:
         require_owners(options.shards, subject="export", name="shards")
     version = _free_version(path, options)
@@ -128,8 +126,7 @@ def columns_of(example: Mapping[str, Any]) -> dict[str, Tensor | Ragged]:
 def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, list[str]]:
     wanted = {name: list(reads) for name, reads in source.signatures.items()} or {DEFAULT_SIGNATURE: list(columns)}
     for name, reads in wanted.items():
-        if not is_name(name) or not name.isprintable():
-            raise InvalidArgumentError(f"signature {name!r}: a name must be that of a file")
+        _require_name(name)
         if not reads:
             raise InvalidArgumentError(f"signature {name!r}: it reads no column; name those that its requests have")
         missing = [column for column in reads if column not in columns]
@@ -140,8 +137,25 @@ def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, l
     return wanted
 
 
-def _traced(source: ExportSource, name: str, columns: Mapping[str, Tensor | Ragged]) -> TracedModel:
-    return trace(source.model, columns, subject=f"signature {name!r}")
+def _require_name(name: str) -> None:
+    if not is_name(name) or not name.isprintable():
+        raise InvalidArgumentError(f"signature {name!r}: a name must be that of a file")
+
+
+def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) -> dict[str, TracedModel]:
+    """Signature -> its graph."""
+    traced = {}
+    for name, reads in sorted(_signatures(source, columns).items()):
+        read = {column: columns[column] for column in reads}
+        traced[name] = trace(source.model, read, subject=f"signature {name!r}")
+    for name, call in sorted(source.extra_outputs().items()):
+        _require_name(name)
+        if name in traced:
+            raise InvalidArgumentError(
+                f"signature {name!r}: it has predictions, and outputs were added under the same name; give them another"
+            )
+        traced[name] = trace(replace(source.model, call=call), columns, subject=f"signature {name!r}")
+    return traced
 
 
 def _free_version(path: str, options: ExportOptions) -> int:

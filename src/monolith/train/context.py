@@ -74,6 +74,8 @@ class TaskContext:
         """What it reads now: all, where it does not train."""
         self.async_function_mgr = AsyncFunctionMgr()
         """Its hooks are attached to the session by the runner."""
+        self.extra_outputs: dict[str, Any] | None = None
+        """What `Task.add_extra_output` is given while a model is exported; None: nobody wants it."""
 
     def files(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -52,9 +53,7 @@ def export_session(
     model = nn.Module() if state.model is None else state.model
     columns = _columns(task, first_batch(task) if example is None else example)
 
-    def call(batch: Any) -> object:
-        return task.model_fn(batch, "predict").predictions
-
+    calls = _ModelCalls(task)
     source = ExportSource(
         name=str(task.p.name),
         step=session.global_step,
@@ -63,15 +62,51 @@ def export_session(
             embeddings=state.embeddings,
             stores=state.stores,
             model_fn=task.model_fn,
-            call=call,
+            call=calls.predictions,
         ),
         stores=state.stores,
         signatures=task.signatures(),
         snapshots=snapshots,
         on_rows=on_rows,
+        extra_outputs=calls.extra_outputs,
     )
     with _looked_at(model):
         return write_export(source, path, columns, ExportOptions() if options is None else options)
+
+
+class _ModelCalls:
+    """Calls a model as an export does, and knows what it has added to its predictions."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._names: set[str] = set()
+
+    def predictions(self, batch: Any) -> object:
+        """Those of a batch."""
+        return self._call(batch)[0]
+
+    def extra_outputs(self) -> dict[str, Callable[[Any], object]]:
+        """Name -> what makes the outputs that were added under it, of a batch."""
+        return {name: functools.partial(self._extra, name) for name in self._names}
+
+    def _extra(self, name: str, batch: Any) -> object:
+        added = self._call(batch)[1]
+        if name not in added:
+            raise InvalidArgumentError(
+                f"signature {name!r}: model_fn adds these outputs for some requests alone; it must for all columns of"
+                " the example"
+            )
+        return added[name]
+
+    def _call(self, batch: Any) -> tuple[object, dict[str, Any]]:
+        added: dict[str, Any] = {}
+        self._task.ctx.extra_outputs = added
+        try:
+            predictions = self._task.model_fn(batch, "predict").predictions
+        finally:
+            self._task.ctx.extra_outputs = None
+        self._names |= added.keys()
+        return predictions, added
 
 
 def _columns(task: Task, example: Any) -> Mapping[str, Any]:

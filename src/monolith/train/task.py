@@ -124,6 +124,36 @@ class Task:
         """
         return {}
 
+    # What a subclass calls
+
+    def add_extra_output(self, name: str, outputs: Tensor | Mapping[str, Tensor]) -> None:
+        """Gives exports a signature of this name, which answers with these outputs; for `model_fn` in mode ``predict``.
+
+        Its requests have the columns that the outputs depend on. Anywhere but in an export it does nothing.
+
+        Args:
+            name: Of the signature.
+            outputs: A tensor, or several by name.
+
+        Raises:
+            ValueError: there are outputs of this name already.
+
+        >>> import monolith as ml
+        >>> class Ranker(ml.Task):
+        ...     def build(self):
+        ...         self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)})
+        ...     def model_fn(self, features, mode):
+        ...         rows = self.emb(features)
+        ...         self.add_extra_output("user_vector", rows["user"])  # asked with a user alone
+        ...         return ml.train.Spec(predictions=(rows["user"] * rows["item"]).sum(1))
+        """
+        wanted = self.ctx.extra_outputs
+        if wanted is None:
+            return
+        if name in wanted:
+            raise ValueError(f"add_extra_output: there are outputs {name!r} already; give them another name")
+        wanted[name] = outputs
+
     # What a runner uses
 
     def make_model(self) -> nn.Module:
