@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
     from monolith.serving.push.backend import DiscoverySyncBackend
     from monolith.serving.push.client import ParameterSyncClient, result_json
     from monolith.serving.remote_predictor import RemotePredictor
+    from monolith.serving.saved_model import import_saved_model
     from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
     from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas
     from monolith.serving.shards.served_shard import ServedShard, serve_shard
@@ -45,6 +46,7 @@ _HOMES = {
     "ServedShard": "monolith.serving.shards.served_shard",
     "Signature": "monolith.export.signature",
     "export": "monolith.serving.exporting",
+    "import_saved_model": "monolith.serving.saved_model",
     "result_json": "monolith.serving.push.client",
     "serve_shard": "monolith.serving.shards.served_shard",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "ServedShard",
     "Signature",
     "export",
+    "import_saved_model",
     "result_json",
     "serve_shard",
 ]

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import TrainState
 from monolith.cluster import monolith_discovery
+from monolith.export.writer import ExportOptions
 from monolith.files import join
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.refusal import option_of_a_job
 from monolith.train.compat.run_config import RunConfig
 from monolith.train.distributed_runner import distributed_train
+from monolith.train.exports_of_run import num_shards
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import make_trainer
 from monolith.train.sync_runner import distributed_sync_train
@@ -124,18 +126,35 @@ class Estimator:
         """See `Trainer.predict`; the original threw its predictions away."""
         return self.trainer.predict(steps=steps, hooks=hooks)
 
-    def export_saved_model(self, name: str | None = None, *, example: Any = None) -> str:
+    def export_saved_model(
+        self, name: str | None = None, *, example: Any = None, dense_only: bool = False, version: int | None = None
+    ) -> str:
         """Writes a version of the model below the model directory, and returns its folder.
+
+        In one piece, or with ``serving.export_mode`` DISTRIBUTED in as many parts as the rows have in training. Any
+        number of examples can be asked for at a time.
 
         Args:
             name: Of the folder of all versions; by default as the task's parameters say (``serving.export_dir_base``).
             example: See `Trainer.export`.
+            dense_only: Graph and weights, and no rows: those of the version before stay.
+            version: Its number; None: Unix seconds.
         """
         folder = name or str(self._params.serving.export_dir_base)
-        return self.trainer.export(join(self._options.model_dir or ".", folder), example=example)
+        config = self.trainer.config
+        shards = num_shards(
+            self._params, config, share_rows=config.sync is not None and not self._options.enable_partial_sync_training
+        )
+        options = ExportOptions(
+            version=version, shards=shards, dense_only=dense_only, skip_zero=config.exporting.skip_zero
+        )
+        return self.trainer.export(join(self._options.model_dir or ".", folder), example=example, options=options)
 
     def import_saved_model(self, path: str | None = None) -> Any:
-        """A `monolith.serving.Predictor` of an export: the newest below the model directory, or that at a path."""
+        """A `monolith.serving.Predictor` of an export: the newest below the model directory, or that at a path.
+
+        `monolith.serving.import_saved_model` is the function of this name in the original.
+        """
         folder = join(self._options.model_dir or ".", str(self._params.serving.export_dir_base))
         # Serving stands above training and is there when it is asked for.
         return importlib.import_module("monolith.serving").Predictor(folder if path is None else path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
+from monolith.export.writer import ExportOptions
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.clock import Clock
-    from monolith.export.writer import ExportOptions
     from monolith.hook import Hook
     from monolith.hooks.saver_listener import SaverListener
     from monolith.ps.cluster import PsCluster
@@ -295,7 +295,7 @@ class Trainer:
             path: The folder of all versions, or an fsspec URL.
             example: A batch with all columns that requests will have; None: the first of the task's input for mode
                 ``predict``.
-            options: Version, shards, and what the rows are.
+            options: Version, shards, and what the rows are; None: in one piece, as `TrainerConfig.exporting` says.
 
         Returns:
             The folder of the version.
@@ -304,8 +304,9 @@ class Trainer:
             InvalidArgumentError: a model that cannot be exported, or a signature that it cannot answer; names the line.
                 Nothing was written.
         """
+        wanted = ExportOptions(skip_zero=self.config.exporting.skip_zero) if options is None else options
         with self._looking("predict", ()) as session:
-            return export_session(session, path, example=example, options=options)
+            return export_session(session, path, example=example, options=wanted)
 
     # Training
 
