@@ -37,7 +37,7 @@ class TestParameters:
         assert (p.eval.steps_per_eval, p.train.repeat, p.train.label_key) == (10000, False, "label")
         assert (p.train.max_pending_seconds_for_barrier, p.train.slow_start_steps, p.train.sample_bias) == (30, 0, 0.0)
         assert (p.metrics.deep_insight_target, p.metrics.deep_insight_sample_ratio) == ("ctr_head", 0.01)
-        assert p.serving.export_mode is ExportMode.DISTRIBUTED
+        assert p.serving.export_mode is ExportMode.STANDALONE
         assert [mode.value for mode in ExportMode] == [0, 1, 2]
         assert p.serving.export_dir_base == "exported_models"
         assert all(p.train[name] is None for name in ("steps", "max_steps", "save_checkpoints_steps", "file_pattern"))

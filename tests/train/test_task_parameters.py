@@ -55,6 +55,7 @@ SHOWN_BY = {
     "metrics.enable_tf2_profiler_hook": f"{_HERE}test_speed_and_profiles_can_be_switched_off",
     "serving.export_dir_base": f"{_HERE}test_where_exports_go",
     "serving.export_when_saving": _EXPORTS,
+    "serving.export_mode": "tests/train/test_exports_of_jobs.py::test_shards_of_an_export_are_as_many_as_servers",
     "serving.shared_embedding": _EXPORTS,
 }
 """Parameters that are read by what runs a task, and the test that shows it."""
@@ -100,8 +101,6 @@ class TestRefused:
     def other(self, default: Any) -> Any:
         if isinstance(default, bool):
             return not default
-        if isinstance(default, ExportMode):
-            return ExportMode.STANDALONE
         return {int: 7, float: 0.5, str: "something", list: ["uid"]}.get(type(default), "something")
 
     @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -121,7 +120,6 @@ class TestRefused:
 
     def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
         params = ExampleTask.params()
-        params.serving.export_mode = ExportMode.DISTRIBUTED
         params.metrics.extra_fields_keys = []
         assert Trainer(params).train(steps=1).global_step == 1
 
