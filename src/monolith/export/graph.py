@@ -36,14 +36,15 @@ SINGLE_OUTPUT = "predictions"
 """Name of the prediction of a model that names none."""
 _MODEL = "model."
 
-InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits"]
+InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits", "joined"]
 
 
 class GraphInput(NamedTuple):
     """What a graph takes at one place."""
 
     kind: InputKind
-    """``rows``: the output of a feature. ``values``, ``row_splits``: the parts of a ragged column."""
+    """``rows``: the output of a feature. ``values``, ``row_splits``: the parts of a ragged column. ``joined``: several
+    features side by side; only a graph in memory has such inputs."""
     name: str
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,19 +14,24 @@ from torch._export.serde import serialize as serde
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.export.graph import GraphInput
 from monolith.export.graph_check import require_plain_graph
+from monolith.export.graph_passes import call_directly, drop_idle, join_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
+    from torch.fx import Graph
 
     from monolith.export.graph import TracedModel
+    from monolith.export.graph_passes import JoinedRows
 
 __all__ = ["LoadedGraph", "graph_from_bytes", "graph_to_bytes"]
 
 FORMAT = "monolith-graph"
 VERSION = 1
 _KINDS = {"weight", "constant", "rows", "column", "values", "row_splits"}
+JOINED = ":"
+"""Before the names of inputs that are no features, so that no feature is called alike."""
 _ONE_AT_A_TIME = threading.Lock()
 """Torch's deserializer keeps what it works on in a global."""
 
@@ -38,6 +43,8 @@ class LoadedGraph:
     call: Callable[..., tuple[Tensor, ...]]
     inputs: tuple[GraphInput, ...]
     outputs: tuple[str, ...]
+    joined: Mapping[str, JoinedRows] = field(default_factory=dict)
+    """What inputs of kind ``joined`` are made of."""
 
 
 def graph_to_bytes(traced: TracedModel) -> bytes:
@@ -61,8 +68,14 @@ def graph_to_bytes(traced: TracedModel) -> bytes:
     return json.dumps(document, allow_nan=False).encode()
 
 
-def graph_from_bytes(text: bytes, *, origin: str) -> LoadedGraph:
+def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> LoadedGraph:
     """What `graph_to_bytes` wrote; nothing of it runs before its operations and names were checked.
+
+    Args:
+        text: Of the file.
+        origin: For messages.
+        joins_rows: Whether features that the graph puts side by side are to be one input, of kind ``joined``, for who
+            can make it at once.
 
     Raises:
         DataLossError: it is something else.
@@ -84,7 +97,8 @@ def graph_from_bytes(text: bytes, *, origin: str) -> LoadedGraph:
         read = serde._dict_to_dataclass(torch_schema.GraphModule, plain)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with _ONE_AT_A_TIME:
             made = serde.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
-        num_places = sum(node.op == "placeholder" for node in made.graph_module.graph.nodes)
+        graph = made.graph_module.graph
+        places = [node.name for node in graph.nodes if node.op == "placeholder"]
     except OpError:
         raise
     except Exception as error:
@@ -92,9 +106,26 @@ def graph_from_bytes(text: bytes, *, origin: str) -> LoadedGraph:
             f"{origin}: written by torch {document['torch']}, torch {torch.__version__} cannot read it:"
             f" {type(error).__name__}: {str(error)[:300]}; export again, or serve with torch {document['torch']}"
         ) from error
-    if num_places != len(inputs):
-        raise DataLossError(f"{origin}: the graph has {num_places} inputs, {len(inputs)} are named")
-    return LoadedGraph(made.graph_module.forward, inputs, tuple(document["outputs"]))
+    if len(places) != len(inputs):
+        raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
+    named = dict(zip(places, inputs, strict=True))
+    joined = _make_quicker(graph, named, joins_rows=joins_rows)
+    made.graph_module.recompile()
+    taken = tuple(
+        named.get(node.name) or GraphInput("joined", JOINED + node.name)
+        for node in graph.nodes
+        if node.op == "placeholder"
+    )
+    parts = {JOINED + place: each for place, each in joined.items()}
+    return LoadedGraph(made.graph_module.forward, taken, tuple(document["outputs"]), parts)
+
+
+def _make_quicker(graph: Graph, named: Mapping[str, GraphInput], *, joins_rows: bool) -> dict[str, JoinedRows]:
+    drop_idle(graph)
+    rows = {place: given.name for place, given in named.items() if given.kind == "rows"}
+    joined = join_rows(graph, rows) if joins_rows else {}
+    call_directly(graph)
+    return joined
 
 
 def _document(text: bytes, origin: str) -> dict[str, Any]:

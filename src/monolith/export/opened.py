@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.export.graph_file import LoadedGraph
+    from monolith.export.graph_passes import JoinedRows
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import Manifest, RowsPlace
     from monolith.export.signature import Signature
@@ -71,8 +72,12 @@ class OpenedExport:
         """Columns of numbers."""
         return self.manifest.dense
 
-    def graph(self, signature: str) -> LoadedGraph:
+    def graph(self, signature: str, *, joins_rows: bool = False) -> LoadedGraph:
         """The graph of a signature, which takes the weights as arguments.
+
+        Args:
+            signature: Its name.
+            joins_rows: Whether it is to take features that it puts side by side as one input, see `LoadedGraph.joined`.
 
         Raises:
             NotFoundError: there is no such signature.
@@ -84,7 +89,8 @@ class OpenedExport:
                 f"{self._origin}: there is no signature {signature!r}, it has {', '.join(sorted(self.signatures))}"
             )
         name = graph_name(signature)
-        return graph_from_bytes(self.folder.read(name, self.manifest), origin=f"file '{join(self.folder.path, name)}'")
+        text = self.folder.read(name, self.manifest)
+        return graph_from_bytes(text, origin=f"file '{join(self.folder.path, name)}'", joins_rows=joins_rows)
 
     def weights(self) -> dict[str, Tensor]:
         """The dense weights by name."""
@@ -148,8 +154,9 @@ class OpenedExport:
             DataLossError: the same torch does.
         """
         example, constants = self.warm_up(signature), self.constants(signature)
-        known = {"weight": weights, "constant": constants}
+        known: dict[str, Mapping[str, Tensor]] = {"weight": weights, "constant": constants}
         try:
+            known["joined"] = {name: _joined(parts, example.graph_inputs) for name, parts in graph.joined.items()}
             given = [
                 known[kind][name] if kind in known else example.graph_inputs[f"{kind}:{name}"]
                 for kind, name in graph.inputs
@@ -199,6 +206,11 @@ def _parts_of(folders: list[str], buckets: range) -> Iterator[tuple[str, range]]
             shared = shared_buckets(source.manifest.buckets, buckets)
         if shared:
             yield folder, shared
+
+
+def _joined(parts: JoinedRows, inputs: Mapping[str, Tensor]) -> Tensor:
+    cuts = [inputs[f"rows:{cut.feature}"][:, cut.start : cut.end] for cut in parts.cuts]
+    return torch.cat(cuts, 1) if parts.form == "concat" else torch.stack(cuts, 1)
 
 
 WEIGHTS = "weights.safetensors"

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from monolith.data.protos.example_pb2 import FeatureConfigs, OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving.layout import Layout
 from monolith.serving.request_columns import checked_numbers, encoded_samples, num_examples, request_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from monolith.export.graph_file import LoadedGraph
+    from monolith.export.layout_spec import FeatureSpec
     from monolith.export.opened import OpenedExport
     from monolith.export.signature import Signature
     from monolith.serving.layout import LaidOut
@@ -96,17 +99,19 @@ class _SignatureModel:
     ) -> None:
         self.name = name
         self.signature: Signature = export.signatures[name]
-        self._graph: LoadedGraph = export.graph(name)
+        self._graph: LoadedGraph = export.graph(name, joins_rows=True)
         self._constants = export.constants(name)
         export.verify(name, self._graph, weights)
-        wanted = {each.name for each in self._graph.inputs if each.kind == "rows"}
+        alone = {each.name for each in self._graph.inputs if each.kind == "rows"}
+        wanted = alone | {cut.feature for parts in self._graph.joined.values() for cut in parts.cuts}
         numbers = {each.name for each in self._graph.inputs if each.kind in {"column", "values", "row_splits"}}
         features = [each for each in export.features if each.name in wanted]
-        self._layout = Layout(features, stores)
+        outputs = _outputs(self._graph, [each for each in features if each.name in alone])
+        self._layout = Layout(features, stores, outputs=outputs)
         clash = sorted(numbers & wanted)
         self._not_encoded = f"column {clash[0]!r} is read as ids and as numbers" if clash else None
         dense = [] if clash else [each for each in export.dense_columns if each.name in numbers]
-        self._encoded = Layout(features, stores, dense=dense)
+        self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
 
     def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> Answer:
         """What the model makes of a request."""
@@ -125,7 +130,7 @@ class _SignatureModel:
             return self._run(None, columns, num_rows, weights)
         laid_out = self._layout.from_columns(columns)
         if laid_out.num_examples != num_rows:  # all ids are those of one example, which stands for all
-            rows = {name: values.expand(num_rows, *values.shape[1:]) for name, values in laid_out.inputs.items()}
+            rows = {name: values.repeat(num_rows, *[1] * (values.ndim - 1)) for name, values in laid_out.inputs.items()}
             laid_out = laid_out._replace(inputs=rows)
         return self._run(laid_out, columns, num_rows, weights)
 
@@ -136,10 +141,12 @@ class _SignatureModel:
         num_rows: int,
         weights: Mapping[str, Tensor],
     ) -> Answer:
+        rows = {} if laid_out is None else laid_out.inputs
         known: dict[str, Mapping[str, Tensor]] = {
             "weight": weights,
             "constant": self._constants,
-            "rows": {} if laid_out is None else laid_out.inputs,
+            "rows": rows,
+            "joined": rows,
         }
         given = [
             known[kind][name] if kind in known else _part(kind, columns[name], num_rows)
@@ -149,6 +156,21 @@ class _SignatureModel:
             outputs = self._graph.call(*given)
         counts = (0, 0) if laid_out is None else (laid_out.num_ids, laid_out.num_found)
         return Answer(dict(zip(self._graph.outputs, outputs, strict=True)), *counts)
+
+
+def _outputs(graph: LoadedGraph, alone: Sequence[FeatureSpec]) -> FeatureConfigs | None:
+    """What the layout is to make: features that the graph takes by themselves, and those that it takes joined."""
+    if not graph.joined:
+        return None
+    configs = FeatureConfigs()
+    for feature in alone:
+        configs.out_configs[feature.name].slice_configs.add(feature_name=feature.name, start=0, end=feature.dim)
+    for name, parts in graph.joined.items():
+        output = configs.out_configs[name]
+        output.out_type = OutType.STACK if parts.form == "stack" else OutType.CONCAT
+        for cut in parts.cuts:
+            output.slice_configs.add(feature_name=cut.feature, start=cut.start, end=cut.end)
+    return configs
 
 
 def _part(kind: str, values: Tensor | Ragged, num_rows: int) -> Tensor:

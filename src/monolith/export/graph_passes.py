@@ -1,0 +1,217 @@
+"""Makes a loaded graph quicker to call without changing a bit of what it computes.
+
+A graph of `torch.export` names operations of ATen, and calling one by its name takes longer than calling the function
+of torch that a model's own code calls. It also says what the code of a model hides: a flatten of what is flat, and
+the outputs of embeddings put side by side, which training has side by side to begin with.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.fx import Graph, Node
+
+__all__ = ["DIRECT", "Cut", "JoinedRows", "call_directly", "drop_idle", "join_rows"]
+
+
+class Cut(NamedTuple):
+    """Floats [start, end) of the rows of a feature."""
+
+    feature: str
+    start: int
+    end: int
+
+
+class JoinedRows(NamedTuple):
+    """An input that is made of several features."""
+
+    form: Literal["concat", "stack"]
+    """[B, sum of their widths], or [B, how many they are, their width]."""
+    cuts: tuple[Cut, ...]
+
+
+_OF_TORCH = (
+    "abs add addmm amax amin batch_norm bmm cat clamp div exp flatten layer_norm log log1p log_softmax logsumexp matmul"
+    " maximum mean minimum mm mul neg permute pow prod relu reshape rsqrt select sigmoid softmax sqrt square squeeze"
+    " stack sub sum tanh transpose unsqueeze where"
+)
+_OF_NN = "gelu leaky_relu linear silu softplus"
+_OF_TENSORS = "expand view"
+DIRECT: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(torch, name) for name in _OF_TORCH.split()},
+    **{name: getattr(torch._C._nn, name) for name in _OF_NN.split()},  # noqa: SLF001 - where `functional` has them from
+    **{name: getattr(torch.Tensor, name) for name in _OF_TENSORS.split()},
+    "sym_size": torch.Tensor.size,
+}
+"""Operation of ATen -> the function that models call, which takes the same arguments and runs the same kernel."""
+
+
+_FLATTEN: tuple[Any, ...] = (None, 0, -1)
+_SLICE: tuple[Any, ...] = (None, 0, None, None, 1)
+"""Arguments of operations where a graph leaves them out."""
+
+
+def drop_idle(graph: Graph) -> None:
+    """Takes out operations that return what they are given."""
+    for node in list(graph.nodes):
+        if node.op == "call_function" and _is_idle(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def call_directly(graph: Graph) -> None:
+    """Lets operations be called as the code of a model calls them. Comes last: other passes look for ATen."""
+    for node in graph.nodes:
+        direct = DIRECT.get(_operation(node))
+        if direct is not None and "out" not in node.kwargs:
+            node.target = direct
+
+
+def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
+    """Makes one input of features that a graph puts side by side.
+
+    Args:
+        graph: Is changed; its inputs that nothing reads any more are gone.
+        rows: Name of the input -> the feature whose rows it takes.
+
+    Returns:
+        Name of each new input -> what it is made of.
+    """
+    joined: dict[str, JoinedRows] = {}
+    made: dict[JoinedRows, Node] = {}
+    first = next(iter(graph.nodes))
+
+    def input_of(parts: JoinedRows) -> Node:
+        if parts not in made:
+            name = f"joined_rows_{len(joined)}"
+            with graph.inserting_before(first):
+                made[parts] = graph.placeholder(name)
+            joined[made[parts].name] = parts
+        return made[parts]
+
+    for node in [] if _writes(graph) else list(graph.nodes):
+        if _operation(node) == "stack" and _dim_of(node) == 1:
+            cuts = [_cut(each, rows) for each in node.args[0]]
+            known = tuple(cut for cut in cuts if cut is not None)
+            if len(known) == len(cuts):
+                _replace(node, input_of(JoinedRows("stack", known)))
+        elif _operation(node) == "cat" and _dim_of(node) in {1, -1}:
+            _join_runs(node, rows, input_of)
+    graph.eliminate_dead_code()
+    if made:
+        _forget_unread(graph, rows, next(iter(made.values())))
+    return joined
+
+
+def _join_runs(node: Node, rows: Mapping[str, str], input_of: Callable[[JoinedRows], Node]) -> None:
+    """Neighbours among the arguments of a cat become one."""
+    arguments: list[Node] = []
+    run: list[tuple[Node, Cut]] = []
+
+    def end_run() -> None:
+        if len(run) > 1:
+            arguments.append(input_of(JoinedRows("concat", tuple(cut for _, cut in run))))
+        else:
+            arguments.extend(each for each, _ in run)
+        run.clear()
+
+    given: Sequence[Node] = node.args[0]  # type: ignore[assignment]  # a list of tensors
+    for each in given:
+        cut = _cut(each, rows)
+        if cut is None:
+            end_run()
+            arguments.append(each)
+        else:
+            run.append((each, cut))
+    end_run()
+    if len(arguments) == 1 and len(given) > 1:
+        _replace(node, arguments[0])
+    else:
+        node.args = (arguments, *node.args[1:])
+
+
+def _replace(node: Node, by: Node) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)
+
+
+def _forget_unread(graph: Graph, rows: Mapping[str, str], joined: Node) -> None:
+    """Inputs whose length alone is asked: all rows have one for each example."""
+    for node in list(graph.nodes):
+        if node.op != "placeholder" or node.name not in rows:
+            continue
+        if all(_operation(user) == "sym_size" and user.args[1] == 0 for user in node.users):
+            for user in list(node.users):
+                user.args = (joined, 0)
+            graph.erase_node(node)
+
+
+def _cut(node: Node, rows: Mapping[str, str]) -> Cut | None:
+    """What of a feature a node is, if it is that and nothing else."""
+    if node.op == "placeholder":
+        width = _pooled_width(node) if node.name in rows else None
+        return None if width is None else Cut(rows[node.name], 0, width)
+    if _operation(node) != "slice":
+        return None
+    source, dim, start, end, step = _arguments(node, _SLICE)
+    whole = _cut(source, rows) if getattr(source, "op", "") == "placeholder" else None
+    if (
+        whole is None
+        or dim not in {1, -1}
+        or step != 1
+        or not all(isinstance(each, int | None) for each in (start, end))
+    ):
+        return None
+    begin, behind, _ = slice(start, end).indices(whole.end)
+    return Cut(whole.feature, begin, behind) if begin < behind else None
+
+
+def _pooled_width(node: Node) -> int | None:
+    """Floats of an example of an input [B, width]."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.ndim != 2 or value.dtype != torch.float32:
+        return None
+    width: Any = value.shape[1]  # a symbol where it is dynamic
+    return width if isinstance(width, int) else None
+
+
+def _is_idle(node: Node) -> bool:
+    name, source = _operation(node), node.args[0] if node.args else None
+    value = getattr(source, "meta", {}).get("val")
+    if not isinstance(value, torch.Tensor):
+        return False
+    if name == "flatten":
+        _, begin, end = _arguments(node, _FLATTEN)
+        return value.ndim > 0 and begin % value.ndim == end % value.ndim
+    if name == "slice":
+        _, _, start, end, step = _arguments(node, _SLICE)
+        return start in {0, None} and end in {sys.maxsize, None} and step == 1
+    return name == "dropout" and node.args[2] is False
+
+
+def _arguments(node: Node, defaults: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (*node.args, *defaults[len(node.args) :])
+
+
+def _dim_of(node: Node) -> object:
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+
+
+def _writes(graph: Graph) -> bool:
+    """Whether something is changed in place: then the rows of a cat may not be those that came in."""
+    return any(isinstance(node.target, OpOverload) and node.target._schema.is_mutable for node in graph.nodes)  # noqa: SLF001
+
+
+def _operation(node: Node) -> str:
+    """Its name in ATen; empty: it is none."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload) or target.namespace != "aten":
+        return ""
+    return str(target).split(".")[1]
