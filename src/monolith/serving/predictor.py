@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
-
-import torch
 
 from monolith.clock import SystemClock
 from monolith.deltalog import DeltaLog
-from monolith.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
@@ -19,7 +16,7 @@ from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.prediction import Prediction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from monolith.clock import Clock
     from monolith.deltalog import Lag
@@ -40,12 +37,13 @@ LONGEST_LAG = 30.0
 class Predictor:
     """A model that answers. Any thread may call it. A context manager, or to be closed.
 
+    A call computes on its own thread, and with as many beside it as torch is set to there: `torch.set_num_threads`.
+
     Args:
         path: An export, or a folder with versions of one: then newer versions take over when they are whole, without a
             call that fails.
         follow: The delta log of the run that trains the model: its path or URL, or a `DeltaLog`; None: the rows and
             weights stay those of the export.
-        threads: Of torch, in one call.
         clock: Measures waits.
 
     Raises:
@@ -71,12 +69,8 @@ class Predictor:
         path: str,
         *,
         follow: DeltaLog | str | None = None,
-        threads: int = 1,
         clock: Clock | None = None,
     ) -> None:
-        if threads < 1:
-            raise InvalidArgumentError(f"Predictor: threads must be >= 1, got {threads}")
-        self._threads = threads
         self._clock = clock or SystemClock()
         self._follow = follow
         self._versions = ExportVersions(path)
@@ -112,8 +106,7 @@ class Predictor:
         # In this order: rows are read last, so that none is older than the version, nor than the weights need.
         weights, dense = live.current
         version = live.version._replace(dense=dense)
-        with _torch_threads(self._threads):
-            answer = model.answer(inputs, weights)
+        answer = model.answer(inputs, weights)
         return Prediction(answer.outputs, version, answer.num_ids, answer.num_found)
 
     @property
@@ -246,17 +239,3 @@ class Predictor:
         self._live = new
         if new.rows is not old.rows:
             old.rows.close()
-
-
-@contextmanager
-def _torch_threads(wanted: int) -> Iterator[None]:
-    """Torch's threads for the calls of this thread, as they were afterwards."""
-    before = torch.get_num_threads()
-    if before == wanted:
-        yield
-        return
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

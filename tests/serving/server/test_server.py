@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from hooks.server.certificates import make_certificate
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
@@ -94,6 +95,20 @@ def test_requests_that_come_while_the_model_is_busy_are_answered_together(
     found = sorted((number, reply.body["predictions"]) for number, reply in others)
     assert found == [(number, [float(number)]) for number in range(5)]
     assert model.calls == [1, 5]
+
+
+def test_a_call_of_a_model_computes_on_one_thread_and_others_keep_theirs(
+    start: Callable[..., ModelServer], model: SmallModel
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen: list[int] = []
+        model.before = lambda: seen.append(torch.get_num_threads())
+        assert ask(start(), body=ONE).status == 200
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_wrong_request_spoils_none_that_is_answered_with_it(

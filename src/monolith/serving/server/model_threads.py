@@ -6,6 +6,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from monolith.clock import FOREVER_SECONDS, SystemClock
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.server.merging import likeness_of, merge, split
@@ -140,6 +142,7 @@ class ModelThreads:
                 ticket.work.done(UnavailableError("the server ended before this request was answered"))
 
     def _work(self) -> None:
+        torch.set_num_threads(1)  # of this thread, once: other processors have other calls to answer
         while (batch := self._next()) is not None:
             with self._changed:
                 call = self._queue.begin(batch, self._clock.monotonic())

@@ -43,7 +43,7 @@ class QueueRules(Config):
     """What waits, and for how long."""
 
     threads: int = 1
-    """Calls of models at a time; each has a thread."""
+    """Calls of models at a time; each has one thread, torch's work included."""
     max_wait_seconds: float = 0.1
     """A request that would wait longer is refused."""
     max_waiting: int = 1024
