@@ -142,7 +142,7 @@ def test_rows_of_a_session_reach_receivers_to_the_last_one(tmp_path: Path, num_s
             for hook in hooks:
                 hook.after_run(session.context())
         session.close()
-    served = sum(shard.server._tables.num_rows for shard in shards)
+    served = sum(shard.server.tables.num_rows for shard in shards)
     found = {
         key: float(value[0])
         for shard in shards

@@ -9,13 +9,15 @@ from torch import nn
 
 import monolith as ml
 from monolith.data.batch import Batch
+from monolith.data.protos.example_pb2 import Example, ExampleBatch
+from monolith.data.protos.instance_pb2 import Instance
 from monolith.tables.compressors import Fp32
 from monolith.train import Spec, Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Ranker", "make_batch", "trained"]
+__all__ = ["Ranker", "encoded", "make_batch", "trained"]
 
 
 def make_batch(number: int, size: int = 16) -> Batch:
@@ -33,6 +35,37 @@ def make_batch(number: int, size: int = 16) -> Batch:
         "label": torch.randint(2, (size,), generator=random).float(),
     }
     return Batch(columns, num_rows=size)
+
+
+def encoded(batch: Batch) -> dict[str, list[bytes]]:
+    """The batch as samples, in each form that requests may have."""
+    columns: dict[str, list[list[Any]]] = {}
+    for name in ("user", "item", "tags", "price", "ages"):
+        values: Any = batch[name]
+        rows = values.to_lists() if isinstance(values, ml.Ragged) else values.tolist()
+        columns[name] = [row if isinstance(row, list) else [row] for row in rows]
+    whole = ExampleBatch(batch_size=batch.num_rows)
+    examples, instances = [], []
+    for row in range(batch.num_rows):
+        example, instance = Example(), Instance()
+        for name, rows in columns.items():
+            if name in ("price", "ages"):
+                example.named_feature.add(name=name).feature.float_list.value.extend(rows[row])
+                instance.feature.add(name=name, float_value=rows[row])
+            else:
+                ids = [each % (1 << 64) for each in rows[row]]
+                example.named_feature.add(name=name).feature.fid_v2_list.value.extend(ids)
+                instance.feature.add(name=name, fid=ids)
+        examples.append(example.SerializeToString())
+        instances.append(instance.SerializeToString())
+    for name, rows in columns.items():
+        column = whole.named_feature_list.add(name=name)
+        for values in rows:
+            if name in ("price", "ages"):
+                column.feature.add().float_list.value.extend(values)
+            else:
+                column.feature.add().fid_v2_list.value.extend([each % (1 << 64) for each in values])
+    return {"examples": examples, "instances": instances, "example_batch": [whole.SerializeToString()]}
 
 
 class Ranker(ml.Task):

@@ -76,7 +76,7 @@ def receiver(**options: Any) -> ServedShard:
 
 
 def rows_of(shard: ServedShard) -> dict[str, torch.Tensor]:
-    return shard.server._tables.call("lookup", dict.fromkeys(DIMS, IDS))
+    return shard.server.tables.call("lookup", dict.fromkeys(DIMS, IDS))
 
 
 def require_equal(shard: ServedShard, run: Run) -> None:
@@ -144,7 +144,7 @@ def test_receivers_have_the_rows_of_the_trainer_and_removed_ids_are_gone(run: Ru
                 run.remove(table, [int(key) for key in keys[:3]])
                 assert codes(client.push()) == [0]
                 require_equal(shard, run)
-        assert shard.server._tables.num_rows == sum(len(run.tables[name]) for name in DIMS)
+        assert shard.server.tables.num_rows == sum(len(run.tables[name]) for name in DIMS)
 
 
 def test_only_what_changed_is_pushed_again_and_nothing_where_nothing_changed(run: Run) -> None:
@@ -273,7 +273,7 @@ def test_a_receiver_of_another_schema_is_told_of_and_the_others_get_theirs(run: 
         assert "floats expected" in result.responses[0].error_message
         assert "no model 'm:ps_0'" in result.responses[1].error_message
         require_equal(shard, run)
-        assert wrong.server._tables.num_rows == 0
+        assert wrong.server.tables.num_rows == 0
 
 
 def test_rows_that_are_not_numbers_are_left_out_and_the_rest_goes_on(run: Run) -> None:
@@ -295,7 +295,7 @@ def test_every_shard_gets_its_buckets_and_no_others(run: Run) -> None:
                 result = client.push()
             assert codes(result) == [0]
             pushed += counts(result)[0]
-            assert shard.server._tables.num_rows == counts(result)[0]
+            assert shard.server.tables.num_rows == counts(result)[0]
     assert pushed == 60
 
 
@@ -346,7 +346,7 @@ def test_wide_keys_and_compressed_rows_arrive_as_they_are_served(tmp_path: Path)
             publisher.publish()
             assert counts(client.push()) == [1]  # only what was touched since
         publisher.close()
-        found = shard.server._tables.call("lookup", {"item": wide, "item_bucket": buckets.to(torch.int32)})
+        found = shard.server.tables.call("lookup", {"item": wide, "item_bucket": buckets.to(torch.int32)})
     assert torch.equal(found["item"], torch.tensor([[0.1, 0.2], [0.3, 0.4]]).half().float())
 
 

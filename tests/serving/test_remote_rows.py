@@ -227,7 +227,7 @@ def test_a_replica_that_answers_nonsense_is_replaced_and_alone_it_is_an_error(ki
     liar = Liar(ANSWERS[kind])
     try:
         with served() as shard:
-            shard.server._tables.call(
+            shard.server.tables.call(
                 "hashtable_assign", {"item_id": torch.tensor([1, 2]), "item_value": torch.ones(2, 2)}
             )
             both = [[liar.address, shard.server.address]]
@@ -399,7 +399,7 @@ def test_a_shard_keeps_only_rows_of_its_buckets_and_follows_what_comes(tmp_path:
         with serve_shard("m", "1/3", follow=str(tmp_path / "log")) as shard:
             buckets = _core.bucket_of(np.arange(100))
             own = np.flatnonzero((buckets >= 342) & (buckets < 683))
-            assert shard.server._tables.num_rows == len(own)
+            assert shard.server.tables.num_rows == len(own)
             table.assign(torch.from_numpy(own), torch.full((len(own), 2), 0.1))
             publisher.publish()
             assert shard.follower is not None
@@ -424,5 +424,5 @@ def test_tables_whose_compressor_has_a_range_need_their_configs(tmp_path: Path) 
         serve_shard("m", "0/1", follow=str(tmp_path / "log"))
     tables = {"item": TableConfig([Segment(2, compressor=compressors.FixedR8())], serving=True)}
     with serve_shard("m", "0/1", follow=str(tmp_path / "log"), tables={"model": tables}) as shard:
-        found = shard.server._tables.call("lookup", {"item": torch.tensor([1])})
+        found = shard.server.tables.call("lookup", {"item": torch.tensor([1])})
     assert found["item"].tolist() == [[0.5, 0.25]]

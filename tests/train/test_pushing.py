@@ -65,7 +65,7 @@ def test_servers_of_a_job_push_to_any_number_of_shards(tmp_path: Path) -> None:
         expected = saved_rows(job.run()[0])
         assert len(expected) > 10
         assert rows_of(shards) == timeless(expected)
-        assert all(shard.server._tables.num_rows for shard in shards)
+        assert all(shard.server.tables.num_rows for shard in shards)
 
 
 def test_a_synchronous_run_pushes_by_its_hook_and_refuses_where_nothing_is_published(tmp_path: Path) -> None:

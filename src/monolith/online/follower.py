@@ -13,6 +13,7 @@ from monolith.errors import (
     DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
+    InvalidArgumentError,
     NotFoundError,
     OpError,
     UnavailableError,
@@ -55,6 +56,8 @@ class Follower:
         on_dense: Called with the dense weights by name, in the thread that applies, once their rows are here.
         on_increment: Called with every increment, in the same thread, once it is here.
         buckets: Consecutive ones that the tables keep, of a model that several processes share; None: all.
+        rows_elsewhere: Whether other processes have the rows: dense weights are taken as they come, and `dense_needs`
+            tells what rows they go with. Takes no stores.
         clock: Of this machine.
     """
 
@@ -66,15 +69,23 @@ class Follower:
         on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
         on_increment: Callable[[Increment], None] | None = None,
         buckets: range | None = None,
+        rows_elsewhere: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._stores = named_stores(stores)
+        if rows_elsewhere and self._stores:
+            raise InvalidArgumentError("follower: stores are given, and their rows are said to be elsewhere")
         self.log = log if isinstance(log, DeltaLog) else DeltaLog(log)
         self._on_increment = on_increment
         self._clock = clock or SystemClock()
         self._buckets = ALL_BUCKETS if buckets is None else buckets
         self._applier = LogApplier(
-            self._stores, self.log, on_applied=self._note, on_dense=on_dense, buckets=self._buckets
+            self._stores,
+            self.log,
+            on_applied=self._note,
+            on_dense=on_dense,
+            buckets=self._buckets,
+            rows_elsewhere=rows_elsewhere,
         )
         self._seen: deque[float] = deque(maxlen=_REMEMBERED)
         self._began = False
@@ -101,6 +112,11 @@ class Follower:
     def dense_number(self) -> int:
         """Of the dense weights that `on_dense` is called with, or was last; -1: there were none."""
         return self._applier.dense_number
+
+    @property
+    def dense_needs(self) -> dict[str, int]:
+        """Part -> number of the increment of rows that those weights were trained with."""
+        return dict(self._applier.dense_needs)
 
     @property
     def lag(self) -> Lag:

@@ -33,6 +33,7 @@ class LogApplier:
         on_applied: Called with every increment that is here now.
         on_dense: Called with the dense weights by name, once their rows are here.
         buckets: Consecutive ones that the tables keep; rows of others are passed over, and their parts not read.
+        rows_elsewhere: Whether somebody else has the rows: weights are taken as they come, `dense_needs` with them.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class LogApplier:
         on_applied: Callable[[Increment], None],
         on_dense: Callable[[Mapping[str, Tensor]], None] | None = None,
         buckets: range = ALL_BUCKETS,
+        rows_elsewhere: bool = False,
     ) -> None:
         self._stores = stores
+        self._rows_elsewhere = rows_elsewhere
         self._own = buckets
         self._log = log
         self._on_applied = on_applied
@@ -60,6 +63,8 @@ class LogApplier:
         """Steps trained of the newest rows that are here."""
         self.dense_number = -1
         """Of the increment, or in the base, that `on_dense` was called with the weights of last."""
+        self.dense_needs: dict[str, int] = {}
+        """Part -> number of the increment of rows that these weights were trained with."""
         self._dense_from: int | Base | None = None
         """Number of the increment that has the newest dense weights, or the base that has them."""
 
@@ -126,7 +131,9 @@ class LogApplier:
         if found is None:
             return False
         self.held[part] = found
-        if any(self.version.get(other, -1) < number for other, number in found.needs.items()):
+        if not self._rows_elsewhere and any(
+            self.version.get(other, -1) < number for other, number in found.needs.items()
+        ):
             return False
         if found.kind is IncrementKind.OPENING and found.base is not None:
             self._load_named(part, found)
@@ -148,7 +155,7 @@ class LogApplier:
             self._stores[store].load(PackedBlocks(found.payload), buckets=own, replace=False)
 
     def _take_dense(self, found: Increment) -> None:
-        self.dense_number = found.number
+        self.dense_number, self.dense_needs = found.number, dict(found.needs)
         if self._on_dense is not None:
             self._on_dense(tensors_from_bytes(found.payload, origin=f"increment {found.number} of part {found.part!r}"))
         self._dense_from = found.number
@@ -200,7 +207,7 @@ class LogApplier:
     def _is_due(self, base: Base) -> bool:
         """Whether all is here that must come before it; of a part that has gone nothing can come any more."""
         missing = [part for part, number in base.after.items() if self.version.get(part, -1) < number]
-        return not missing or not set(missing) & set(self._log.parts())
+        return self._rows_elsewhere or not missing or not set(missing) & set(self._log.parts())
 
     def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
         """The newest base that holds a part and can be read, by its numbers: clocks jump. None: there is none."""
@@ -225,6 +232,7 @@ class LogApplier:
             BaseState(base).load(part, self._stores[place[0]], own=self._own)
             return
         self.dense_number = base.numbers[part]
+        self.dense_needs = {rows: number for rows, number in base.numbers.items() if rows != DENSE_PART}
         if self._on_dense is not None:
             self._on_dense(BaseState(base).dense())
         self._dense_from = base

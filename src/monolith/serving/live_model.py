@@ -10,7 +10,7 @@ from monolith.online.follower import Follower
 from monolith.serving.prediction import ModelVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from torch import Tensor
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monolith.serving.loaded_model import LoadedModel, Weights
     from monolith.tables.local_store import LocalStore
 
-__all__ = ["LiveModel", "LiveRows"]
+__all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_version"]
 
 OWN_WEIGHTS = -1
 """Stands for the dense weights of the export."""
@@ -49,9 +49,7 @@ class LiveRows:
     @property
     def sparse_version(self) -> dict[str, int]:
         """Part -> number of its last increment that is here."""
-        if self.follower is None:
-            return {}
-        return {part: number for part, number in self.follower.version.items() if part != DENSE_PART}
+        return {} if self.follower is None else sparse_version(self.follower)
 
     def close(self) -> None:
         """Ends following."""
@@ -83,9 +81,14 @@ class LiveModel:
         return ModelVersion(self.model.export.manifest.version, dense, self.rows.sparse_version)
 
 
-def has_base_of_all(log: DeltaLog, stores: Mapping[str, LocalStore]) -> bool:
+def sparse_version(follower: Follower) -> dict[str, int]:
+    """Part of the rows -> number of its last increment that is here."""
+    return {part: number for part, number in follower.version.items() if part != DENSE_PART}
+
+
+def has_base_of_all(log: DeltaLog, stores: Collection[str]) -> bool:
     """Whether followers of a log begin with rows of the log for every store, so that others are not needed."""
     with contextlib.suppress(Exception):
         based = {store for base in log.bases() for store in base.stores}
-        return based >= stores.keys()
+        return based >= set(stores)
     return False

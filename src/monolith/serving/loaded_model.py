@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    import numpy as np
+    import numpy.typing as npt
+
     from monolith.export.graph_file import LoadedGraph
     from monolith.export.layout_spec import FeatureSpec
     from monolith.export.opened import OpenedExport
     from monolith.export.signature import Signature
     from monolith.serving.layout import LaidOut
+    from monolith.serving.request_columns import EncodedSamples
     from monolith.tables.local_store import LocalStore
 
-__all__ = ["LoadedModel", "Weights"]
+__all__ = ["AskedKeys", "LoadedModel", "Weights"]
 
 Weights = dict[str, Tensor]
 
@@ -36,6 +40,14 @@ class Answer(NamedTuple):
     outputs: dict[str, Tensor]
     num_ids: int
     num_found: int
+
+
+class AskedKeys(NamedTuple):
+    """What a request looks up for one feature."""
+
+    feature: FeatureSpec
+    keys: npt.NDArray[np.int64]
+    buckets: npt.NDArray[np.uint16]
 
 
 class LoadedModel:
@@ -113,18 +125,26 @@ class _SignatureModel:
         dense = [] if clash else [each for each in export.dense_columns if each.name in numbers]
         self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
 
+    def keys(self, inputs: Mapping[str, Any] | bytes) -> list[AskedKeys]:
+        """What `answer` looks up for a request, by feature: for who has to bring the rows first."""
+        samples = self._samples(inputs)
+        if samples is not None:
+            found = self._encoded.keys_of_bytes(samples.data, samples.form)
+        else:
+            found = self._layout.keys_of_columns(request_columns(_columns(inputs), self.signature, name=self.name))
+        return [
+            AskedKeys(feature, keys, buckets)
+            for feature, (keys, buckets, _) in zip(self._layout.features, found, strict=True)
+        ]
+
     def answer(self, inputs: Mapping[str, Any] | bytes, weights: Mapping[str, Tensor]) -> Answer:
         """What the model makes of a request."""
-        samples = encoded_samples(inputs, self.signature)
+        samples = self._samples(inputs)
         if samples is not None:
-            if self._not_encoded is not None:
-                raise InvalidArgumentError(f"signature {self.name!r}: {self._not_encoded}; give columns by name")
             laid_out = self._encoded.from_bytes(samples.data, samples.form)
             columns = checked_numbers({**laid_out.inputs, **laid_out.loose}, self.signature)
             return self._run(laid_out, columns, laid_out.num_examples, weights)
-        if not isinstance(inputs, Mapping):
-            raise InvalidArgumentError(f"predict: columns by name or bytes expected, got {type(inputs).__name__}")
-        columns = request_columns(inputs, self.signature, name=self.name)
+        columns = request_columns(_columns(inputs), self.signature, name=self.name)
         num_rows = max(num_examples(values) for values in columns.values())
         if not self._layout.features:
             return self._run(None, columns, num_rows, weights)
@@ -133,6 +153,12 @@ class _SignatureModel:
             rows = {name: values.repeat(num_rows, *[1] * (values.ndim - 1)) for name, values in laid_out.inputs.items()}
             laid_out = laid_out._replace(inputs=rows)
         return self._run(laid_out, columns, num_rows, weights)
+
+    def _samples(self, inputs: Mapping[str, Any] | bytes) -> EncodedSamples | None:
+        samples = encoded_samples(inputs, self.signature)
+        if samples is not None and self._not_encoded is not None:
+            raise InvalidArgumentError(f"signature {self.name!r}: {self._not_encoded}; give columns by name")
+        return samples
 
     def _run(
         self,
@@ -171,6 +197,12 @@ def _outputs(graph: LoadedGraph, alone: Sequence[FeatureSpec]) -> FeatureConfigs
         for cut in parts.cuts:
             output.slice_configs.add(feature_name=cut.feature, start=cut.start, end=cut.end)
     return configs
+
+
+def _columns(inputs: object) -> Mapping[str, Any]:
+    if not isinstance(inputs, Mapping):
+        raise InvalidArgumentError(f"predict: columns by name or bytes expected, got {type(inputs).__name__}")
+    return inputs
 
 
 def _part(kind: str, values: Tensor | Ragged, num_rows: int) -> Tensor:

@@ -13,6 +13,7 @@ from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
+from monolith.serving.log_readiness import why_behind
 from monolith.serving.prediction import Prediction
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Between two looks for a newer export."""
-LONGEST_LAG = 30.0
-"""Seconds behind the log from which on a predictor is not ready any more."""
 
 
 class Predictor:
@@ -136,16 +135,7 @@ class Predictor:
         """A sentence; None: it is ready. It answers in any case, from what it has."""
         if self._stop.is_set():
             return "it is closed"
-        follower = self._live.rows.follower
-        if follower is None:
-            return None
-        problem = follower.error or follower.away
-        if problem is not None:
-            return f"the delta log cannot be followed: {problem.message}"
-        if not follower.is_caught_up:
-            return f"it is catching up with the delta log: {follower.lag.increments} increments to come"
-        seconds = follower.lag.seconds
-        return None if seconds <= LONGEST_LAG else f"it is {seconds:.0f} s behind the delta log"
+        return why_behind(self._live.rows.follower)
 
     def wait_ready(self, timeout_seconds: float = 60.0) -> None:
         """Returns when it is ready.

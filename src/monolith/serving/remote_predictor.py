@@ -2,57 +2,50 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Mapping
-from contextlib import contextmanager
+import logging
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import torch
-
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from monolith.export.opened import open_export
+from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
-from monolith.nn._id_batch import IdBatchReader
-from monolith.nn._merge import PlacedSlot
-from monolith.nn.combiners import ReduceSum
-from monolith.nn.slot import Slot
-from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.prediction import ModelVersion, Prediction
-from monolith.serving.request_columns import request_columns
+from monolith.online.follower import Follower
+from monolith.serving.entry_model import EntryModel
+from monolith.serving.export_versions import ExportVersions
+from monolith.serving.live_model import OWN_WEIGHTS
+from monolith.serving.log_readiness import why_behind
+from monolith.serving.prediction import ModelVersion
+from monolith.serving.shards.dense_sets import DenseSet, DenseSets
 from monolith.serving.shards.remote_rows import RemoteRows
-from monolith.serving.shards.shard_tables import wire_names
-from monolith.tables.history import ALL_BUCKETS
-from monolith.tables.keyed_rows import KeyedRows, write_keyed
-from monolith.tables.local_store import LocalStore
-from monolith.tables.table_config import Segment, TableConfig
-from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
-    from monolith.export.layout_spec import FeatureSpec
+    from monolith.deltalog import DeltaLog
     from monolith.export.signature import Signature
-    from monolith.nn._id_batch import IdBatch
-    from monolith.serving.shards.remote_rows import FetchedRows
+    from monolith.online.follower import Staleness
+    from monolith.serving.prediction import Prediction
     from monolith.serving.shards.replicas import Replicas
-    from monolith.tables.schema import Schema
 
 __all__ = ["RemotePredictor"]
 
-_OWN_WEIGHTS = -1
-_MOST_ROWS = 200_000
-"""Rows of past requests that are kept before all are let go."""
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks at the shards, and for a newer export."""
 
 
 class RemotePredictor:
-    """The entry of a model with shards. Any thread may call it; nothing is opened before the first call.
+    """The entry of a model with shards. Any thread may call it. A context manager, or to be closed.
 
     Args:
-        path: The entry of an export, or a folder with its versions.
+        path: An export for shards, or the folder of its entry or of one version of it. A newer version takes over when
+            the shards have its rows, without a call that fails.
         shards: The addresses of the replicas of each shard, or who knows them.
+        model: What the shards are called by, ``<model>:ps_<i>``; None: as the export.
+        follow: The delta log that the shards follow: its dense weights take the place of the export's own. An answer
+            has the newest ones whose rows its shards have. None: the weights stay those of the export.
         threads: Requests whose graphs are called at once; each has memory of its own for the rows of its request.
         options: Of `RemoteOptions`, by name: deadline, hedging, what a lost shard means.
 
@@ -62,26 +55,38 @@ class RemotePredictor:
     """
 
     def __init__(
-        self, path: str, shards: Replicas | Sequence[Sequence[str]], *, threads: int = 1, **options: Any
+        self,
+        path: str,
+        shards: Replicas | Sequence[Sequence[str]],
+        *,
+        model: str | None = None,
+        follow: DeltaLog | str | None = None,
+        threads: int = 1,
+        **options: Any,
     ) -> None:
         if threads < 1:
             raise InvalidArgumentError(f"RemotePredictor: threads must be >= 1, got {threads}")
-        self._export = open_export(path)
-        self._schemas = self._export.schemas()
-        self._names = wire_names({name: schema.names for name, schema in self._schemas.items()})
-        dims = {
-            wire: dim
-            for store, schema in self._schemas.items()
-            for wire, dim in zip(self._names[store], schema.dims, strict=True)
-        }
-        self._remote = RemoteRows(self._export.manifest.name, dims, shards, **options)
-        self._require_shards()
-        self._readers = {each.name: (self._wire_name(each), _feature_reader(each)) for each in self._export.features}
-        """Feature -> its table, as shards call it, and what makes keys of ids."""
-        self._idle: queue.SimpleQueue[LoadedModel] = queue.SimpleQueue()
-        for _ in range(threads):
-            self._idle.put(LoadedModel(self._export, {name: _scratch(each) for name, each in self._schemas.items()}))
-        self._is_closed = False
+        self._threads = threads
+        self._versions = ExportVersions(path)
+        found = self._versions.newest()
+        self._remote = RemoteRows(model or found.export.manifest.name, {}, shards, **options)
+        self._dense = None if follow is None else DenseSets()
+        self._live = EntryModel(found, self._remote, self._dense, threads=threads)
+        self._next: EntryModel | None = None
+        """A newer one whose rows the shards do not have yet."""
+        self._refused = -1
+        self._problem: str | None = None
+        self._shards_problem: str | None = "its shards have not been asked yet"
+        self._last = ModelVersion(self._live.manifest.version, OWN_WEIGHTS, {})
+        self._stop = threading.Event()
+        self._follower: Follower | None = None
+        if follow is not None:
+            self._follower = Follower({}, follow, on_dense=self._take_weights, rows_elsewhere=True)
+            self._follower.start()
+        self._watcher = threading.Thread(target=self._watch, name="monolith-entry", daemon=True)
+        self._watcher.start()
+
+    # Asking
 
     def predict(
         self,
@@ -93,7 +98,7 @@ class RemotePredictor:
         """The predictions for some examples.
 
         Args:
-            inputs: Columns by name, as `Predictor.predict` takes them; encoded samples are refused.
+            inputs: Columns by name or encoded samples, as `Predictor.predict` takes them.
             signature: What is asked.
             deadline_millis: For the lookup, where it is less than that of all.
 
@@ -102,40 +107,68 @@ class RemotePredictor:
             NotFoundError: a signature that the model does not have.
             OpError: rows could not be looked up.
         """
-        if self._is_closed:
+        if self._stop.is_set():
             raise UnavailableError("predictor: it is closed")
-        if not isinstance(inputs, Mapping):
-            raise InvalidArgumentError(f"predict: columns by name expected, got {type(inputs).__name__}")
-        if signature not in self.signatures:
-            known = ", ".join(sorted(self.signatures))
-            raise NotFoundError(f"model {self.name!r} has no signature {str(signature)[:80]!r}, it has {known}")
-        columns = request_columns(inputs, self.signatures[signature], name=signature)
-        keys = self._keys(columns)
-        fetched = self._remote.lookup(
-            {table: found for table, (found, _) in keys.items()},
-            buckets={table: buckets for table, (_, buckets) in keys.items()},
-            deadline_millis=deadline_millis,
-        )
-        with self._model() as model:
-            self._fill(model, keys, fetched)
-            answer = model.signature(signature).answer(inputs, model.weights)
-        version = ModelVersion(self._export.manifest.version, _OWN_WEIGHTS, fetched.sparse)
-        return Prediction(answer.outputs, version, answer.num_ids, answer.num_found)
+        prediction = self._live.predict(inputs, signature, deadline_millis=deadline_millis)
+        self._last = prediction.version
+        return prediction
 
     @property
     def name(self) -> str:
         """Of the model."""
-        return self._export.manifest.name
+        return self._live.manifest.name
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
         """What it can be asked."""
-        return self._export.signatures
+        return self._live.export.signatures
+
+    @property
+    def version(self) -> ModelVersion:
+        """The export that the next answer is made with, and the weights and rows of the last one."""
+        return self._last._replace(export=self._live.manifest.version)
+
+    # How it is
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every shard has a replica that is ready, and the weights are those of the log but for a small lag."""
+        return self.why_not_ready is None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """A sentence; None: it is ready. Requests whose shards answer are answered in any case."""
+        if self._stop.is_set():
+            return "it is closed"
+        return self._shards_problem or why_behind(self._follower)
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer export is not served; None: there is none, or it is."""
+        return self._problem
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """Seconds from events to the weights that were trained with them; None: no log is followed, or none came."""
+        return None if self._follower is None else self._follower.staleness
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that stay here: none; those of the shards are told by them."""
+        return 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the rows of the last requests take."""
+        return self._live.memory_bytes
 
     def close(self) -> None:
         """Ends connections. Again: does nothing."""
-        self._is_closed = True
+        self._stop.set()
+        if self._follower is not None:
+            self._follower.close()
         self._remote.close()
+        self._watcher.join()
 
     def __enter__(self) -> Self:
         return self
@@ -145,77 +178,36 @@ class RemotePredictor:
 
     # Inside
 
-    def _wire_name(self, feature: FeatureSpec) -> str:
-        return self._names[feature.store][self._schemas[feature.store].names.index(feature.table)]
+    def _take_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Called by the follower, which stands still at what this refuses."""
+        if self._dense is None or self._follower is None:
+            return
+        found = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)
+        self._live.require_fitting(found)
+        self._dense.add(found)
 
-    def _require_shards(self) -> None:
-        found, wanted = self._remote.num_shards, self._export.manifest.shards
-        if wanted and found != wanted:
-            raise FailedPreconditionError(
-                f"export of {self.name!r}: it is for {wanted} shards, got the addresses of {found}"
-            )
+    def _watch(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._look()
+            except OpError as error:
+                if not self._stop.is_set():
+                    self._problem = error.message
+                    _log.error("predictor: a newer export is not served, the one before it is: %s", error)
+            self._stop.wait(POLL_SECONDS)
 
-    @contextmanager
-    def _model(self) -> Iterator[LoadedModel]:
-        """One that no other thread has."""
-        model = self._idle.get()
-        try:
-            yield model
-        finally:
-            self._idle.put(model)
-
-    def _keys(self, columns: Mapping[str, Tensor | Ragged]) -> dict[str, tuple[Tensor, Tensor]]:
-        """Table, as shards call it -> the keys of the ids of a request, and their buckets."""
-        found: dict[str, list[IdBatch]] = {}
-        for feature in self._export.features:
-            if feature.source in columns:
-                table, reader = self._readers[feature.name]
-                values = columns[feature.source]
-                flat = values.flat_values if isinstance(values, Ragged) else values.reshape(-1)
-                found.setdefault(table, []).append(reader.read({feature.name: flat}))
-        return {
-            table: (
-                torch.from_numpy(np.concatenate([each.ids for each in batches])),
-                torch.from_numpy(np.concatenate([each.buckets for each in batches]).astype(np.int32)),
-            )
-            for table, batches in found.items()
-        }
-
-    def _fill(self, model: LoadedModel, asked: Mapping[str, tuple[Tensor, Tensor]], fetched: FetchedRows) -> None:
-        """Puts the rows of a request where its graph looks for them."""
-        for name, store in model.stores.items():
-            if store.stats().rows > _MOST_ROWS:
-                store.load([], buckets=ALL_BUCKETS, replace=True)
-            tables = self._names[name]
-            keys = [asked[table][0].numpy() for table in tables if table in asked]
-            if not keys:
-                continue
-            buckets = [asked[table][1].numpy().astype(np.uint16) for table in tables if table in asked]
-            rows = [fetched.rows[table].numpy().reshape(-1) for table in tables if table in asked]
-            splits = np.cumsum([0, *(len(asked[table][0]) if table in asked else 0 for table in tables)])
-            known = KeyedRows(np.concatenate(keys), splits, np.concatenate(buckets), told=False)
-            write_keyed(store, known, np.concatenate(rows), finite=False)
-
-
-def _feature_reader(feature: FeatureSpec) -> IdBatchReader:
-    slot = PlacedSlot(
-        name=feature.name,
-        slot=Slot(dim=feature.dim, id_layout=feature.id_layout, padding_id=feature.padding_id),
-        combiner=ReduceSum(),
-        table=feature.table,
-        number=feature.number,
-        wide_index=feature.wide_index,
-        dim=feature.dim,
-        column=0,
-    )
-    return IdBatchReader([slot], [feature.table])
-
-
-def _scratch(schema: Schema) -> LocalStore:
-    """Tables for the rows of requests, which are kept as they come."""
-    return LocalStore(
-        {
-            table.name: TableConfig([Segment(table.dim)], serving=True, wide_slots=table.wide_slots)
-            for table in schema.tables
-        }
-    )
+    def _look(self) -> None:
+        self._shards_problem = self._live.remote.why_not_ready(POLL_SECONDS)
+        if self._versions.is_fixed:
+            return
+        newest = self._versions.newest_number()
+        known = self._live if self._next is None else self._next
+        if newest > max(self._refused, known.manifest.version):
+            self._refused = newest  # until it is loaded: what cannot be used is not tried again
+            self._next = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+        if self._next is None:
+            return
+        waits_for = None if self._dense is not None else self._next.remote.why_not_ready(POLL_SECONDS)
+        self._problem = None if waits_for is None else f"version {self._next.manifest.version} waits: {waits_for}"
+        if waits_for is None:
+            self._live, self._next = self._next, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monolith.export.signature import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
-__all__ = ["checked_numbers", "encoded_samples", "num_examples", "request_columns"]
+__all__ = ["EncodedSamples", "checked_numbers", "encoded_samples", "num_examples", "request_columns"]
 
 _FORMS = ("example_batch", "examples", "instances")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cluster.credentials import load_grpc
 from monolith.errors import UnavailableError
+from monolith.serving.grpc_health import add_health
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
-from monolith.serving.wire_methods import MODEL_SERVICE, PREDICTION_SERVICE
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import ServerConfig
@@ -36,7 +35,6 @@ class GrpcFront:
         limits, credentials = options.limits, options.credentials()
         self._drain_seconds = options.drain_seconds
         self._threads = ThreadPoolExecutor(limits.concurrent_rpcs, thread_name_prefix="grpc")
-        self._health = _health_servicer(core)
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=limits.concurrent_rpcs,
@@ -49,7 +47,7 @@ class GrpcFront:
             ],
         )
         self._server.add_generic_rpc_handlers(service_handlers(grpc, GrpcService(core), credentials))
-        _health_module("health_pb2_grpc").add_HealthServicer_to_server(self._health, self._server)
+        self._health = add_health(self._server, core.why_not_ready)
         self.port = self._bind(options)
         """The port it listens on."""
         self._server.start()
@@ -77,27 +75,3 @@ class GrpcFront:
             self._threads.shutdown()
             raise UnavailableError(f"cannot listen on {address}; choose another port, or 0")
         return port
-
-
-def _health_servicer(core: RequestCore) -> Any:
-    health, messages = _health_module("health"), _health_module("health_pb2")
-
-    class Health(health.HealthServicer):  # type: ignore[misc, name-defined]  # imported on first use
-        """Says SERVING when the models that answer by default are ready."""
-
-        def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-            status = messages.HealthCheckResponse
-            state = status.SERVING if core.why_not_ready() is None else status.NOT_SERVING
-            for service in ("", PREDICTION_SERVICE, MODEL_SERVICE):
-                self.set(service, state)
-            return super().Check(request, context)
-
-    return Health()
-
-
-def _health_module(name: str) -> Any:
-    try:
-        return importlib.import_module(f"grpc_health.v1.{name}")
-    except ModuleNotFoundError as error:
-        message = f"the server needs {error.name}; run: pip install 'monolith-torch[serving]'"
-        raise ModuleNotFoundError(message, name=error.name) from error

@@ -88,14 +88,22 @@ class ShardChannels:
         """
         return self._call(address, "Predict", request, timeout_seconds)
 
+    def status(self, address: str, spec: messages.ModelSpec, timeout_seconds: float) -> ShardCall:
+        """Asks how a replica is.
+
+        Raises:
+            FailedPreconditionError: this was closed.
+        """
+        request = messages.GetModelStatusRequest(model_spec=spec)
+        return self._call(address, "GetModelStatus", request, timeout_seconds)
+
     def life_of(self, address: str, model: str, timeout_seconds: float) -> str:
         """The life that a replica is in: of its process where it tells that, otherwise the version that it serves.
 
         Raises:
             OpError: it does not answer, or has no such model.
         """
-        request = messages.GetModelStatusRequest(model_spec=messages.ModelSpec(name=model))
-        answer = self._call(address, "GetModelStatus", request, timeout_seconds).result()
+        answer = self.status(address, messages.ModelSpec(name=model), timeout_seconds).result()
         if answer.life is not None:
             return answer.life
         available = messages.ModelVersionStatus.AVAILABLE

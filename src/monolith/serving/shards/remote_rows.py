@@ -6,6 +6,7 @@ shard has none left, the lookup fails; zeros instead of its rows are given only 
 
 from __future__ import annotations
 
+import copy
 import random
 import threading
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ import torch
 from monolith import _core
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
-from monolith.errors import InternalError, InvalidArgumentError
+from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.gathering import Gathering, ShardQuestion
 from monolith.serving.shards.replica_race import ReplicaRace
 from monolith.serving.shards.replicas import ListedReplicas
+from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.shards.shard_tables import LOOKUP
 from monolith.serving.tensor_messages import message_of, value_of
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.cluster.credentials import ClientCredentials
-    from monolith.serving.shards.channels import ShardAnswer
+    from monolith.serving.shards.channels import ShardAnswer, ShardCall
     from monolith.serving.shards.replicas import Replicas
 
 __all__ = ["FetchedRows", "RemoteOptions", "RemoteRows"]
@@ -75,6 +77,8 @@ class FetchedRows(NamedTuple):
     """Whose rows are zeros because no replica answered."""
     sparse: dict[str, int]
     """Part of the log -> number: no row is older than that increment; empty where shards follow no log."""
+    told: dict[int, Mapping[str, int]]
+    """Shard that answered -> part of the log -> number of its last increment that is there."""
 
 
 class _Asked(NamedTuple):
@@ -116,8 +120,10 @@ class RemoteRows:
         self._wanted = RemoteOptions(**options)
         self._clock = self._wanted.clock or SystemClock()
         self._channels = ShardChannels(self._wanted.credentials)
-        self._ranges = owned_ranges(self._replicas.num_shards)
-        self._starts = np.array([each.start for each in self._ranges[1:]])
+        self.ranges = owned_ranges(self._replicas.num_shards)
+        """The buckets of each shard."""
+        self._starts = np.array([each.start for each in self.ranges[1:]])
+        self._version: int | None = None
         self._lock = threading.Lock()
         self._failed_at: dict[str, float] = {}
         """Address -> when it failed last."""
@@ -126,7 +132,39 @@ class RemoteRows:
     @property
     def num_shards(self) -> int:
         """Shards of the model."""
-        return len(self._ranges)
+        return len(self.ranges)
+
+    def of_version(self, version: int | None, tables: Mapping[str, int]) -> RemoteRows:
+        """The same shards, asked for the rows of one version of the model and its tables; ends with this one.
+
+        Args:
+            version: Of the export that the rows are from; None: as a shard has them.
+            tables: As of this.
+        """
+        view = copy.copy(self)
+        view._version, view._dims = version, dict(tables)
+        return view
+
+    def why_not_ready(self, timeout_seconds: float) -> str | None:
+        """Asks every replica how it is; a sentence where a shard has none that could be asked for rows now.
+
+        Args:
+            timeout_seconds: For an answer.
+        """
+        asked = [
+            (shard, [self._channels.status(each, self._spec(shard), timeout_seconds) for each in self._order(shard)])
+            for shard in range(self.num_shards)
+        ]
+        for shard, calls in asked:
+            problems = []
+            for call in calls:
+                problem = _why_not(call)
+                if problem is None:
+                    break
+                problems.append(problem)
+            else:
+                return f"shard {shard} of {self._model}: {problems[-1] if problems else 'no replica of it is known'}"
+        return None
 
     def lookup(
         self,
@@ -163,13 +201,13 @@ class RemoteRows:
         if gathering.lost and self._wanted.lost_shards == "fail":
             raise gathering.lost[min(gathering.lost)]
         rows = {table: torch.zeros(len(keys), self._dims[table]) for table, keys in ids.items()}
-        sparse: dict[str, int] = {}
+        told: dict[int, Mapping[str, int]] = {}
         for place, (answer, found) in gathering.answers.items():
             for asked, values in zip(parts[place].asked, found, strict=True):
                 rows[asked.table][torch.from_numpy(asked.places)] = values[torch.from_numpy(asked.inverse)]
-            for name, number in answer.sparse.items():
-                sparse[name] = min(sparse.get(name, number), number)
-        return FetchedRows(rows, tuple(sorted(parts[place].shard for place in gathering.lost)), sparse)
+            told[parts[place].shard] = answer.sparse
+        lost = tuple(sorted(parts[place].shard for place in gathering.lost))
+        return FetchedRows(rows, lost, merged_versions(told, self.ranges), told)
 
     def close(self) -> None:
         """Ends connections and calls under way."""
@@ -205,8 +243,15 @@ class RemoteRows:
         return ShardQuestion(f"shard {part.shard} of {self._model}", part.request, race)
 
     def _request(self, shard: int) -> messages.PredictRequest:
-        spec = messages.ModelSpec(name=shard_model(self._model, shard), signature_name=LOOKUP)
+        spec = self._spec(shard)
+        spec.signature_name = LOOKUP
         return messages.PredictRequest(model_spec=spec)
+
+    def _spec(self, shard: int) -> messages.ModelSpec:
+        spec = messages.ModelSpec(name=shard_model(self._model, shard))
+        if self._version is not None:
+            spec.version.value = self._version
+        return spec
 
     def _checked(
         self, table: str, given: torch.Tensor, buckets: torch.Tensor | None
@@ -265,6 +310,18 @@ class RemoteRows:
     def _note_failed(self, address: str) -> None:
         with self._lock:
             self._failed_at[address] = self._clock.monotonic()
+
+
+def _why_not(call: ShardCall) -> str | None:
+    """Why the replica of a call for its status is not to be asked; None: it is."""
+    try:
+        found = call.result().response.model_version_status
+    except OpError as error:
+        return error.message
+    if any(each.state == messages.ModelVersionStatus.AVAILABLE for each in found):
+        return None
+    told = [each.status.error_message for each in found if each.status.error_message]
+    return f"shard at {call.address}: {told[0] if told else 'it serves no version'}"
 
 
 def _distinct(

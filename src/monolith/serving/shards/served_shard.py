@@ -7,13 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.deltalog import DeltaLog
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from monolith.export.opened import open_export
-from monolith.files import join
+from monolith.errors import InvalidArgumentError, UnimplementedError
 from monolith.online import Follower
 from monolith.online.log_tables import schemas_of
+from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
+from monolith.serving.log_readiness import why_behind
+from monolith.serving.prediction import ModelVersion
+from monolith.serving.shards.held_rows import HeldRows
+from monolith.serving.shards.shard_exports import ExportWatch, ShardExports
 from monolith.serving.shards.shard_number import ShardNumber
-from monolith.serving.shards.shard_server import ShardServer
+from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import ShardTables
 from monolith.tables.local_store import LocalStore
 from monolith.tables.serving_tables import serving_tables
@@ -21,6 +24,7 @@ from monolith.tables.serving_tables import serving_tables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from monolith.online.follower import Staleness
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 
@@ -49,17 +53,63 @@ def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> d
 class ServedShard:
     """A shard that follows a log and answers. A context manager."""
 
-    def __init__(self, server: ShardServer, follower: Follower | None, stores: Mapping[str, LocalStore]) -> None:
+    def __init__(
+        self, server: ShardServer, rows: HeldRows, follower: Follower | None, watch: ExportWatch | None = None
+    ) -> None:
         self.server = server
         self.follower = follower
-        self.stores = stores
+        self._rows = rows
+        self._watch = watch
 
-    def close(self) -> None:
-        """Stops answering, then following."""
+    @property
+    def stores(self) -> Mapping[str, LocalStore]:
+        """Its tables, of the newest version."""
+        return self._rows.newest.tables.stores
+
+    @property
+    def version(self) -> ModelVersion:
+        """What the next answer is made with, at least."""
+        sparse = {} if self.follower is None else sparse_version(self.follower)
+        return ModelVersion(self._rows.newest.version, OWN_WEIGHTS, sparse)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is to be asked."""
+        return self.why_not_ready is None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """A sentence; None: it is ready."""
+        return self.server.why_not_ready()
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer export is not served; None: there is none, or it is."""
+        return None if self._watch is None else self._watch.problem
+
+    @property
+    def staleness(self) -> Staleness | None:
+        """Seconds from events to their rows here; None: no log is followed, or there was no event yet."""
+        return None if self.follower is None else self.follower.staleness
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all tables."""
+        return self._rows.newest.tables.num_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the tables take."""
+        return sum(store.stats().memory_bytes for store in self.stores.values())
+
+    def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Stops answering, then following. Requests under way have so many seconds."""
         with ExitStack() as closing:
             if self.follower is not None:
                 closing.callback(self.follower.close)
-            self.server.close()
+            if self._watch is not None:
+                closing.callback(self._watch.close)
+            self.server.close(grace_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +126,7 @@ def serve_shard(
     follow: DeltaLog | str | None = None,
     tables: Mapping[str, Mapping[str, TableConfig]] | None = None,
     skip_zero: bool = True,
+    catch_up: bool = True,
     **server_options: Any,
 ) -> ServedShard:
     """Starts a shard, and returns once its rows are there: those of a log, or none where rows are pushed to it.
@@ -84,10 +135,14 @@ def serve_shard(
         model: Its name; requests call the shard ``<model>:ps_<i>``.
         shard: Which one, such as ``0/3``.
         export: One that was written for shards: the rows of ``ps_<i>`` are loaded. Its tables are those of the shard.
+            Without a log a newer version of it is served beside the one before, for who asks for that.
         follow: The log that brings its rows: only those of its buckets are read and kept. None: rows are pushed.
         tables: Store -> configs of its serving tables; None: as the log describes them.
         skip_zero: Keep no zero rows; a removed id that is pushed as zeros goes. For tables that the log describes.
-        server_options: Of `ShardServer`, by name: `host`, `port`, `credentials`, `threads`, `version`.
+        catch_up: Whether to return once the log was caught up with. False: at once; it is not ready until then, and a
+            log that is not there yet is waited for.
+        server_options: Of `ShardServer`, by name: `host`, `port`, `credentials`, `threads`; and `version`, of the rows
+            where there is no export.
 
     Raises:
         InvalidArgumentError: neither a log nor tables were given.
@@ -95,28 +150,37 @@ def serve_shard(
     """
     number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
     log = DeltaLog(follow) if isinstance(follow, str) else follow
+    version = int(server_options.pop("version", 0))
+    exports = None
     if export is not None:
-        stores, version = _exported(export, number)
-        server_options.setdefault("version", version)
+        exports = ShardExports(export, number)
+        version, stores = exports.newest(with_rows=log is None or not has_base_of_all(log, exports.store_names()))
     else:
         stores = _new_stores(log, tables, skip_zero=skip_zero)
+    own = ShardTables(stores, buckets=number.buckets, takes_rows=log is None)
+    rows = HeldRows(own, version=version, is_live=log is not None or version == 0)
     with ExitStack() as undoing:
-        follower = None
+        follower = watch = None
         if log is not None:
             follower = Follower(stores, log, buckets=number.buckets)
             undoing.callback(follower.close)
-            follower.catch_up()
+            if catch_up:
+                follower.catch_up()
             follower.start()
+        elif exports is not None:
+            watch = ExportWatch(exports, rows)
+            undoing.callback(watch.close)
         server = ShardServer(
-            ShardTables(stores, buckets=number.buckets, takes_rows=follower is None),
+            rows,
             model=model,
             index=number.index,
-            sparse=None if follower is None else lambda: follower.version,
+            sparse=None if follower is None else lambda: sparse_version(follower),
+            why_not_ready=lambda: why_behind(follower),
             **server_options,
         )
         server.start()
         undoing.pop_all()
-    return ServedShard(server, follower, stores)
+    return ServedShard(server, rows, follower, watch)
 
 
 def _new_stores(
@@ -132,15 +196,3 @@ def _new_stores(
             for store, schema in schemas_of(log).items()
         }
     return {name: LocalStore(configs) for name, configs in (tables or {}).items()}
-
-
-def _exported(path: str, number: ShardNumber) -> tuple[dict[str, LocalStore], int]:
-    """The tables of a shard with the rows of an export, and its version."""
-    opened = open_export(join(path, f"ps_{number.index}"))
-    if opened.manifest.shards != number.count:
-        raise FailedPreconditionError(
-            f"export '{path}': it is for {opened.manifest.shards} shards, and this is one of {number.count}"
-        )
-    stores = opened.new_stores()
-    opened.load_rows(stores)
-    return stores, opened.manifest.version

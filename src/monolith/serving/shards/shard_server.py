@@ -16,6 +16,7 @@ from monolith.cluster.addresses import concat_ip_and_port
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.serving.grpc_health import add_health
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
@@ -25,6 +26,7 @@ from monolith.serving.wire_status import answered, import_grpc
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from monolith.serving.shards.held_rows import HeldRows, VersionRows
     from monolith.serving.shards.shard_tables import ShardTables
 
 __all__ = ["LIFE_KEY", "SPARSE_KEY", "ShardServer", "ShardServerOptions"]
@@ -50,8 +52,6 @@ class ShardServerOptions(Config):
     """What callers must show; None: nothing."""
     threads: int = 4
     """Requests that are answered at once."""
-    version: int = 0
-    """Of the export, for requests that name one."""
 
     def __post_init__(self) -> None:
         require_positive(self, "threads")
@@ -61,17 +61,18 @@ class ShardServer:
     """Answers ``PredictionService.Predict`` and ``ModelService.GetModelStatus`` for one shard. A context manager.
 
     Args:
-        tables: Its rows.
+        rows: Its rows, by version.
         model: Name of the model.
         index: Of the shard.
         sparse: Tells which increments of a log the rows have, part -> number.
-        why_not_ready: Tells why it cannot answer now; None: it can.
+        why_not_ready: Tells why it is not to be asked now; None: it is. Before it was ready once, requests are refused
+            with that; later it answers from what it has.
         options: The fields of `ShardServerOptions`, by name.
     """
 
     def __init__(
         self,
-        tables: ShardTables,
+        rows: HeldRows,
         *,
         model: str,
         index: int,
@@ -80,24 +81,44 @@ class ShardServer:
         **options: Any,
     ) -> None:
         wanted = ShardServerOptions(**options)
-        self._tables = tables
+        self._rows = rows
         self.model = shard_model(model, index)
         """As requests name it."""
-        self._version = wanted.version
         self._sparse = sparse
-        self._why_not_ready = why_not_ready or (lambda: None)
+        self._why = why_not_ready or (lambda: None)
+        self._was_ready = False
+        self._is_ending = False
         self.life = secrets.token_hex(8)
         """Of this process's rows."""
         self._credentials = wanted.credentials or ServerCredentials()
         self._threads = ThreadPoolExecutor(wanted.threads, thread_name_prefix="monolith-shard")
         self._server = self._built(wanted.threads)
+        self._health = add_health(self._server, self.why_not_ready)
         self.address = self._bound(wanted.host, wanted.port)
         """``host:port``."""
+
+    @property
+    def tables(self) -> ShardTables:
+        """Those of the newest version."""
+        return self._rows.newest.tables
+
+    def why_not_ready(self) -> str | None:
+        """Why it is not to be asked now, in a sentence; None: it is ready."""
+        if self._is_ending:
+            return "the shard is about to end"
+        reason = self._why()
+        self._was_ready |= reason is None
+        return reason
 
     def start(self) -> None:
         """Begins to answer."""
         self._server.start()
-        _log.info("shard %s serves %s rows on %s", self.model, self._tables.num_rows, self.address)
+        _log.info("shard %s serves %s rows on %s", self.model, self.tables.num_rows, self.address)
+
+    def show_ending(self) -> None:
+        """Is not ready any more, and answers on."""
+        self._is_ending = True
+        self._health.enter_graceful_shutdown()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Returns when it was stopped, or after that time; whether it still serves."""
@@ -105,6 +126,7 @@ class ShardServer:
 
     def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Takes no more requests, and gives those under way so many seconds. Again: does nothing."""
+        self.show_ending()
         self._server.stop(grace_seconds).wait()
         self._threads.shutdown()
 
@@ -118,43 +140,44 @@ class ShardServer:
     # Calls
 
     def _predict(self, request: messages.PredictRequest, context: Any) -> messages.PredictResponse:
-        self._require_model(request.model_spec)
-        reason = self._why_not_ready()
-        if reason is not None:
+        rows = self._rows_of(request.model_spec)
+        if not self._was_ready and (reason := self.why_not_ready()) is not None:
             raise UnavailableError(f"{self.model}: not ready: {reason}")
         signature = request.model_spec.signature_name
         sparse = {} if self._sparse is None else dict(self._sparse())  # before the rows: they are not older than that
         inputs = {name: value_of(tensor, name=name) for name, tensor in request.inputs.items()}
-        outputs = self._tables.call(signature, inputs)
+        outputs = rows.tables.call(signature, inputs)
         wanted = list(request.output_filter) or list(outputs)
         missing = [name for name in wanted if name not in outputs]
         if missing:
             raise InvalidArgumentError(f"output_filter: no output {missing[0]!r}; {signature} has {', '.join(outputs)}")
         context.set_trailing_metadata(((LIFE_KEY, self.life), (SPARSE_KEY, json.dumps(sparse))))
         return messages.PredictResponse(
-            model_spec=self._spec(signature), outputs={name: message_of(outputs[name]) for name in wanted}
+            model_spec=self._spec(signature, rows.version), outputs={name: message_of(outputs[name]) for name in wanted}
         )
 
     def _status(self, request: messages.GetModelStatusRequest, context: Any) -> messages.GetModelStatusResponse:
-        self._require_model(request.model_spec)
+        rows = self._rows_of(request.model_spec)
         context.set_trailing_metadata(((LIFE_KEY, self.life),))
-        reason = self._why_not_ready()
+        reason = self.why_not_ready()
         state = messages.ModelVersionStatus.LOADING if reason else messages.ModelVersionStatus.AVAILABLE
         status = messages.StatusProto(error_code=0, error_message=reason or "")
-        version = messages.ModelVersionStatus(version=self._version, state=state, status=status)
+        version = messages.ModelVersionStatus(version=rows.version, state=state, status=status)
         return messages.GetModelStatusResponse(model_version_status=[version])
 
-    def _require_model(self, asked: messages.ModelSpec) -> None:
+    def _rows_of(self, asked: messages.ModelSpec) -> VersionRows:
         if asked.name != self.model:
             raise NotFoundError(f"no model {asked.name!r}; {self.model!r} is served here")
-        if asked.HasField("version") and asked.version.value != self._version:
-            raise NotFoundError(f"{self.model}: no version {asked.version.value}; {self._version} is served here")
         if asked.HasField("version_label"):
             raise NotFoundError(f"{self.model}: a shard has no labels, got {asked.version_label!r}")
+        try:
+            return self._rows.of(asked.version.value if asked.HasField("version") else None)
+        except NotFoundError as error:
+            raise NotFoundError(f"{self.model}: {error.message}") from None
 
-    def _spec(self, signature: str) -> messages.ModelSpec:
+    def _spec(self, signature: str, version: int) -> messages.ModelSpec:
         spec = messages.ModelSpec(name=self.model, signature_name=signature)
-        spec.version.value = self._version
+        spec.version.value = version
         return spec
 
     # Inside

@@ -81,6 +81,11 @@ class ShardTables:
         self._num_tables = sum(map(len, self.names.values()))
 
     @property
+    def stores(self) -> Mapping[str, LocalStore]:
+        """By name."""
+        return self._stores
+
+    @property
     def signatures(self) -> list[str]:
         """What can be asked."""
         return [LOOKUP, RAW_LOOKUP, ASSIGN, *(f"{store}/{RAW_ASSIGN}" for store in self._stores)]

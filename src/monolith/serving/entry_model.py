@@ -1,0 +1,188 @@
+"""One version of the entry of an export in memory: its graphs, and room for the rows of the requests under way."""
+
+from __future__ import annotations
+
+import queue
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from monolith.errors import FailedPreconditionError
+from monolith.serving.live_model import OWN_WEIGHTS
+from monolith.serving.loaded_model import LoadedModel
+from monolith.serving.prediction import ModelVersion, Prediction
+from monolith.serving.shards.shard_tables import wire_names
+from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.keyed_rows import KeyedRows, write_keyed
+from monolith.tables.local_store import LocalStore
+from monolith.tables.table_config import Segment, TableConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from monolith.export.layout_spec import FeatureSpec
+    from monolith.serving.export_versions import FoundExport
+    from monolith.serving.loaded_model import AskedKeys, Weights
+    from monolith.serving.shards.dense_sets import DenseSet, DenseSets
+    from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
+    from monolith.tables.schema import Schema
+
+__all__ = ["EntryModel"]
+
+_MOST_ROWS = 200_000
+"""Rows of past requests that are kept before all are let go."""
+
+
+class EntryModel:
+    """Answers requests with rows that it looks up at shards. Any thread may call it.
+
+    Args:
+        found: The entry, and the version that its rows are of.
+        remote: The shards.
+        dense: Weights of a log that take the place of the export's own; None: no log is followed.
+        threads: Requests whose graphs are called at once; each has memory of its own for the rows of its request.
+
+    Raises:
+        FailedPreconditionError: the export is for another number of shards.
+    """
+
+    def __init__(self, found: FoundExport, remote: RemoteRows, dense: DenseSets | None, *, threads: int) -> None:
+        self.export = found.export
+        self.manifest = found.export.manifest
+        _require_shards(found, remote)
+        self._schemas = self.export.schemas()
+        self._names = wire_names({name: schema.names for name, schema in self._schemas.items()})
+        dims = {
+            wire: dim
+            for store, schema in self._schemas.items()
+            for wire, dim in zip(self._names[store], schema.dims, strict=True)
+        }
+        # Shards that follow a log have the rows of all versions; others have those of each version apart.
+        self.remote = remote.of_version(found.with_rows.manifest.version if dense is None else None, dims)
+        self._dense = dense
+        self._merged: dict[int, Weights] = {}
+        """Number of a set of weights -> all weights that the graphs take with it."""
+        self._models = [
+            LoadedModel(self.export, {name: _scratch(each) for name, each in self._schemas.items()})
+            for _ in range(threads)
+        ]
+        self._idle: queue.SimpleQueue[LoadedModel] = queue.SimpleQueue()
+        for model in self._models:
+            self._idle.put(model)
+
+    def predict(
+        self, inputs: Mapping[str, Any] | bytes, signature: str, *, deadline_millis: float | None = None
+    ) -> Prediction:
+        """As `RemotePredictor.predict`."""
+        keys = self._keys(self._models[0].signature(signature).keys(inputs))
+        fetched = self.remote.lookup(
+            {table: torch.from_numpy(found) for table, (found, _) in keys.items()},
+            buckets={table: torch.from_numpy(buckets.astype(np.int32)) for table, (_, buckets) in keys.items()},
+            deadline_millis=deadline_millis,
+        )
+        # The rows are here: weights that need newer ones are left to a later request.
+        weights, number = self._weights(fetched)
+        with self._model() as model:
+            self._fill(model, keys, fetched)
+            answer = model.signature(signature).answer(inputs, weights)
+        version = ModelVersion(self.manifest.version, number, fetched.sparse)
+        num_found = sum(int(rows.any(dim=1).sum()) for rows in fetched.rows.values())
+        return Prediction(answer.outputs, version, answer.num_ids, min(answer.num_ids, num_found))
+
+    def require_fitting(self, found: DenseSet) -> None:
+        """Refuses weights of another model.
+
+        Raises:
+            FailedPreconditionError: one is of another shape or type.
+        """
+        self._models[0].with_weights(found.weights)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the rows of requests take."""
+        return sum(store.stats().memory_bytes for model in self._models for store in model.stores.values())
+
+    # Inside
+
+    def _weights(self, fetched: FetchedRows) -> tuple[Weights, int]:
+        chosen = None if self._dense is None else self._dense.choose(fetched.told, self.remote.ranges)
+        if chosen is None or self._dense is None:
+            return self._models[0].weights, OWN_WEIGHTS
+        merged = self._merged.get(chosen.number)
+        if merged is None:
+            kept = self._dense.numbers
+            merged = self._models[0].with_weights(chosen.weights)
+            self._merged = {
+                **{number: each for number, each in self._merged.items() if number in kept},
+                chosen.number: merged,
+            }
+        return merged, chosen.number
+
+    def _wire_name(self, feature: FeatureSpec) -> str:
+        return self._names[feature.store][self._schemas[feature.store].names.index(feature.table)]
+
+    @contextmanager
+    def _model(self) -> Iterator[LoadedModel]:
+        """One that no other thread has."""
+        model = self._idle.get()
+        try:
+            yield model
+        finally:
+            self._idle.put(model)
+
+    def _keys(self, asked: Sequence[AskedKeys]) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]]:
+        """Table, as shards call it -> the keys of the ids of a request, and their buckets."""
+        found: dict[str, list[AskedKeys]] = {}
+        for each in asked:
+            found.setdefault(self._wire_name(each.feature), []).append(each)
+        return {
+            table: (np.concatenate([each.keys for each in some]), np.concatenate([each.buckets for each in some]))
+            for table, some in found.items()
+        }
+
+    def _fill(
+        self,
+        model: LoadedModel,
+        asked: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]],
+        fetched: FetchedRows,
+    ) -> None:
+        """Puts the rows of a request where its graph looks for them."""
+        for name, store in model.stores.items():
+            if store.stats().rows > _MOST_ROWS:
+                store.load([], buckets=ALL_BUCKETS, replace=True)
+            own = [table for table in self._names[name] if table in asked]
+            if not own:
+                continue
+            splits = np.cumsum([0, *(len(asked[table][0]) if table in asked else 0 for table in self._names[name])])
+            known = KeyedRows(
+                np.concatenate([asked[table][0] for table in own]),
+                splits,
+                np.concatenate([asked[table][1] for table in own]),
+                told=False,
+            )
+            write_keyed(
+                store, known, np.concatenate([fetched.rows[table].numpy().reshape(-1) for table in own]), finite=False
+            )
+
+
+def _require_shards(found: FoundExport, remote: RemoteRows) -> None:
+    wanted = found.with_rows.manifest.shards
+    if wanted and remote.num_shards != wanted:
+        raise FailedPreconditionError(
+            f"export of {found.export.manifest.name!r}: it is for {wanted} shards, got the addresses of"
+            f" {remote.num_shards}"
+        )
+
+
+def _scratch(schema: Schema) -> LocalStore:
+    """Tables for the rows of requests, which are kept as they come."""
+    return LocalStore(
+        {
+            table.name: TableConfig([Segment(table.dim)], serving=True, wide_slots=table.wide_slots)
+            for table in schema.tables
+        }
+    )
