@@ -177,8 +177,8 @@ def test_dense_weights_of_the_log_wait_for_the_rows_that_they_need(tmp_path: Pat
         state.model["top"][0].weight.add_(0.25)
     ids = batch["item"].reshape(-1).unique()  # type: ignore[union-attr]
     state.embeddings["emb"].assign("item", ids, torch.full((len(ids), 4), 0.5))
-    publisher.publish()
     newest = remote._follower.dense_number  # type: ignore[union-attr]
+    publisher.publish()
     wait_until(lambda: remote._follower.dense_number > newest)  # type: ignore[union-attr]
     assert remote.predict(batch).version.dense == before.version.dense
     shards[1].follower.resume()  # type: ignore[union-attr]
