@@ -12,7 +12,6 @@ from monolith.hooks import ProfilerHook, ThroughputMetricHook
 from monolith.testing import ExampleTask
 from monolith.train import (
     Estimator,
-    ExportMode,
     Params,
     RunConfig,
     RunnerConfig,
