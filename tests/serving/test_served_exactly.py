@@ -22,6 +22,8 @@ from monolith.tensors import Ragged
 from monolith.train import SavingConfig, Trainer, TrainerConfig
 from serving.deepfm_task import DeepFM, make_batch
 
+pytestmark = pytest.mark.slow
+
 PATIENCE_SECONDS = 120
 ASKED = make_batch(77, size=40)
 """Some of its ids were trained, others never seen."""
