@@ -10,7 +10,7 @@ from torch import nn
 import monolith as ml
 from monolith.tables.compressors import Fp32
 from monolith.testing import NumberedBatches
-from monolith.train import Mode
+from monolith.train import InstantiableParams, Mode
 from train.shared_clicks import SharedClicks
 
 
@@ -28,6 +28,16 @@ class ExactClicks(SharedClicks):
         return NumberedBatches(num_batches=2, batch_size=32, num_ids=200)
 
 
+class ExportedClicks(ExactClicks):
+    """Exports with each checkpoint."""
+
+    @classmethod
+    def params(cls) -> InstantiableParams:
+        p = super().params()
+        p.serving.export_when_saving = True
+        return p
+
+
 def asked() -> dict[str, torch.Tensor]:
     """Users and items that were trained, and some that were not."""
     return {"user": torch.arange(300) - 20, "item": torch.arange(300).flip(0)}
@@ -35,6 +45,4 @@ def asked() -> dict[str, torch.Tensor]:
 
 def exporting(**serving: Any) -> Any:
     """Parameters of a task that exports with each checkpoint."""
-    params = ExactClicks.params()
-    params.serving.set(export_when_saving=True, **serving)
-    return params
+    return ExportedClicks.params().set(**{f"serving.{name}": value for name, value in serving.items()})

@@ -19,6 +19,7 @@ from monolith.errors import InvalidArgumentError, OpError
 from monolith.hook import Hook, StepContext
 from monolith.tensors import Ragged
 from monolith.train import Estimator, JobSettings, RunnerConfig, Spec, Task, Trainer, distributed_train
+from train.exact_clicks import ExportedClicks
 from train.sync_cases import Batches, RowsTask, Watch, numbers_of
 
 NUM_PS = 2
@@ -199,3 +200,9 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "postpush": {"enable_embedding_postpush": True},
     "both": {"embedding_prefetch_capacity": 1, "enable_embedding_postpush": True},
 }
+
+
+def case_exports(folder: Path) -> Any:
+    """Rank 0 exports what the servers have."""
+    trainer = run(ExportedClicks, folder, max_steps=4, ends_servers=True)
+    return trainer.global_step

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from checkpoint.zygote import Zygote
 from monolith.export.export_folder import versions_in
 from monolith.export.opened import open_export
 from monolith.serving import Predictor
 from monolith.train import Trainer, TrainerConfig
 from monolith.train.sync_config import SyncConfig
 from train.exact_clicks import ExactClicks, asked
+from train.partial_jobs import PartialJob
 from train.sync_ranks import results_of, run_ranks
 
 pytestmark = pytest.mark.slow
@@ -35,6 +37,25 @@ def test_what_ranks_have_is_served_as_it_was_trained(two: Path, case: str) -> No
     expected = Trainer(ExactClicks, TrainerConfig(model_dir=str(folder), sync=sync)).predict(asked())
     with Predictor(str(folder / "exported_models")) as predictor:
         assert predictor.version.export == 6
+        assert torch.equal(predictor.predict(asked()).outputs["predictions"], expected)
+
+
+@pytest.fixture(scope="module")
+def over_servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks whose rows are on two servers."""
+    folder = tmp_path_factory.mktemp("partial")
+    with Zygote() as zygote, PartialJob(zygote, folder, "exports") as job:
+        for index in range(2):
+            job.start_server(index)
+        assert job.run_ranks() == [4, 4]
+    return folder / "exports" / "model"
+
+
+def test_rows_on_servers_are_exported_by_the_first_rank(over_servers: Path) -> None:
+    folder = over_servers
+    expected = Trainer(ExactClicks, TrainerConfig(model_dir=str(folder))).predict(asked())
+    with Predictor(str(folder / "exported_models")) as predictor:
+        assert predictor.version.export == 4
         assert torch.equal(predictor.predict(asked()).outputs["predictions"], expected)
 
 
