@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
+from monolith.cli._serving_task import open_task
 from monolith.serving.predictor import Predictor
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
     from monolith.serving.server import ServedModel
+    from monolith.serving.shards.shard_service import ShardService
 
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_SECONDS = 0.0005
@@ -25,34 +28,71 @@ _PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_sec
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the end is asked for."""
+    refuse_options(args)
     logs = _logs_of(args)
     with ExitStack() as stack:
-        registry = ModelRegistry()
-        stack.callback(registry.close)
-        for text in args.models:
-            _add_model(registry, text, logs)
-        unused = [name for name in logs if name]
-        if unused:
-            raise ValueError(f"--follow: there is no model {unused[0]!r}; a model is named as NAME=PATH")
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(_SWITCH_SECONDS)
-        server = stack.enter_context(ModelServer(registry, **_options(args)))
+        server: ModelServer | ShardService
+        if args.shard is None:
+            server, models = _serve_models(args, logs, stack)
+        else:
+            name, path = _named(args.models[0])
+            server, called, version = open_shard(name, path, args, follow=_log_of(name, logs), stack=stack)
+            models = [{"name": called, "version": version}]
+        _require_used(logs)
         for each in _ENDINGS:
             stack.callback(signal.signal, each, signal.signal(each, lambda *_: server.stop()))
-        _tell(server, registry, as_json=args.json)
+        _tell(server, models, as_json=args.json)
         server.wait()
         sys.stderr.write("ending: requests that are here are answered\n")
     return 0
 
 
-def _add_model(registry: ModelRegistry, text: str, logs: dict[str, str]) -> None:
+def _serve_models(
+    args: argparse.Namespace, logs: dict[str, str], stack: ExitStack
+) -> tuple[ModelServer, list[dict[str, Any]]]:
+    if not args.models and args.task is None:
+        raise ValueError("give what to serve: monolith serve NAME=PATH, or --task MODULE:CLASS --model_dir DIR")
+    registry = ModelRegistry()
+    stack.callback(registry.close)
+    for text in args.models:
+        _add_model(registry, text, args, logs, stack)
+    if args.task is not None:
+        name, task = _named(args.task)
+        _add(registry, name, open_task(task, args.model_dir, follow=_log_of(name, logs)))
+    _require_used(logs)
+    server = stack.enter_context(ModelServer(registry, **_options(args)))
+    return server, [{"name": entry.name, "version": entry.version} for entry in registry.entries()]
+
+
+def _add_model(
+    registry: ModelRegistry, text: str, args: argparse.Namespace, logs: dict[str, str], stack: ExitStack
+) -> None:
     name, path = _named(text)
-    predictor: ServedModel = Predictor(path, follow=logs.pop(name or "", None) or logs.pop("", None))
+    follow = _log_of(name, logs)
+    if is_entry(args):
+        _add(registry, name, open_entry(name, path, args, follow=follow, stack=stack))
+    else:
+        _add(registry, name, Predictor(path, follow=follow))
+
+
+def _add(registry: ModelRegistry, name: str | None, model: ServedModel) -> None:
     try:
-        registry.add(name or predictor.name, predictor)
+        registry.add(name or model.name, model)
     except BaseException:
-        predictor.close()
+        model.close()
         raise
+
+
+def _log_of(name: str | None, logs: dict[str, str]) -> str | None:
+    return logs.pop(name or "", None) or logs.pop("", None)
+
+
+def _require_used(logs: dict[str, str]) -> None:
+    unused = [name for name in logs if name]
+    if unused:
+        raise ValueError(f"--follow: there is no model {unused[0]!r}; a model is named as NAME=PATH")
 
 
 def _logs_of(args: argparse.Namespace) -> dict[str, str]:
@@ -60,7 +100,7 @@ def _logs_of(args: argparse.Namespace) -> dict[str, str]:
     logs: dict[str, str] = {}
     for text in args.follow:
         name, place = _named(text)
-        if not name and len(args.models) > 1:
+        if not name and len(args.models) + (args.task is not None) > 1:
             raise ValueError(f"--follow: there are several models; write --follow NAME={place}")
         if (name or "") in logs:
             raise ValueError(f"--follow: a model follows one log, got another one: {text}")
@@ -108,16 +148,17 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _tell(server: ModelServer, registry: ModelRegistry, *, as_json: bool) -> None:
+def _tell(server: ModelServer | ShardService, models: list[dict[str, Any]], *, as_json: bool) -> None:
     """Where it listens, on standard output once it does."""
     ports = {"port": server.port, "grpc_port": server.grpc_port, "metrics_port": server.metrics_port}
-    models = [{"name": entry.name, "version": entry.version} for entry in registry.entries()]
     if as_json:
         sys.stdout.write(json.dumps({"host": server.options.host, **ports, "models": models}) + "\n")
     else:
         scheme = "http" if server.options.tls_certificate is None else "https"
         for model in models:
             place = f"{scheme}://{server.options.host}:{server.port}/v1/models/{model['name']}"
+            if not isinstance(server, ModelServer):
+                place = f"{server.options.host}:{server.grpc_port} over gRPC"
             sys.stdout.write(f"serving {model['name']}, version {model['version']}: {place}\n")
         for name in ("grpc_port", "metrics_port"):
             if ports[name] is not None:

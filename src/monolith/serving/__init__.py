@@ -26,6 +26,7 @@ if typing.TYPE_CHECKING:
     from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
     from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas
     from monolith.serving.shards.served_shard import ServedShard, serve_shard
+    from monolith.serving.task_model import TaskModel
 
 _HOMES = {
     "DiscoveredReplicas": "monolith.serving.shards.replicas",
@@ -45,6 +46,7 @@ _HOMES = {
     "RemoteRows": "monolith.serving.shards.remote_rows",
     "ServedShard": "monolith.serving.shards.served_shard",
     "Signature": "monolith.export.signature",
+    "TaskModel": "monolith.serving.task_model",
     "export": "monolith.serving.exporting",
     "import_saved_model": "monolith.serving.saved_model",
     "result_json": "monolith.serving.push.client",
@@ -70,6 +72,7 @@ __all__ = [
     "RemoteRows",
     "ServedShard",
     "Signature",
+    "TaskModel",
     "export",
     "import_saved_model",
     "result_json",

@@ -286,6 +286,13 @@ class Trainer:
             for _ in run_batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
+    def looking(self) -> contextlib.AbstractContextManager[Session]:
+        """A session in mode ``predict``, on what this trainer has, else on the newest checkpoint; it changes nothing.
+
+        For who predicts batch by batch: `predict` opens one for each call.
+        """
+        return self._looking("predict", ())
+
     def export(self, path: str, *, example: Any = None, options: ExportOptions | None = None) -> str:
         """Writes a version of the model that needs no code of the task, see ``docs/formats/export.md``.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._arguments._serve_models import add_model_arguments
+
 if TYPE_CHECKING:
     import argparse
 
@@ -29,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     parser.add_argument(
         "models",
-        nargs="+",
+        nargs="*",
         metavar="[NAME=]PATH",
         help="an export, or a folder with versions of one, whose newest is served (default name: that of the task)",
     )
@@ -41,6 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="the delta log that a model follows: a folder, kafka://HOST:PORT/TOPIC, or a URL; once for each model",
     )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
+    add_model_arguments(parser)
     _add_places(parser.add_argument_group("where it listens, and to whom"))
     _add_queue(parser.add_argument_group("what waits, and for how long"))
     _add_limits(parser.add_argument_group("what a client may ask"))
@@ -50,7 +53,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 def _add_places(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", metavar="HOST", help="interface; 0.0.0.0 or :: for all (default: this machine only)")
     group.add_argument("--port", type=int, default=8501, metavar="P", help="of HTTP; 0: a free one (default: 8501)")
-    group.add_argument("--grpc_port", type=int, metavar="P", help="of gRPC; 0: a free one (default: no gRPC)")
+    group.add_argument("--grpc_port", type=int, metavar="P", help="of gRPC; 0: a free one (default: none; 8500)")
     group.add_argument("--metrics_port", type=int, metavar="P", help="serve Prometheus metrics here; 0: a free port")
     group.add_argument("--token_file", metavar="PATH", help="file with a secret that clients must send as Bearer token")
     group.add_argument("--tls_certificate", metavar="PATH", help="certificate chain of the server, PEM; turns TLS on")

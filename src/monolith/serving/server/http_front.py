@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monolith.serving.server.config import ServerConfig
-    from monolith.serving.server.rest import RestApplication
 
 __all__ = ["HttpFront"]
 
@@ -24,14 +25,14 @@ class HttpFront:
     """Answers HTTP until it is closed.
 
     Args:
-        application: What answers.
+        application: What answers, by ASGI.
         options: Where it listens, and its limits.
 
     Raises:
         UnavailableError: the port is taken.
     """
 
-    def __init__(self, application: RestApplication, options: ServerConfig) -> None:
+    def __init__(self, application: Callable[..., Any], options: ServerConfig) -> None:
         uvicorn, protocol = _import_uvicorn()
         self._socket = _listen(options.host, options.port or 0)
         self.port: int = self._socket.getsockname()[1]

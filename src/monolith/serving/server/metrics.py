@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.observe import MetricRecorder
-    from monolith.serving.server.model import Prediction
+    from monolith.serving.server.model import Prediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
 
 __all__ = ["GaugeThread", "ServingMetrics"]
@@ -63,15 +63,18 @@ class ServingMetrics:
     def show_models(self, registry: ModelRegistry) -> None:
         """What each version holds and how fresh it is."""
         for entry in registry.entries():
-            tags = {"model_name": entry.name, "version": entry.version}
-            model = entry.model
-            self._client.emit_store("rows", model.num_rows, tags)
-            self._client.emit_store("memory_bytes", model.memory_bytes, tags)
-            self._client.emit_store("ready", float(model.is_ready), tags)
-            staleness = model.staleness
-            if staleness is not None:
-                self._client.emit_store("staleness_p50", staleness.p50, tags)
-                self._client.emit_store("staleness_p99", staleness.p99, tags)
+            self.show_model(entry.name, entry.model)
+
+    def show_model(self, name: str, model: ShownModel) -> None:
+        """What one model holds and how fresh it is."""
+        tags = {"model_name": name, "version": int(model.version.export)}
+        self._client.emit_store("rows", model.num_rows, tags)
+        self._client.emit_store("memory_bytes", model.memory_bytes, tags)
+        self._client.emit_store("ready", float(model.is_ready), tags)
+        staleness = model.staleness
+        if staleness is not None:
+            self._client.emit_store("staleness_p50", staleness.p50, tags)
+            self._client.emit_store("staleness_p99", staleness.p99, tags)
 
     def show_queue(self, waiting: int, expected_wait_seconds: float) -> None:
         """How full the queue is."""

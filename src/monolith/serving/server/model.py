@@ -16,8 +16,10 @@ __all__ = [
     "OutputSpec",
     "Prediction",
     "ServedModel",
+    "ShownModel",
     "Signature",
     "Version",
+    "is_merged",
 ]
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -121,18 +123,8 @@ class Prediction(Protocol):
         ...
 
 
-class ServedModel(Protocol):
-    """A model that answers; every method may be called by any thread."""
-
-    @property
-    def name(self) -> str:
-        """Of the model, where it is served under no other."""
-        ...
-
-    @property
-    def signatures(self) -> Mapping[str, Any]:
-        """Ways to ask it by name, each a `Signature`."""
-        ...
+class ShownModel(Protocol):
+    """What is shown of a model by metrics."""
 
     @property
     def version(self) -> Any:
@@ -142,11 +134,6 @@ class ServedModel(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether it has what training had published, but for a small lag."""
-        ...
-
-    @property
-    def why_not_ready(self) -> str | None:
-        """A sentence; None when it is ready."""
         ...
 
     @property
@@ -164,6 +151,25 @@ class ServedModel(Protocol):
         """What they take."""
         ...
 
+
+class ServedModel(ShownModel, Protocol):
+    """A model that answers; every method may be called by any thread."""
+
+    @property
+    def name(self) -> str:
+        """Of the model, where it is served under no other."""
+        ...
+
+    @property
+    def signatures(self) -> Mapping[str, Any]:
+        """Ways to ask it by name, each a `Signature`."""
+        ...
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """A sentence; None when it is ready."""
+        ...
+
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Any:
         """The `Prediction` for columns by name.
 
@@ -176,3 +182,8 @@ class ServedModel(Protocol):
     def close(self) -> None:
         """Frees what it holds."""
         ...
+
+
+def is_merged(model: ServedModel) -> bool:
+    """Whether several requests may be one call of a model; one whose answers depend on that has ``answers_alone``."""
+    return not getattr(model, "answers_alone", False)

@@ -11,6 +11,7 @@ import torch
 from monolith.clock import FOREVER_SECONDS, SystemClock
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.server.merging import likeness_of, merge, split
+from monolith.serving.server.model import is_merged
 from monolith.serving.server.request_queue import RequestQueue, Ticket
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class ModelThreads:
             UnavailableError: the server is about to end; `done` is not called.
         """
         name = (job.entry, job.signature)
-        alike = likeness_of(job.fitted)
+        alike = likeness_of(job.fitted) if is_merged(job.entry.model) else None
         ticket = Ticket(
             likeness=None if alike is None else (name, alike),
             cost=name,

@@ -142,7 +142,7 @@ class RemoteRows:
             tables: As of this.
         """
         view = copy.copy(self)
-        view._version, view._dims = version, dict(tables)
+        view._version, view._dims = version, dict(tables)  # noqa: SLF001 - one of our own
         return view
 
     def why_not_ready(self, timeout_seconds: float) -> str | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from monolith.cluster.addresses import concat_ip_and_port
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
-from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from monolith.serving.grpc_health import add_health
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
@@ -52,6 +53,8 @@ class ShardServerOptions(Config):
     """What callers must show; None: nothing."""
     threads: int = 4
     """Requests that are answered at once."""
+    count: Callable[[str, float, int], None] | None = None
+    """Called with the signature, the seconds and the status (0: well) of each request, by the thread that answers."""
 
     def __post_init__(self) -> None:
         require_positive(self, "threads")
@@ -86,6 +89,7 @@ class ShardServer:
         """As requests name it."""
         self._sparse = sparse
         self._why = why_not_ready or (lambda: None)
+        self._count = wanted.count or (lambda *_: None)
         self._was_ready = False
         self._is_ending = False
         self.life = secrets.token_hex(8)
@@ -140,6 +144,19 @@ class ShardServer:
     # Calls
 
     def _predict(self, request: messages.PredictRequest, context: Any) -> messages.PredictResponse:
+        begin, code = time.monotonic(), InternalError.error_code
+        try:
+            answer = self._answer(request, context)
+            code = 0
+        except OpError as error:
+            code = error.error_code
+            raise
+        else:
+            return answer
+        finally:
+            self._count(request.model_spec.signature_name, time.monotonic() - begin, code)
+
+    def _answer(self, request: messages.PredictRequest, context: Any) -> messages.PredictResponse:
         rows = self._rows_of(request.model_spec)
         if not self._was_ready and (reason := self.why_not_ready()) is not None:
             raise UnavailableError(f"{self.model}: not ready: {reason}")

@@ -1,0 +1,243 @@
+"""`TaskModel`: answers requests from a task with its code, where its `model_fn` cannot be exported."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from monolith.checkpoint import get_checkpoint_state
+from monolith.data.batch import Batch
+from monolith.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
+from monolith.export.graph import named_predictions
+from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.serving.live_model import OWN_WEIGHTS
+from monolith.serving.prediction import ModelVersion, Prediction
+from monolith.serving.request_columns import encoded_samples, num_examples, request_columns
+from monolith.serving.task_session import TaskSession
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.export.signature import InputSpec, Signature
+    from monolith.train import Params, Task
+
+__all__ = ["TaskModel"]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks for a newer checkpoint."""
+
+
+class TaskModel:
+    """A task that answers, from the newest checkpoint of its model directory. Any thread may call it.
+
+    A newer checkpoint takes over when it was restored, without a call that fails; until then both are in memory. Rows
+    are those of training, not those of serving: they take more memory than an export does. Types of requests are those
+    of the first batch of `input_fn` for mode ``predict``.
+
+    Args:
+        task: Its class or its parameters: each checkpoint gets a task of its own.
+        model_dir: Where its checkpoints are.
+
+    Raises:
+        NotFoundError: there is no checkpoint.
+        InvalidArgumentError: the task predicts what cannot be answered, or its input has no batch.
+
+    >>> import tempfile
+    >>> from monolith.serving import TaskModel
+    >>> from monolith.testing import ExampleTask
+    >>> from monolith.train import Trainer, TrainerConfig
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Trainer(ExampleTask, TrainerConfig(model_dir=folder)).train(steps=2)
+    ...     with TaskModel(ExampleTask, folder) as model:
+    ...         answer = model.predict({"user": [7, 8], "item": [5, 5]})
+    >>> answer.outputs["predictions"].shape, answer.version.export
+    (torch.Size([2]), 2)
+    """
+
+    answers_alone = True
+    """Requests are not put together: what such a task predicts may depend on the other examples of a batch."""
+
+    def __init__(self, task: type[Task] | Params, model_dir: str) -> None:
+        self._task = task
+        self._model_dir = model_dir
+        newest = self._newest()
+        if newest is None:
+            raise NotFoundError(f"'{model_dir}' has no checkpoint; train the task first, or give another model_dir")
+        self._live = TaskSession(task, model_dir, newest)
+        self._problem: str | None = None
+        self._changed = threading.Condition()
+        self._users: dict[TaskSession, int] = {}
+        """Sessions that answer -> how many calls they have."""
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="monolith-checkpoints", daemon=True)
+        self._watcher.start()
+
+    # Asking
+
+    def predict(self, inputs: Mapping[str, Any] | bytes, signature: str = DEFAULT_SIGNATURE) -> Prediction:
+        """The predictions for some examples.
+
+        Args:
+            inputs: Columns by name, as `Predictor.predict` takes them. Encoded samples are refused: the task alone knows
+                how they are read.
+            signature: What is asked.
+
+        Raises:
+            InvalidArgumentError: inputs that do not fit the signature; says which.
+            NotFoundError: a signature that the task does not have.
+            UnavailableError: it is closed.
+        """
+        session = self._take()
+        try:
+            return self._answer(session, inputs, signature)
+        finally:
+            self._give_back(session)
+
+    def _answer(self, session: TaskSession, inputs: Mapping[str, Any] | bytes, signature: str) -> Prediction:
+        spec = session.signatures.get(signature)
+        if spec is None:
+            known = ", ".join(sorted(session.signatures))
+            raise NotFoundError(f"model {session.name!r} has no signature {str(signature)[:80]!r}, it has {known}")
+        if isinstance(inputs, bytes) or encoded_samples(inputs, spec) is not None:
+            raise InvalidArgumentError("encoded samples are read by exports alone, and this is a task; give columns")
+        columns = request_columns(inputs, spec, name=signature)
+        num_rows = max(map(num_examples, columns.values()))
+        batch = Batch(
+            {name: _for_all(_shaped(each, spec.inputs[name]), num_rows) for name, each in columns.items()},
+            num_rows=num_rows,
+        )
+        outputs = named_predictions(session.predict(batch), subject=f"signature {signature!r}")
+        return Prediction(outputs, ModelVersion(session.step, OWN_WEIGHTS, {}))
+
+    @property
+    def name(self) -> str:
+        """Of the task."""
+        return self._live.name
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """What it can be asked."""
+        return self._live.signatures
+
+    @property
+    def version(self) -> ModelVersion:
+        """The global step of its checkpoint stands for an export."""
+        return ModelVersion(self._live.step, OWN_WEIGHTS, {})
+
+    # How it is
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is open."""
+        return not self._stop.is_set()
+
+    @property
+    def why_not_ready(self) -> str | None:
+        """A sentence; None: it is ready."""
+        return "it is closed" if self._stop.is_set() else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why a newer checkpoint is not served; None: there is none, or it is."""
+        return self._problem
+
+    @property
+    def staleness(self) -> None:
+        """None: it follows no log."""
+        return
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all tables."""
+        return self._live.num_rows
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the tables take."""
+        return self._live.memory_bytes
+
+    def close(self) -> None:
+        """Ends; calls that run are answered. Again: does nothing."""
+        self._stop.set()
+        self._watcher.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._users)
+        self._live.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Checkpoints
+
+    def _take(self) -> TaskSession:
+        """The session that answers, which stays until it is given back."""
+        with self._changed:
+            if self._stop.is_set():
+                raise UnavailableError("predictor: it is closed")
+            self._users[self._live] = self._users.get(self._live, 0) + 1
+            return self._live
+
+    def _give_back(self, session: TaskSession) -> None:
+        with self._changed:
+            self._users[session] -= 1
+            unused = not self._users[session]
+            if unused:
+                del self._users[session]
+                self._changed.notify_all()
+            leaves = unused and session is not self._live
+        if leaves:
+            session.close()
+
+    def _newest(self) -> str | None:
+        found = get_checkpoint_state(self._model_dir, training=False)
+        return None if found is None else found.model_checkpoint_path
+
+    def _watch(self) -> None:
+        refused: str | None = None
+        while not self._stop.wait(POLL_SECONDS):
+            newest = None
+            try:
+                newest = self._newest()
+                if newest is not None and newest not in (refused, self._live.checkpoint):
+                    self._take_over(TaskSession(self._task, self._model_dir, newest))
+                    self._problem = None
+            except Exception as error:  # noqa: BLE001 - a task may raise anything; the one before goes on
+                refused = newest
+                self._problem = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
+                _log.error("task: a newer checkpoint is not served, the one before it is: %s", self._problem)
+
+    def _take_over(self, new: TaskSession) -> None:
+        with self._changed:
+            old, self._live = self._live, new
+            unused = old not in self._users
+        if unused:
+            old.close()
+
+
+def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
+    """Ids of the shape that the task knows, where they can have it: a server brings them as rows."""
+    if spec.ragged or spec.kind != "ids" or not isinstance(values, Ragged):
+        return values
+    width = 1 if len(spec.shape) == 1 else spec.shape[1]
+    if width is None or not bool((values.lengths() == width).all()):
+        return values
+    flat = values.flat_values
+    return flat if len(spec.shape) == 1 else flat.reshape(values.num_rows, width)
+
+
+def _for_all(values: Tensor | Ragged, num_rows: int) -> Tensor | Ragged:
+    """A column of one example stands for all."""
+    if num_examples(values) == num_rows:
+        return values
+    if isinstance(values, Ragged):
+        return Ragged.from_lengths(values.flat_values.repeat(num_rows), values.lengths().repeat(num_rows))
+    return values.expand(num_rows, *values.shape[1:])
