@@ -84,7 +84,7 @@ class TaskModel:
         """The predictions for some examples.
 
         Args:
-            inputs: Columns by name, as `Predictor.predict` takes them. Encoded samples are refused: the task alone knows
+            inputs: Columns by name, as `Predictor.predict` takes them. Encoded samples are refused: only the task knows
                 how they are read.
             signature: What is asked.
 

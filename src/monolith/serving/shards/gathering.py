@@ -48,7 +48,7 @@ class Gathering(Generic[T]):
         questions: One for each shard.
         seconds: How long the answers are waited for.
         read: Makes something of the answer of a question; an `OpError` that it raises counts as one of the replica.
-        on_failed: Told the address of each replica that failed.
+        on_failed: Told the address of each replica that failed, or did not answer for so long that another is asked.
         clock: Measures the time.
     """
 
@@ -101,8 +101,10 @@ class Gathering(Generic[T]):
                 self._lose(number, self._too_late(number))
         else:
             for number in sorted(self._open):
-                address = self._questions[number].race.hedge(now)
+                race = self._questions[number].race
+                slow, address = race.latest, race.hedge(now)
                 if address is not None:
+                    self._on_failed(slow)  # or every request would wait for it as long as this one
                     self._ask(number, address)
 
     def _finish(self, number: int, call: ShardCall) -> None:

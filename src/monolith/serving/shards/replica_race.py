@@ -48,6 +48,11 @@ class ReplicaRace:
         return self._ask(now)
 
     @property
+    def latest(self) -> str:
+        """The replica that was asked last. REQUIRES: one was."""
+        return self.replicas[self._asked - 1]
+
+    @property
     def is_lost(self) -> bool:
         """Whether nobody is left who could answer."""
         return self._under_way == 0 and self._asked == len(self.replicas)
