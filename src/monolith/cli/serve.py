@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._key_values import key_and_value
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
 from monolith.cli._serving_task import open_task
 from monolith.serving.predictor import Predictor
+from monolith.serving.request_log import RequestLogConfig
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def _serve_models(
         name, task = _named(args.task)
         _add(registry, name, open_task(task, args.model_dir, follow=_log_of(name, logs)))
     _require_used(logs)
+    _require_item_column(registry, args.request_log_item)
     server = stack.enter_context(ModelServer(registry, **_options(args)))
     return server, [{"name": entry.name, "version": entry.version} for entry in registry.entries()]
 
@@ -141,7 +144,27 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "token": token,
         "queue": QueueRules(**_given(rules)),
         "limits": Limits(**_given(limits)),
+        "request_log": _request_log(args),
     }
+
+
+def _request_log(args: argparse.Namespace) -> RequestLogConfig | None:
+    options = _given({"share": args.request_log_share, "item_column": args.request_log_item})
+    if args.request_log_kafka:
+        options["kafka"] = dict(key_and_value(text, "--request_log_kafka") for text in args.request_log_kafka)
+    if args.request_log is None and options:
+        given = {"share": "_share", "item_column": "_item", "kafka": "_kafka"}[next(iter(options))]
+        raise ValueError(f"--request_log{given} is for a log of requests; give its place: --request_log PLACE")
+    return None if args.request_log is None else RequestLogConfig(place=args.request_log, **options)
+
+
+def _require_item_column(registry: ModelRegistry, column: str | None) -> None:
+    for entry in registry.entries() if column is not None else ():
+        known = {name for signature in entry.model.signatures.values() for name in signature.inputs}
+        if column not in known:
+            raise ValueError(
+                f"--request_log_item: model {entry.name!r} has no column {column!r}; it reads {', '.join(sorted(known))}"
+            )
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_places(parser.add_argument_group("where it listens, and to whom"))
     _add_queue(parser.add_argument_group("what waits, and for how long"))
     _add_limits(parser.add_argument_group("what a client may ask"))
+    _add_request_log(parser.add_argument_group("what is written of requests"))
     return parser
 
 
@@ -75,3 +76,25 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max_body_bytes", type=int, metavar="B", help="of a request (default: 16 MiB)")
     group.add_argument("--max_examples", type=int, metavar="N", help="of a request (default: 10000)")
     group.add_argument("--max_connections", type=int, metavar="N", help="over HTTP (default: 1024)")
+
+
+def _add_request_log(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--request_log",
+        metavar="PLACE",
+        help="log requests and answers for monolith joiner and monolith skew: a folder, which several servers may share,"
+        " or kafka://HOST:PORT/TOPIC",
+    )
+    group.add_argument("--request_log_share", type=float, metavar="S", help="logged, by request id (default: 0.01)")
+    group.add_argument(
+        "--request_log_item",
+        metavar="COLUMN",
+        help="column whose id names the item of an example, as actions do (default: its number in the request)",
+    )
+    group.add_argument(
+        "--request_log_kafka",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="further settings of librdkafka, such as security.protocol=SSL",
+    )

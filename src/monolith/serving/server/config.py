@@ -6,6 +6,7 @@ from dataclasses import field
 
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
+from monolith.serving.request_log.config import RequestLogConfig
 from monolith.serving.server.request_queue import QueueRules
 
 __all__ = ["LOOPBACK", "Limits", "ServerConfig"]
@@ -63,6 +64,8 @@ class ServerConfig(Config):
     """File with the authorities whose certificates clients must show, PEM."""
     limits: Limits = field(default_factory=Limits)
     queue: QueueRules = field(default_factory=QueueRules)
+    request_log: RequestLogConfig | None = None
+    """Writes what was asked and answered; None: nothing does."""
     lame_duck_seconds: float = 0.0
     """How long it answers on, as not ready, once it was told to end: for balancers that look only now and then."""
     drain_seconds: float = 30.0

@@ -2,7 +2,7 @@
 
 A ragged input comes as two tensors, ``name/values`` and ``name/row_splits``, or padded to a rectangle where the slot
 has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. An answer names
-what it was made with in its trailing metadata, ``x-model-version``; a refusal for overload says when to come back in
+what it was made with in its trailing metadata, ``x-model-version``, and a logged request in ``x-request-id``; a refusal for overload says when to come back in
 ``grpc-retry-pushback-ms``.
 """
 
@@ -51,6 +51,7 @@ class GrpcService:
         """Scores of examples."""
         deadline = self._core.deadline_of(context.time_remaining())
         self._core.threads.require_room(deadline)
+        request_id = self._core.request_id_of(_given_id(context))
         request = _parsed(messages.PredictRequest, data)
         outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
         self._core.ask(
@@ -59,6 +60,7 @@ class GrpcService:
             lambda _: _columns_of(request.inputs),
             deadline=deadline,
             done=outcomes.put,
+            request_id=request_id,
         )
         left = max(0.0, deadline - time.monotonic())
         try:
@@ -67,7 +69,9 @@ class GrpcService:
             raise deadline_error(left) from None
         if not isinstance(outcome, Answer):
             raise outcome
-        context.set_trailing_metadata((("x-model-version", version_text(outcome.version)),))
+        version = ("x-model-version", version_text(outcome.version))
+        named = () if request_id is None else (("x-request-id", request_id.decode("latin-1")),)
+        context.set_trailing_metadata((version, *named))
         return _response(request, outcome)
 
     def get_model_metadata(self, data: bytes, _: Any) -> messages.GetModelMetadataResponse:
@@ -141,6 +145,13 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
         )
         for name, methods in METHODS.items()
     ]
+
+
+def _given_id(context: Any) -> bytes | None:
+    for name, value in context.invocation_metadata():
+        if name == "x-request-id":
+            return value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
+    return None
 
 
 def _parsed(kind: Any, data: bytes) -> Any:

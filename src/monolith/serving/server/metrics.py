@@ -33,6 +33,11 @@ class ServingMetrics:
         prefix = environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_PREFIX
         self._client = MetricClient(prefix, recorder=recorder)
 
+    @property
+    def client(self) -> MetricClient:
+        """Emits under the same prefix, for parts that count by themselves."""
+        return self._client
+
     def count_answer(self, model: str, signature: str, seconds: float, status: int) -> None:
         """A request was answered, well or not.
 

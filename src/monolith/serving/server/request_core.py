@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import DeadlineExceededError, NotFoundError
+from monolith.serving.request_log import AnsweredRequest
+from monolith.serving.request_log.sampling import request_id_of
 from monolith.serving.server.columns import fit
 from monolith.serving.server.model_threads import Answer, Job
 from monolith.serving.server.statuses import refusal_of
@@ -13,6 +15,7 @@ from monolith.serving.server.statuses import refusal_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from monolith.serving.request_log import RequestLog
     from monolith.serving.server.columns import Column
     from monolith.serving.server.config import Limits
     from monolith.serving.server.metrics import ServingMetrics
@@ -46,6 +49,8 @@ class RequestCore:
         self.limits = limits
         self.threads = threads
         self.metrics = metrics
+        self.request_log: RequestLog | None = None
+        """Gets to know what was answered."""
         self.is_ending = False
         """Whether the server is about to end: it is not ready any more."""
 
@@ -58,6 +63,10 @@ class RequestCore:
         limit = self.limits.request_seconds
         return time.monotonic() + (limit if seconds is None else max(0.0, min(seconds, limit)))
 
+    def request_id_of(self, given: bytes | None) -> bytes | None:
+        """What a request is called in the log, by what its client says; None: there is no log."""
+        return None if self.request_log is None else request_id_of(given)
+
     def ask(
         self,
         target: Target,
@@ -66,6 +75,7 @@ class RequestCore:
         *,
         deadline: float,
         done: Callable[[Answer | BaseException], None],
+        request_id: bytes | None = None,
     ) -> None:
         """Asks a model; `done` is called once with the answer or the error, by some other thread, if this returns.
 
@@ -75,6 +85,7 @@ class RequestCore:
             decode: Makes columns of the request, knowing the signature.
             deadline: On the monotonic clock.
             done: Must not wait.
+            request_id: What the request is called in the log; None: it is not logged.
 
         Raises:
             NotFoundError: an unknown model, version, label or signature.
@@ -96,6 +107,9 @@ class RequestCore:
             code = 0 if isinstance(outcome, Answer) else refusal_of(outcome).code
             self.metrics.count_answer(entry.name, signature, time.monotonic() - begin, code)
             done(outcome)
+            if request_id is not None and self.request_log is not None and isinstance(outcome, Answer):
+                asked = (request_id, entry.name, signature, known.inputs, fitted.columns, fitted.num_examples)
+                self.request_log.answered(AnsweredRequest(*asked, outcome.outputs, outcome.version))
 
         try:
             self.threads.submit(Job(entry, signature, fitted, deadline, finish))

@@ -1,7 +1,7 @@
 """The REST interface of TF-Serving as an ASGI application of our own; paths are those of `rest_path.py`.
 
-An answer names what it was made with in its head ``x-model-version``. A client may say in ``x-timeout-ms`` how long it
-waits. What is refused for overload has ``retry-after``, in seconds, and ``retry-after-ms``.
+An answer names what it was made with in its head ``x-model-version``, and where requests are logged the request in
+``x-request-id``, as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits. What is refused for overload has ``retry-after``, in seconds, and ``retry-after-ms``.
 """
 
 from __future__ import annotations
@@ -115,13 +115,17 @@ class RestApplication:
     async def _predict(self, asked: Asked, headers: dict[bytes, bytes], receive: Receive) -> _Response:
         deadline = self._core.deadline_of(_timeout_of(headers))
         self._core.threads.require_room(deadline)
+        request_id = self._core.request_id_of(headers.get(b"x-request-id"))
         body = await self._body(headers, receive)
         request = parse_request(body, max_depth=self._core.limits.json_depth)
-        answer = await self._ask(asked.target, request, deadline)
+        answer = await self._ask(asked.target, request, deadline, request_id)
         encoded = encode_answer(answer.outputs, is_rows=request.is_rows)
-        return _Response(200, encoded, ((b"x-model-version", version_text(answer.version).encode()),))
+        version = (b"x-model-version", version_text(answer.version).encode())
+        return _Response(200, encoded, (version,) if request_id is None else (version, (b"x-request-id", request_id)))
 
-    async def _ask(self, target: Target, request: JsonRequest, deadline: float) -> Answer:
+    async def _ask(
+        self, target: Target, request: JsonRequest, deadline: float, request_id: bytes | None
+    ) -> Answer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 
@@ -140,7 +144,9 @@ class RestApplication:
         left = deadline - time.monotonic()
         timer = loop.call_later(max(0.0, left), settle, deadline_error(max(0.0, left)))
         try:
-            self._core.ask(target, request.signature, request.columns, deadline=deadline, done=done)
+            self._core.ask(
+                target, request.signature, request.columns, deadline=deadline, done=done, request_id=request_id
+            )
             return await future
         finally:
             timer.cancel()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
 from monolith.observe import MetricsEndpoint
+from monolith.serving.request_log import RequestLog
 from monolith.serving.server.config import LOOPBACK, ServerConfig
 from monolith.serving.server.http_front import HttpFront
 from monolith.serving.server.metrics import GaugeThread, ServingMetrics
@@ -52,10 +53,14 @@ class ModelServer:
         credentials = options.credentials()
         metrics = ServingMetrics()
         with ExitStack() as stack:
+            log = None if options.request_log is None else RequestLog(options.request_log, metrics=metrics.client)
+            if log is not None:
+                stack.callback(log.close)  # behind the threads, which still answer
             self._threads = ModelThreads(options.queue, metrics=metrics)
             stack.callback(self._threads.close)
             self.core = RequestCore(registry, self._threads, limits=options.limits, metrics=metrics)
             """The road of requests, for front ends of one's own."""
+            self.core.request_log = log
             self._metrics_endpoint = None
             if options.metrics_port is not None:
                 self._metrics_endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))

@@ -1,0 +1,48 @@
+"""A request that was answered, as the server hands it over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["AnsweredRequest"]
+
+
+class AnsweredRequest(NamedTuple):
+    """What was asked, and the answer. Nobody changes what it holds any more."""
+
+    request_id: bytes
+    model: str
+    signature: str
+    inputs: Mapping[str, Any]
+    """Columns that the signature reads, each with ``kind`` and ``dtype``."""
+    columns: Mapping[str, Tensor | Ragged | list[bytes]]
+    """As they were asked: one row for each example, or one for all; or encoded samples under one of their names."""
+    num_examples: int
+    outputs: Mapping[str, Tensor]
+    version: Any
+    """What it was answered with: ``export``, ``dense`` and ``sparse``."""
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether it has encoded samples instead of columns."""
+        return len(self.columns) == 1 and next(iter(self.columns)) not in self.inputs
+
+    @property
+    def size_bytes(self) -> int:
+        """What it keeps in memory, about."""
+        return sum(map(_size_of, self.columns.values())) + sum(map(_size_of, self.outputs.values()))
+
+
+def _size_of(column: Tensor | Ragged | list[bytes]) -> int:
+    if isinstance(column, list):
+        return sum(map(len, column)) + 64 * len(column)
+    if isinstance(column, Ragged):
+        return int(column.flat_values.nbytes + column.row_splits.nbytes)
+    return int(column.nbytes)
