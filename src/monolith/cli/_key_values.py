@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-__all__ = ["key_and_value"]
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["key_values"]
 
 
-def key_and_value(text: str, option: str) -> tuple[str, str]:
-    """The two halves of ``KEY=VALUE``.
+def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
+    """What an option was given as ``KEY=VALUE``, some times.
 
     Raises:
-        ValueError: there are none.
+        ValueError: something else.
     """
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"{option} takes KEY=VALUE, got '{text}'")
-    return key, value
+    settings = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{option} takes KEY=VALUE, got '{text}'")
+        settings[key] = value
+    return settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.cli._arguments._streams import STREAM_ONLY
+from monolith.cli._key_values import key_values
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
 from monolith.train.compat.derive_config import MODES
 
@@ -38,7 +39,7 @@ def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> Exam
         "max_lag_seconds": args.stream_max_lag,
         "missing": args.stream_missing,
         "stop_at_end": args.stream_stop_at_end,
-        "kafka": None if args.stream_kafka is None else dict(map(_setting, args.stream_kafka)),
+        "kafka": None if args.stream_kafka is None else key_values(args.stream_kafka, "--stream_kafka"),
     }
     return ExampleStream(args.stream, StreamConfig(**{key: each for key, each in given.items() if each is not None}))
 
@@ -58,10 +59,3 @@ def _require_alone(options: RunnerConfig, way: Way) -> None:
         raise ValueError("--stream: one process trains on a stream; leave out the options of a job")
     if MODES[options.mode] != "train":
         raise ValueError(f"--stream: is of --mode train, got --mode {options.mode}; leave it out")
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"--stream_kafka takes KEY=VALUE, got '{text}'")
-    return key, value

@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._key_values import key_values
 from monolith.observe import MetricsEndpoint
 from monolith.observe.progress import Progress
 from monolith.online.joiner import Joiner, JoinerConfig, JoinRules
@@ -73,7 +74,7 @@ def _config(args: argparse.Namespace) -> JoinerConfig:
         **_given(args, _PROCESS),
         rules=JoinRules(**rules),
         stop_at_end=args.stop_at_end,
-        kafka=dict(_setting(text) for text in args.kafka),
+        kafka=key_values(args.kafka, "--kafka"),
     )
 
 
@@ -86,10 +87,3 @@ def _actions(text: str) -> tuple[int, ...]:
         return tuple(int(each) for each in text.split(","))
     except ValueError:
         raise ValueError(f"--label_actions takes numbers of actions separated by commas, got '{text}'") from None
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"--kafka takes KEY=VALUE, got '{text}'")
-    return key, value

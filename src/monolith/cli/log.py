@@ -9,6 +9,7 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from monolith.cli._key_values import key_values
 from monolith.cli._log.compacting import compact
 from monolith.cli._log.lines import HEAD, document_of, line_of
 from monolith.cli._log.listing import listed, shown_list
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 def _opened(args: argparse.Namespace) -> Iterator[DeltaLog]:
     options: dict[str, Any] = {}
     if args.kafka:
-        options["client"] = dict(_setting(text) for text in args.kafka)
+        options["client"] = key_values(args.kafka, "--kafka")
     if getattr(args, "base_folder", None) is not None:
         options["base_folder"] = args.base_folder
     if args.kafka and not args.place.startswith("kafka:"):
@@ -128,13 +129,6 @@ def _parts(log: DeltaLog, wanted: str | None) -> list[str]:
     if wanted is not None and wanted not in parts:
         raise ValueError(f"--part: '{log.place}' has no part '{wanted}', but {', '.join(parts) or 'none'}")
     return parts if wanted is None else [wanted]
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"--kafka takes KEY=VALUE, got '{text}'")
-    return key, value
 
 
 def _print(text: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._key_values import key_and_value
+from monolith.cli._key_values import key_values
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
 from monolith.cli._serving_task import open_task
 from monolith.serving.predictor import Predictor
@@ -151,7 +151,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def _request_log(args: argparse.Namespace) -> RequestLogConfig | None:
     options = _given({"share": args.request_log_share, "item_column": args.request_log_item})
     if args.request_log_kafka:
-        options["kafka"] = dict(key_and_value(text, "--request_log_kafka") for text in args.request_log_kafka)
+        options["kafka"] = key_values(args.request_log_kafka, "--request_log_kafka")
     if args.request_log is None and options:
         given = {"share": "_share", "item_column": "_item", "kafka": "_kafka"}[next(iter(options))]
         raise ValueError(f"--request_log{given} is for a log of requests; give its place: --request_log PLACE")

@@ -22,8 +22,9 @@ _PARTITION = "{partition}"
 class JoinerConfig(Config):
     """Where events come from, where examples go, and how they are joined.
 
-    A place is ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it. Events of one request must
-    lie in partitions of one number: write both topics with the request as key.
+    A place is ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it. The path of an input may have
+    a ``*`` in its last part, for files that come and go, such as those of a request log. Events of one request must lie in
+    partitions of one number: write both topics with the request as key.
     """
 
     impressions: str
@@ -67,6 +68,7 @@ class JoinerConfig(Config):
                     f"JoinerConfig: {name} must be kafka://HOST:PORT/TOPIC or a path with {_PARTITION} in it, got"
                     f" '{place}'; or give partitions=1"
                 )
+        _require_patterns(self)
         if len({self.impressions, self.actions, self.output}) < 3:
             raise ValueError("JoinerConfig: impressions, actions and output must be three different places")
         if self.kafka and not any(topics):
@@ -79,3 +81,12 @@ class JoinerConfig(Config):
     def path(self, place: str, number: int) -> str:
         """The file of a partition."""
         return place.replace(_PARTITION, f"{number:05d}")
+
+
+def _require_patterns(config: JoinerConfig) -> None:
+    if "*" in config.output:
+        raise ValueError(f"JoinerConfig: output must be one place, got the pattern '{config.output}'")
+    for name in ("impressions", "actions"):
+        place: str = getattr(config, name)
+        if "*" in place.rpartition("/")[0]:
+            raise ValueError(f"JoinerConfig: {name} may have a '*' in its last part only, got '{place}'")

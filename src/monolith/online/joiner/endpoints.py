@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Arrived", "JoinInput", "JoinOutput", "KafkaPlace", "kafka_place"]
+__all__ = ["Arrived", "JoinInput", "JoinOutput", "JoinPosition", "KafkaPlace", "kafka_place", "plain_offset"]
 
 _SCHEME = "kafka://"
+
+JoinPosition: TypeAlias = "int | dict[str, list[int]]"
+"""How far an input was read: an offset, or one for each of its files. It is kept as JSON."""
 
 
 class Arrived(NamedTuple):
     """Records that came."""
 
     records: Sequence[bytes]
-    places: Sequence[int]
-    """The offset of each."""
-    following: int | None
-    """Offset to go on at behind them; None: nobody asked."""
+    places: Sequence[int | str]
+    """The offset of each, for messages."""
+    following: JoinPosition | None
+    """Where to go on behind them; None: nobody asked."""
 
 
 class JoinInput(Protocol):
@@ -30,8 +33,8 @@ class JoinInput(Protocol):
     name: str
     """For messages: file, or topic and partition."""
 
-    def open(self, offset: int | None) -> None:
-        """Goes to an offset; None: where an input begins that nobody has read."""
+    def open(self, offset: JoinPosition | None) -> None:
+        """Goes to a position; None: where an input begins that nobody has read."""
         ...
 
     def read(self, limit: int) -> Arrived:
@@ -91,3 +94,16 @@ def kafka_place(url: str) -> KafkaPlace | None:
     if not brokers or not topic or "/" in topic:
         raise InvalidArgumentError(f"'{url}': a topic is written kafka://HOST:PORT[,HOST:PORT]/TOPIC")
     return KafkaPlace(brokers, topic)
+
+
+def plain_offset(position: JoinPosition | None, name: str) -> int:
+    """The offset of an input that has one; 0 where nobody has read it.
+
+    Raises:
+        InvalidArgumentError: it is the position of several files.
+    """
+    if isinstance(position, dict):
+        raise InvalidArgumentError(
+            f"{name}: the state is that of several files, {', '.join(sorted(position)[:3])}; begin with another state_dir"
+        )
+    return position or 0

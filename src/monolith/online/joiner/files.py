@@ -12,12 +12,13 @@ from monolith import _core
 from monolith.data.record_reader import MAX_RECORD_BYTES
 from monolith.errors import DataLossError
 from monolith.files import named_errors, refuse_special_file
-from monolith.online.joiner.endpoints import Arrived
+from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.numbered import whole_examples
 
 if TYPE_CHECKING:
     from monolith.data.bad_records import BadRecords
     from monolith.data.framing import Framing
+    from monolith.online.joiner.endpoints import JoinPosition
 
 __all__ = ["FileInput", "FileOutput"]
 
@@ -43,9 +44,9 @@ class FileInput:
         self._wanted = _CHUNK
         self._came_to_end = False
 
-    def open(self, offset: int | None) -> None:
+    def open(self, offset: JoinPosition | None) -> None:
         """Goes to an offset."""
-        self._offset = offset or 0
+        self._offset = plain_offset(offset, self.name)
         self._try_to_open()
         if self._offset and (self._descriptor is None or os.fstat(self._descriptor).st_size < self._offset):
             raise DataLossError(

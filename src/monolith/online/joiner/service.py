@@ -18,6 +18,7 @@ from monolith.online.joiner.examples import ExampleWriter
 from monolith.online.joiner.files import FileInput, FileOutput
 from monolith.online.joiner.locks import PartitionLock
 from monolith.online.joiner.partition import JoinPartition
+from monolith.online.joiner.rolled_files import RolledInput, is_pattern
 from monolith.online.joiner.state import PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
 
@@ -191,7 +192,8 @@ class Joiner:
     def _input(self, place: str, number: int) -> JoinInput:
         topic = kafka_place(place)
         if topic is None:
-            return FileInput(self.config.path(place, number), Framing.of(self.config.framing), self._bad)
+            path, framing = self.config.path(place, number), Framing.of(self.config.framing)
+            return (RolledInput if is_pattern(path) else FileInput)(path, framing, self._bad)
         return TopicInput(topic, number, self.config.kafka)
 
     def _output(self, place: str, number: int) -> JoinOutput:

@@ -29,6 +29,7 @@ from monolith.online.joiner.entry_log import EntryLog
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from monolith.online.joiner.endpoints import JoinPosition
     from monolith.online.joiner.entry import Entry
     from monolith.online.joiner.machine import JoinMachine
 
@@ -54,7 +55,7 @@ _SPILLED_DOWN_TO = 0.75
 class Head:
     """All of a state that is small."""
 
-    offsets: dict[str, int] = field(default_factory=dict)
+    offsets: dict[str, JoinPosition] = field(default_factory=dict)
     newest: dict[str, int] = field(default_factory=dict)
     watermark_ms: int = 0
     counts: dict[str, int] = field(default_factory=dict)

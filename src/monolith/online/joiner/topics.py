@@ -10,13 +10,13 @@ from monolith.data.kafka.config import KafkaConfig
 from monolith.data.kafka.fetching import Fetching
 from monolith.data.kafka.position import Partition
 from monolith.errors import DataLossError, UnavailableError
-from monolith.online.joiner.endpoints import Arrived
+from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.numbered import split_examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.online.joiner.endpoints import KafkaPlace
+    from monolith.online.joiner.endpoints import JoinPosition, KafkaPlace
 
 __all__ = ["NUMBER_HEADER", "TopicInput", "TopicOutput", "num_partitions"]
 
@@ -62,11 +62,11 @@ class TopicInput:
         self._looked = 0.0
         self._is_at_end = False
 
-    def open(self, offset: int | None) -> None:
+    def open(self, offset: JoinPosition | None) -> None:
         """Goes to an offset; None: the oldest that is there."""
         if offset is None:
             offset = self._client.watermarks([self._partition])[self._partition][0]
-        self._fetching.own({self._partition: offset})
+        self._fetching.own({self._partition: plain_offset(offset, self.name)})
 
     def read(self, limit: int) -> Arrived:
         """At most `limit` messages; waits a twentieth of a second for the first."""

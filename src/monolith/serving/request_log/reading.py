@@ -65,7 +65,9 @@ class LoggedRequest(NamedTuple):
         return self.dense >= 0 or bool(self.sparse)
 
 
-def read_requests(place: str, *, max_bad_records: int = 0, kafka: Mapping[str, str] | None = None) -> Iterator[LoggedRequest]:
+def read_requests(
+    place: str, *, max_bad_records: int = 0, kafka: Mapping[str, str] | None = None
+) -> Iterator[LoggedRequest]:
     """The requests of a log, up to its end; a torn end of a file is left out.
 
     Args:

@@ -123,9 +123,7 @@ class RestApplication:
         version = (b"x-model-version", version_text(answer.version).encode())
         return _Response(200, encoded, (version,) if request_id is None else (version, (b"x-request-id", request_id)))
 
-    async def _ask(
-        self, target: Target, request: JsonRequest, deadline: float, request_id: bytes | None
-    ) -> Answer:
+    async def _ask(self, target: Target, request: JsonRequest, deadline: float, request_id: bytes | None) -> Answer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
 

@@ -1,0 +1,198 @@
+"""Events from files that come and go, such as the request logs of several servers: read together, in the order of time."""
+
+from __future__ import annotations
+
+import glob
+import heapq
+import os
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from monolith.clock import LOOK_SECONDS, SystemClock
+from monolith.errors import InvalidArgumentError
+from monolith.online.joiner.endpoints import Arrived
+from monolith.online.joiner.events import decode_events
+from monolith.online.joiner.files import FileInput
+
+if TYPE_CHECKING:
+    from monolith.clock import Clock
+    from monolith.data.bad_records import BadRecords
+    from monolith.data.framing import Framing
+    from monolith.online.joiner.endpoints import JoinPosition
+
+__all__ = ["RolledInput", "is_pattern"]
+
+_AT_ONCE = 1024
+"""Records of one file that wait for their turn."""
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Between two looks at a file that has not grown for a minute."""
+_QUIET_SECONDS = 60.0
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a place names files that come and go."""
+    return "*" in path
+
+
+class RolledInput:
+    """Reads all files of a pattern: at any time the oldest event that is there in any of them. A file may be removed.
+
+    Where a file is read up to is kept as the place where some records begin, and how many of those were handed out: the
+    records of several files mix, and what stands between two records is known to their framing alone.
+
+    Args:
+        pattern: A local path with ``*`` in its last part.
+        framing: What stands around each record.
+        bad: What to do with records that cannot be read.
+        clock: What time it is.
+    """
+
+    def __init__(self, pattern: str, framing: Framing, bad: BadRecords, clock: Clock | None = None) -> None:
+        self.name = f"files '{pattern}'"
+        self._pattern = pattern
+        self._framing = framing
+        self._bad = bad
+        self._clock = clock or SystemClock()
+        self._looked: float | None = None
+        self._files: dict[str, _RolledFile] = {}
+        self._begun: dict[str, tuple[int, int]] = {}
+        """Where files go on that were read before, until they are found."""
+
+    def open(self, offset: JoinPosition | None) -> None:
+        """Goes on where files were read up to; those that are not there any more are forgotten."""
+        if isinstance(offset, int):
+            raise InvalidArgumentError(
+                f"{self.name}: the state is that of one file, read up to byte {offset}; begin with another state_dir"
+            )
+        self._begun = {name: (begin, taken) for name, (begin, taken) in (offset or {}).items()}
+        self._look()
+        self._begun.clear()
+
+    def read(self, limit: int) -> Arrived:
+        """At most `limit` records, at once."""
+        self._look()
+        waiting = [(each.next_ms, name) for name, each in self._files.items() if each.fill(self._clock)]
+        heapq.heapify(waiting)
+        records: list[bytes] = []
+        places: list[str] = []
+        while waiting and len(records) < limit:
+            _, name = waiting[0]
+            file = self._files[name]
+            record, place = file.take()
+            records.append(record)
+            places.append(f"{place} of {name}")
+            if file.fill(self._clock):
+                heapq.heapreplace(waiting, (file.next_ms, name))
+            else:
+                heapq.heappop(waiting)
+        return Arrived(records, places, {name: each.position for name, each in self._files.items()})
+
+    def is_at_end(self) -> bool:
+        """Whether the last looks found nothing more in any file; a torn record is nothing."""
+        return all(each.is_at_end for each in self._files.values())
+
+    def close(self) -> None:
+        """Closes the files."""
+        for each in self._files.values():
+            each.close()
+        self._files.clear()
+
+    def _look(self) -> None:
+        """Finds files that are new, and forgets those that are gone."""
+        now = self._clock.monotonic()
+        if self._looked is not None and now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        found = {Path(path).name: path for path in glob.glob(self._pattern)}  # noqa: PTH207 - it is a pattern
+        for name in self._files.keys() - found.keys():
+            if self._files[name].is_at_end:
+                self._files.pop(name).close()
+        for name in sorted(found.keys() - self._files.keys()):
+            begin, taken = self._begun.get(name, (0, 0))
+            self._files[name] = _RolledFile(found[name], self._framing, self._bad, begin=begin, taken=taken)
+
+
+class _Waiting(NamedTuple):
+    time_ms: int
+    record: bytes
+    place: int | str
+
+
+class _RolledFile:
+    """One of the files, with some of its records in memory. It is open only while it is read."""
+
+    def __init__(self, path: str, framing: Framing, bad: BadRecords, *, begin: int, taken: int) -> None:
+        self._path = path
+        self._input = FileInput(path, framing, bad)
+        self._input.open(begin)
+        self._begin = self._following = begin
+        self._taken = self._to_skip = taken
+        self._waiting: deque[_Waiting] = deque()
+        self._look_at = 0.0
+        self.is_at_end = False
+
+    @property
+    def next_ms(self) -> int:
+        """When the next event happened."""
+        return self._waiting[0].time_ms
+
+    @property
+    def position(self) -> list[int]:
+        """Where records begin, and how many of them were taken."""
+        return [self._begin, self._taken]
+
+    def take(self) -> tuple[bytes, int | str]:
+        """The next record and its place."""
+        _, record, place = self._waiting.popleft()
+        self._taken += 1
+        if not self._waiting:
+            self._begin, self._taken = self._following, 0
+        return record, place
+
+    def fill(self, clock: Clock) -> bool:
+        """Whether there is a record, after reading on if need be."""
+        while not self._waiting and self._may_have_grown(clock):
+            came = self._input.read(_AT_ONCE)
+            assert isinstance(came.following, int)  # noqa: S101 - it is a file
+            self._following = came.following
+            if came.records:
+                self._waiting.extend(map(_Waiting, _times_of(came), came.records, came.places))
+                while self._to_skip and self._waiting:
+                    self._waiting.popleft()
+                    self._to_skip -= 1
+                if not self._waiting:
+                    self._begin, self._taken = self._following, self._to_skip
+            elif self._input.is_at_end():
+                self._rest(clock)
+                return False
+        self.is_at_end = not self._waiting
+        return bool(self._waiting)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._input.close()
+
+    def _may_have_grown(self, clock: Clock) -> bool:
+        return not self.is_at_end or clock.monotonic() >= self._look_at
+
+    def _rest(self, clock: Clock) -> None:
+        """Leaves a file alone that has no more; one that has not grown for long is looked at seldom."""
+        self.is_at_end = True
+        try:
+            quiet = clock.now() - os.stat(self._path).st_mtime  # noqa: PTH116 - a path as text
+        except FileNotFoundError:
+            quiet = _QUIET_SECONDS
+        self._look_at = clock.monotonic() + _LONGEST_PAUSE_SECONDS * min(1.0, max(0.0, quiet / _QUIET_SECONDS))
+        self._input.close()
+
+
+def _times_of(came: Arrived) -> list[int]:
+    """When the events of records happened; one that is none goes with the one before it, to be counted in its turn."""
+    events, problems = decode_events(came.records)
+    bad = {index for index, _ in problems}
+    following = iter(events)
+    times: list[int] = []
+    for index in range(len(came.records)):
+        times.append((times[-1] if times else 0) if index in bad else next(following)[1])
+    return times
