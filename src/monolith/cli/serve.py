@@ -160,10 +160,10 @@ def _request_log(args: argparse.Namespace) -> RequestLogConfig | None:
 
 def _require_item_column(registry: ModelRegistry, column: str | None) -> None:
     for entry in registry.entries() if column is not None else ():
-        known = {name for signature in entry.model.signatures.values() for name in signature.inputs}
+        known = sorted({name for signature in entry.model.signatures.values() for name in signature.inputs})
         if column not in known:
             raise ValueError(
-                f"--request_log_item: model {entry.name!r} has no column {column!r}; it reads {', '.join(sorted(known))}"
+                f"--request_log_item: model {entry.name!r} has no column {column!r}; it reads {', '.join(known)}"
             )
 
 

@@ -110,7 +110,7 @@ def test_bad_records_keep_their_place_and_the_file_is_named(tmp_path: Path) -> N
 def test_the_position_of_one_file_is_not_taken_for_that_of_many(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="state is that of one file"):
         _input(tmp_path).open(7)
-    with pytest.raises(InvalidArgumentError, match="state is that of several files, a.requests"):
+    with pytest.raises(InvalidArgumentError, match=r"state is that of several files, a\.requests"):
         FileInput(str(tmp_path / "a"), Framing.PLAIN, BadRecords()).open({"a.requests": [0, 0]})
 
 

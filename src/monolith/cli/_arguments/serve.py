@@ -82,8 +82,8 @@ def _add_request_log(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--request_log",
         metavar="PLACE",
-        help="log requests and answers for monolith joiner and monolith skew: a folder, which several servers may share,"
-        " or kafka://HOST:PORT/TOPIC",
+        help="log requests and answers, for monolith joiner and monolith skew: a folder, which servers may share, or"
+        " kafka://HOST:PORT/TOPIC",
     )
     group.add_argument("--request_log_share", type=float, metavar="S", help="logged, by request id (default: 0.01)")
     group.add_argument(

@@ -104,6 +104,7 @@ def plain_offset(position: JoinPosition | None, name: str) -> int:
     """
     if isinstance(position, dict):
         raise InvalidArgumentError(
-            f"{name}: the state is that of several files, {', '.join(sorted(position)[:3])}; begin with another state_dir"
+            f"{name}: the state is that of several files, {', '.join(sorted(position)[:3])}; begin with another"
+            " state_dir"
         )
     return position or 0

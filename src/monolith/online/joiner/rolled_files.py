@@ -1,4 +1,4 @@
-"""Events from files that come and go, such as the request logs of several servers: read together, in the order of time."""
+"""Events from files that come and go, such as request logs of several servers: read together, in the order of time."""
 
 from __future__ import annotations
 

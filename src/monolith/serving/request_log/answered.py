@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from torch import Tensor
 
 __all__ = ["AnsweredRequest"]
 

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
-from monolith.serving.request_log.config import RequestLogConfig
+from monolith.serving.request_log.config import RequestLogConfig  # noqa: TC001 - a field of a config
 from monolith.serving.server.request_queue import QueueRules
 
 __all__ = ["LOOPBACK", "Limits", "ServerConfig"]

@@ -2,8 +2,8 @@
 
 A ragged input comes as two tensors, ``name/values`` and ``name/row_splits``, or padded to a rectangle where the slot
 has a padding id; encoded samples as DT_STRING under ``example_batch``, ``examples`` or ``instances``. An answer names
-what it was made with in its trailing metadata, ``x-model-version``, and a logged request in ``x-request-id``; a refusal for overload says when to come back in
-``grpc-retry-pushback-ms``.
+what it was made with in its trailing metadata, ``x-model-version``, and where requests are logged the request,
+``x-request-id``; a refusal for overload says when to come back in ``grpc-retry-pushback-ms``.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from monolith import environment
 from monolith.observe import MetricClient
 from monolith.observe.metric_prefix import METRIC_PREFIX_VARIABLE
+from monolith.serving.server.traffic_watch import TrafficWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ class ServingMetrics:
     def __init__(self, recorder: MetricRecorder | None = None) -> None:
         prefix = environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_PREFIX
         self._client = MetricClient(prefix, recorder=recorder)
+        self._watch = TrafficWatch()
 
     @property
     def client(self) -> MetricClient:
@@ -53,6 +55,7 @@ class ServingMetrics:
 
     def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
         """A model was called, for one request or several."""
+        self._watch.note(model, signature, prediction)
         self._client.emit_timer("predict_latency", seconds, {"model_name": model, "signature_name": signature})
         if prediction.num_ids:
             self._client.emit_timer("lookup_fid_hit_rate", prediction.num_found / prediction.num_ids, {"name": model})
@@ -80,6 +83,10 @@ class ServingMetrics:
         if staleness is not None:
             self._client.emit_store("staleness_p50", staleness.p50, tags)
             self._client.emit_store("staleness_p99", staleness.p99, tags)
+
+    def show_traffic(self) -> None:
+        """How usual it is what models are asked and answer."""
+        self._watch.show(self._client)
 
     def show_queue(self, waiting: int, expected_wait_seconds: float) -> None:
         """How full the queue is."""

@@ -134,6 +134,7 @@ class ModelServer:
     def _show_gauges(self) -> None:
         try:
             self.core.metrics.show_models(self.core.registry)
+            self.core.metrics.show_traffic()
             self.core.metrics.show_queue(self._threads.num_waiting, self._threads.expected_wait_seconds)
         except Exception:  # noqa: BLE001 - a metric that cannot be read stops nobody
             _log.exception("metrics of the models could not be read")
