@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,8 @@ def test_a_backlog_of_several_servers_comes_in_the_order_of_time(tmp_path: Path)
 @pytest.mark.parametrize("seed", range(5))
 def test_every_event_comes_once_however_often_reading_begins_anew(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
-    position, found, written = None, [], 0
+    position, written = None, 0
+    found: list[bytes] = []
     for _ in range(40):
         for _ in range(int(random.integers(4))):
             number = int(random.integers(4))
@@ -145,6 +147,6 @@ def test_a_joiner_goes_on_with_rolled_files(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_that_cannot_work_are_refused(places: dict[str, str], sentence: str) -> None:
-    given = {"impressions": "i", "actions": "a", "output": "o", **places}
+    given: dict[str, Any] = {"impressions": "i", "actions": "a", "output": "o", **places}
     with pytest.raises(ValueError, match=sentence):
         JoinerConfig(state_dir="s", partitions=1, **given)

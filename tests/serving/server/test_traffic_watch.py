@@ -86,6 +86,7 @@ def test_vectors_integers_and_broken_scores_are_no_scores() -> None:
 def test_scores_around_zero_have_a_mean_and_no_ratio() -> None:
     watched = Watched()
     watched.call([-1.0])
+    assert watched.value("score_mean") == pytest.approx(-1.0)
     watched.clock.advance(WINDOW_SECONDS + 60)
     watched.call([1.0])
     assert watched.value("score_reference") == pytest.approx(-1.0)

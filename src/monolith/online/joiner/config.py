@@ -23,8 +23,8 @@ class JoinerConfig(Config):
     """Where events come from, where examples go, and how they are joined.
 
     A place is ``kafka://HOST:PORT[,HOST:PORT]/TOPIC``, or a path with ``{partition}`` in it. The path of an input may
-    have a ``*`` in its last part, for files that come and go, such as those of a request log. Events of one request must
-    lie in partitions of one number: write both topics with the request as key.
+    have a ``*`` in its last part, for files that come and go, such as those of a request log. Events of one request
+    must lie in partitions of one number: write both topics with the request as key.
     """
 
     impressions: str

@@ -155,7 +155,7 @@ class JoinPartition:
             events, places = [events[index] for index in in_time], [places[index] for index in in_time]
         return self._with_good_samples(name, events, places)
 
-    def _with_good_samples(self, name: str, events: list[PlainEvent], places: Sequence[int]) -> list[PlainEvent]:
+    def _with_good_samples(self, name: str, events: list[PlainEvent], places: Sequence[int | str]) -> list[PlainEvent]:
         """Leaves out impressions whose sample nobody could read; one look at all of them."""
         shown = [index for index, (_, _, sample, _) in enumerate(events) if sample]
         if not shown:

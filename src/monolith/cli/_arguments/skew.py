@@ -1,0 +1,47 @@
+"""The arguments of ``monolith skew``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+
+MEANT = {
+    "--checkpoint": "the checkpoint is that of the step at which the version was exported; give --model_dir",
+    "--threshold": "the share of differing scores from which on it fails is --fail_above",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    """Describe the arguments of ``monolith skew``."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "skew",
+        allow_abbrev=False,
+        description="Replays the requests that monolith serve --request_log has logged, and counts scores that differ:"
+        " against the code and the checkpoint that the served version was exported from, or without --task against the"
+        " export itself. Requests answered with rows of a delta log are counted apart: no file has those rows.",
+        epilog="example: monolith skew requests/ --export models/a/export --task my_task:Ranker --model_dir models/a",
+    )
+    parser.add_argument(
+        "log", metavar="REQUEST_LOG", help="its folder, a file, a pattern of files, or kafka://HOST:PORT/TOPIC"
+    )
+    parser.add_argument("--export", required=True, metavar="PATH", help="the export that was served, or its versions")
+    parser.add_argument("--task", metavar="TASK", help="module:Class of the task, or a registered name")
+    parser.add_argument("--model_dir", metavar="DIR", help="where the checkpoints of the task are")
+    parser.add_argument("--params_override", metavar="JSON", help="parameters of the task by name")
+    parser.add_argument("--tolerance", type=float, default=1e-3, metavar="D", help="of scores (default: 0.001)")
+    parser.add_argument(
+        "--fail_above",
+        type=float,
+        metavar="SHARE",
+        help="exit with 1 when a larger share of scores differs, or none could be compared (default: never)",
+    )
+    parser.add_argument("--show", type=int, default=10, metavar="N", help="of the largest differences (default: 10)")
+    parser.add_argument("--examples", type=int, metavar="N", help="end behind so many (default: with the log)")
+    parser.add_argument("--max_bad_records", type=int, default=0, metavar="N", help="left out (default: 0)")
+    parser.add_argument(
+        "--kafka", action="append", default=[], metavar="KEY=VALUE", help="further settings of librdkafka"
+    )
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON and show no progress")
+    return parser

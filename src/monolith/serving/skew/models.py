@@ -1,0 +1,153 @@
+"""Which model answers a logged request again: the export of its version, or the task at the step of that export."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monolith.checkpoint import get_checkpoint_state
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.export.export_folder import ExportFolder, find_export, versions_in
+from monolith.export.opened import OpenedExport
+from monolith.files import basename, join
+from monolith.serving.predictor import Predictor
+from monolith.train import Trainer
+from monolith.train.trainer_config import RestoringConfig, TrainerConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from monolith.data.batch import Batch
+    from monolith.export.manifest import Manifest
+    from monolith.export.signature import Signature
+    from monolith.train import Task
+
+__all__ = ["ReplayModel", "ReplayModels"]
+
+
+class ReplayModel(Protocol):
+    """A model that can be asked again. Belongs to one thread."""
+
+    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
+        """Its outputs by name."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds."""
+        ...
+
+
+class ReplayModels:
+    """Finds models by version, and keeps the last one in memory. Belongs to one thread. A context manager's callback.
+
+    Args:
+        export: An export, or the folder of its versions: says what a version reads and at which step it was made.
+        model_dir: Where the checkpoints of the run are; None: exports answer themselves.
+        task: Makes the task whose `model_fn` answers from the checkpoint of an export's step; given with `model_dir`.
+
+    Raises:
+        NotFoundError: there is no export, or there are no checkpoints.
+    """
+
+    def __init__(self, export: str, *, model_dir: str | None = None, task: Callable[[], Task] | None = None) -> None:
+        if (model_dir is None) != (task is None):
+            raise InvalidArgumentError("ReplayModels: model_dir and task are given together, or neither is")
+        found = find_export(export)
+        is_one = found.path == ExportFolder(export).path
+        numbers = [found.manifest().version] if is_one else versions_in(export)
+        self._places = {number: found.path if is_one else join(export, str(number)) for number in numbers}
+        self._task, self._model_dir = task, model_dir
+        self._checkpoints = {} if model_dir is None else _checkpoints_in(model_dir)
+        """Step -> base name."""
+        self._manifests: dict[int, Manifest] = {}
+        self._current: tuple[int, ReplayModel] | None = None
+
+    def why_not(self, version: int, signature: str) -> str | None:
+        """Why a version cannot be asked again; None: it can."""
+        place = self._places.get(version)
+        if place is None:
+            return f"there is no export of version {version}"
+        manifest = self._manifest(version)
+        if signature not in manifest.signatures:
+            return f"the export of version {version} has no signature {signature!r}"
+        if self._task is not None and manifest.step not in self._checkpoints:
+            return f"there is no checkpoint of step {manifest.step}, at which version {version} was exported"
+        return None
+
+    def signature(self, version: int, name: str) -> Signature:
+        """What a version reads."""
+        return self._manifest(version).signatures[name]
+
+    def step(self, version: int) -> int:
+        """Of the run, at which a version was exported."""
+        return self._manifest(version).step
+
+    def model(self, version: int) -> ReplayModel:
+        """A version that can be asked."""
+        if self._current is None or self._current[0] != version:
+            self.close()
+            self._current = (version, self._load(version))
+        return self._current[1]
+
+    def close(self) -> None:
+        """Frees the model in memory."""
+        if self._current is not None:
+            self._current[1].close()
+            self._current = None
+
+    def _manifest(self, version: int) -> Manifest:
+        if version not in self._manifests:
+            self._manifests[version] = OpenedExport(ExportFolder(self._places[version])).manifest
+        return self._manifests[version]
+
+    def _load(self, version: int) -> ReplayModel:
+        if self._task is None or self._model_dir is None:
+            return _ExportModel(self._places[version])
+        step = self._manifest(version).step
+        name = self._checkpoints[step]
+        config = TrainerConfig(
+            model_dir=self._model_dir,
+            restoring=RestoringConfig(checkpoint=None if step == max(self._checkpoints) else name),
+        )
+        return _TaskModel(Trainer(self._task(), config), step)
+
+
+class _ExportModel:
+    def __init__(self, path: str) -> None:
+        self._predictor = Predictor(path)
+
+    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
+        return self._predictor.predict(batch, signature).outputs
+
+    def close(self) -> None:
+        self._predictor.close()
+
+
+class _TaskModel:
+    """A task as it was at a checkpoint, asked by `Trainer.predict`."""
+
+    def __init__(self, trainer: Trainer, step: int) -> None:
+        self._trainer = trainer
+        self._step = step
+
+    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:  # noqa: ARG002 - a task has one `model_fn`
+        predicted: Any = self._trainer.predict(batch)
+        restored = None if self._trainer.state is None else self._trainer.state.global_step
+        if restored != self._step:  # a run that goes on removes checkpoints
+            raise FailedPreconditionError(
+                f"the checkpoint of step {self._step} is gone, the one that is there is of step {restored}; try again"
+            )
+        return predicted if isinstance(predicted, Mapping) else {"predictions": predicted}
+
+    def close(self) -> None:
+        self._trainer.forget_state()
+
+
+def _checkpoints_in(model_dir: str) -> dict[int, str]:
+    state = get_checkpoint_state(model_dir)
+    names = [] if state is None else [basename(path) for path in state.all_model_checkpoint_paths]
+    if not names:
+        raise NotFoundError(f"'{model_dir}' has no checkpoint")
+    return {int(name.rpartition("-")[2]): name for name in names}

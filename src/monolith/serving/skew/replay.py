@@ -1,0 +1,150 @@
+"""Asks models again what a log says they were asked, and compares the answers.
+
+Only what can be reproduced is compared: a request that was answered with rows or weights of a delta log, which moved on
+since, is counted apart, and so is one of a version of which there is no export or checkpoint any more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from monolith.errors import FailedPreconditionError
+from monolith.serving.skew.batches import RequestParser
+from monolith.serving.skew.report import Difference, SkewReport, VersionSkew
+from monolith.tensors import Ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.data.batch import Batch
+    from monolith.serving.request_log import LoggedRequest
+    from monolith.serving.request_log.reading import LoggedExample
+    from monolith.serving.skew.models import ReplayModels
+
+__all__ = ["measure_skew"]
+
+MOVED_ON = "answered with rows or weights of a delta log, which no export has"
+_MOST_VALUES = 8
+"""Of a feature, in what is told of a difference."""
+
+
+def measure_skew(
+    requests: Iterable[LoggedRequest],
+    models: ReplayModels,
+    *,
+    tolerance: float = 1e-3,
+    keep: int = 10,
+    on_examples: Callable[[int], object] = lambda _: None,
+) -> SkewReport:
+    """Replays requests and counts scores that differ.
+
+    Args:
+        requests: As `read_requests` gives them.
+        models: Who is asked.
+        tolerance: Scores that are so close do not differ: rows of an export are narrower than those of training, as a
+            rule.
+        keep: How many of the largest differences are kept with what was asked.
+        on_examples: Called with the number of examples that were looked at.
+
+    Raises:
+        FailedPreconditionError: the model does not answer what was logged; it is another one.
+    """
+    if not tolerance >= 0 or math.isinf(tolerance):
+        raise ValueError(f"measure_skew: tolerance must be a number >= 0, got {tolerance}")
+    report = SkewReport(tolerance=tolerance)
+    parsers: dict[tuple[int, str], RequestParser] = {}
+    for request in requests:
+        reason = MOVED_ON if request.has_moved_on else models.why_not(request.export, request.signature)
+        if reason is not None:
+            report.leave_out(reason, len(request.examples))
+        else:
+            name = (request.export, request.signature)
+            if name not in parsers:
+                parsers[name] = RequestParser(models.signature(*name))
+            batch = parsers[name].batch([each.sample for each in request.examples])
+            answer = models.model(request.export).predict(batch, request.signature)
+            counted = report.versions.setdefault(
+                request.export, VersionSkew(version=request.export, step=models.step(request.export))
+            )
+            counted.requests += 1
+            _compare(request, batch, answer, report, keep=keep)
+        on_examples(len(request.examples))
+    return report
+
+
+def _compare(
+    request: LoggedRequest, batch: Batch, answer: Mapping[str, Tensor], report: SkewReport, *, keep: int
+) -> None:
+    replayed = {name: values.detach().double().numpy() for name, values in answer.items()}
+    counted = report.versions[request.export]
+    for row, example in enumerate(request.examples):
+        again_of = {name: _row_of(values, row) for name, values in replayed.items()}
+        output, logged, again = _farthest(request, example, again_of)
+        counted.examples += 1
+        size = _apart(logged, again)
+        counted.largest = max(counted.largest, size)
+        if size == 0:
+            counted.equal += 1
+        elif size <= report.tolerance:
+            counted.close += 1
+        else:
+            counted.differing += 1
+        if size > 0 and keep and (len(report.differences) < keep or size > report.differences[-1].size):
+            difference = Difference(
+                request_id=request.request_id.decode("latin-1"),
+                example=example.number,
+                version=request.export,
+                output=output,
+                logged=logged,
+                replayed=again,
+                features={name: _shown(batch[name], row) for name in batch},
+            )
+            report.keep(difference, keep)
+
+
+def _farthest(
+    request: LoggedRequest, example: LoggedExample, replayed: Mapping[str, NDArray[np.float64]]
+) -> tuple[str, float, float]:
+    """The two numbers of an answer that are farthest apart, and their output."""
+    most: tuple[float, tuple[str, float, float]] | None = None
+    for name, logged in example.outputs.items():
+        again = replayed.get(name)
+        if again is None or again.shape != logged.shape:
+            has = "no such output" if again is None else f"{again.size} numbers"
+            raise FailedPreconditionError(
+                f"request {request.request_id!r}: output {name!r}: {logged.size} numbers of an example were logged, the"
+                f" model has {has}; it is another model than the one that was served"
+            )
+        for one, other in zip(logged.tolist(), again.tolist(), strict=True):
+            size = _apart(one, other)
+            if most is None or size > most[0]:
+                most = (size, (name, one, other))
+    if most is None:
+        raise FailedPreconditionError(f"request {request.request_id!r}: no output was logged")
+    return most[1]
+
+
+def _row_of(values: NDArray[np.float64], row: int) -> NDArray[np.float64]:
+    return np.reshape(values[row] if values.ndim else values, -1)
+
+
+def _apart(one: float, other: float) -> float:
+    """How far apart two scores are; NaN equals NaN alone."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    size = abs(one - other)
+    return math.inf if math.isnan(size) else size
+
+
+def _shown(column: Any, row: int) -> list[Any]:
+    """The values of an example, the first ones of many."""
+    begin, end = column.row_splits[row : row + 2].tolist() if isinstance(column, Ragged) else (0, None)
+    values: Tensor = column.flat_values[begin:end] if isinstance(column, Ragged) else column[row].reshape(-1)
+    shown: list[Any] = values[:_MOST_VALUES].tolist()
+    return [*shown, "..."] if len(values) > _MOST_VALUES else shown
