@@ -279,6 +279,7 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(processes: Comma
         (["x", "--shard", "one"], "i/n expected"),
         (["x", "--shard", "0/3"], "neither an export"),
         (["x", "--shard", "0/3", "--batch_examples", "7"], "--batch_examples: a shard has no queue"),
+        (["x", "--shard", "0/3", "--request_log", "there"], "--request_log: a shard sees ids alone"),
         (["x", "--hedge_millis", "7"], "--hedge_millis: it says how shards are asked, and this asks none"),
         (["x", "--replica", "1"], "--replica: it is the number that a --shard registers with"),
         (["x", "--discovery_dir", "d"], "--discovery_dir: it is of a discovery service"),

@@ -54,6 +54,7 @@ def refuse_options(args: argparse.Namespace) -> None:
         raise ValueError("with shards a process serves one export: monolith serve NAME=PATH --shard I/N, or --shards")
     if args.shard is not None:
         _refuse(args, _OF_A_QUEUE, "a shard has no queue: each lookup is answered as it comes")
+        _refuse(args, ("request_log",), "a shard sees ids alone; let the entry that asks it log its requests")
     if args.shard is None or args.discovery_type is None:
         _refuse(args, ("replica",), "it is the number that a --shard registers with, at --discovery_type")
     if not is_entry(args):
