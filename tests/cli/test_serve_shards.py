@@ -137,6 +137,18 @@ def require_equal(entry: CommandProcess, whole: Predictor, number: int) -> None:
         assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+def require_watched(shard: CommandProcess, model: str) -> None:
+    """A shard tells how it is."""
+    assert ask(shard, "/healthz") == (200, {"status": "ok"})
+    assert ask(shard, "/readyz") == (200, {"status": "ok"})
+    assert is_serving(shard)
+    status, told = ask(shard, "/v1/models/ranker")
+    assert (status, f"{model} answers over gRPC, at" in told["error"]) == (404, True)
+    shown = ask(shard, "/metrics", port="metrics_port")[1]
+    assert f'requests_total{{code="0",model_name="{model}"}}' in shown
+    assert f'rows{{model_name="{model}"' in shown
+
+
 def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_hang(
     exports: Path, processes: CommandProcesses
 ) -> None:
@@ -152,15 +164,8 @@ def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_ha
     wait_ready(entry)
     with Predictor(str(exports / "whole")) as whole:
         require_equal(entry, whole, 3)
-        for shard in shards:
-            assert ask(shard, "/healthz") == (200, {"status": "ok"})
-            assert ask(shard, "/readyz") == (200, {"status": "ok"})
-            assert is_serving(shard)
-        status, told = ask(shards[0], "/v1/models/ranker")
-        assert (status, "ranker:ps_0 answers over gRPC, at" in told["error"]) == (404, True)
-        shown = ask(shards[0], "/metrics", port="metrics_port")[1]
-        assert 'requests_total{code="0",model_name="ranker:ps_0"}' in shown
-        assert 'rows{model_name="ranker:ps_0"' in shown
+        for index, shard in enumerate(shards):
+            require_watched(shard, f"ranker:ps_{index}")
         # With another replica there no request fails, whenever one is killed.
         failures: list[Any] = []
         stop = threading.Event()

@@ -15,8 +15,8 @@ class Branches(ExampleTask):
 
     def model_fn(self, features: Any, mode: Any) -> Spec:
         spec = super().model_fn(features, mode)
-        if mode == "predict" and spec.predictions.sum().item() > 1:  # type: ignore[union-attr]
-            spec.predictions = spec.predictions * 2  # type: ignore[operator]
+        if mode == "predict" and spec.predictions.sum().item() > 1:
+            spec.predictions = spec.predictions * 2
         return spec
 
 

@@ -7,6 +7,7 @@ command answers with its process id, and then with where it listens. All of them
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -17,10 +18,10 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-import monolith.cli.serve
-import monolith.serving.server.http_protocol
-import monolith.serving.task_model
 from monolith import cli
+
+WARM = ("monolith.cli.serve", "monolith.serving.server.http_protocol", "monolith.serving.task_model", "grpc_health.v1")
+"""Imported before forks, as they take seconds."""
 
 
 class CommandProcess(NamedTuple):
@@ -90,6 +91,8 @@ def _run(arguments: list[str]) -> int:
 
 def _main() -> None:
     torch.set_num_threads(1)
+    for name in WARM:
+        importlib.import_module(name)
     children = set()
     for line in sys.stdin:
         asked = json.loads(line)

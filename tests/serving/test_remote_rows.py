@@ -117,6 +117,12 @@ def test_rows_are_those_of_one_table_while_replicas_die_and_hang(shards: list[li
         shards[1][1].send(signal.SIGSTOP)
         for _ in range(10):
             require_equal(remote.lookup(ids).rows, ids)
+        hung = shards[1][1].address
+        for _ in range(100):  # it is asked first by and by, and then no more for a while
+            if hung in remote._failed_at:
+                break
+            require_equal(remote.lookup(ids).rows, ids)
+        assert remote._order(1)[-1] == hung
 
         shards[1][1].send(signal.SIGCONT)
         shards[1][0].send(signal.SIGKILL)
