@@ -131,6 +131,9 @@ def test_every_metric_and_option_is_on_the_page(project_root: Path) -> None:
     emitted = re.findall(r'emit_\w+\(\s*"(\w+)"', (root / "serving" / "server" / "metrics.py").read_text())
     assert len(emitted) > 10
     assert [name for name in emitted if f"`{name}`" not in text] == []
-    options = re.findall(r'"(--\w+)", (?:type|metavar)', (root / "cli" / "_arguments" / "serve.py").read_text())
+    text += (project_root / "docs" / "how-to" / "shards.md").read_text(encoding="utf-8")
+    described = "".join((root / "cli" / "_arguments" / name).read_text() for name in ("serve.py", "_serve_models.py"))
+    options = re.findall(r'"(--\w+)",\s+(?:type|metavar|choices)', described)
+    assert len(options) > 30
     shown = {"--host", "--port", "--tls_client_ca"}
     assert [name for name in options if f"{name}" not in text and name not in shown] == []

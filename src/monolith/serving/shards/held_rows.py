@@ -60,4 +60,4 @@ class HeldRows:
             if each.version == version:
                 return each
         known = " and ".join(str(each.version) for each in held)
-        raise NotFoundError(f"no version {version}; {known} is served here")
+        raise NotFoundError(f"no version {version}; served here: {known}")
