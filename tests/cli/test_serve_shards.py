@@ -201,9 +201,12 @@ def test_shards_that_follow_are_ready_when_they_have_caught_up_and_are_found_by_
     trainer: Trainer, exports: Path, processes: CommandProcesses, tmp_path: Path
 ) -> None:
     parts, log, hosts = f"ranker={exports / 'parts'}", str(tmp_path / "log"), str(tmp_path / "hosts")
+    secret = tmp_path / "secret"
+    secret.write_text("sesame\n")
     found = ("--follow", log, "--discovery_type", "host", "--discovery_dir", hosts)
-    shards = [processes.serve(parts, "--shard", f"{index}/3", *found) for index in range(3)]
-    entry = processes.serve(parts, *found, "--max_rpc_deadline_millis", "30000")
+    guarded = ("--token_file", str(secret))
+    shards = [processes.serve(parts, "--shard", f"{index}/3", *found, *guarded) for index in range(3)]
+    entry = processes.serve(parts, *found, "--shard_token_file", str(secret), "--max_rpc_deadline_millis", "30000")
     for shard in shards:
         status, told = ask(shard, "/readyz")
         assert (status, "delta log" in told["error"]) == (503, True), "there is no log yet"

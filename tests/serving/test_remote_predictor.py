@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from monolith.cluster.credentials import ServerCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
-from monolith.online import DeltaPublisher
+from monolith.online import DeltaPublisher, Follower
 from monolith.serving import Predictor, RemotePredictor, ServedShard, export, serve_shard
 from monolith.serving.shards.dense_sets import DenseSet, DenseSets
 from monolith.serving.shards.row_versions import has_rows, merged_versions
+from monolith.tables import LocalStore, Segment, TableConfig
 from monolith.tables.bucket_owners import owned_ranges
 from monolith.train import Trainer
 from serving.small_models import encoded, make_batch, trained
@@ -106,6 +108,19 @@ def test_wrong_requests_and_lost_shards_are_told(exports: Path, stack: ExitStack
         remote.predict(batch)
 
 
+def test_what_shards_refuse_is_no_fault_of_who_asks(exports: Path, stack: ExitStack) -> None:
+    _, guarded = start(stack, exports / "parts", credentials=ServerCredentials(token="sesame"))  # noqa: S106 - of this test
+    _, addresses = start(stack, exports / "parts")
+    for given, sentence in (
+        (guarded, "the rows of 'Ranker' cannot be had: .*the token is wrong or missing"),
+        (addresses[1:] + addresses[:1], "the rows of 'Ranker' cannot be had: .*no model 'Ranker:ps_0'"),
+    ):
+        asking = RemotePredictor(str(exports / "parts"), given, max_rpc_deadline_millis=LONG)
+        remote = stack.enter_context(asking)
+        with pytest.raises(UnavailableError, match=sentence):
+            remote.predict(make_batch(3))
+
+
 def test_another_number_of_shards_than_the_export_is_for_is_refused(exports: Path) -> None:
     with pytest.raises(FailedPreconditionError, match="it is for 3 shards, got the addresses of 1"):
         RemotePredictor(str(exports / "parts"), [["127.0.0.1:1"]])
@@ -187,6 +202,11 @@ def test_dense_weights_of_the_log_wait_for_the_rows_that_they_need(tmp_path: Pat
     assert all(after.version.sparse[part] >= number for part, number in before.version.sparse.items())
     assert torch.equal(after.outputs["score"], trainer.predict(batch)["score"])
     assert remote.staleness is None or remote.staleness.p50 >= 0
+
+
+def test_a_follower_of_weights_alone_takes_no_stores(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="their rows are said to be elsewhere"):
+        Follower(LocalStore({"item": TableConfig([Segment(2)])}), str(tmp_path), rows_elsewhere=True)
 
 
 def test_the_log_of_another_model_leaves_the_weights_of_the_export(tmp_path: Path, stack: ExitStack) -> None:

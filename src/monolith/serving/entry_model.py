@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import queue
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
-from monolith.errors import FailedPreconditionError
+from monolith.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    OpError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.prediction import ModelVersion, Prediction
@@ -33,6 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EntryModel"]
 
+Keys: TypeAlias = "dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]]"
+"""Table, as shards call it -> keys of rows, and their buckets."""
+
+_PASSED_ON = (DeadlineExceededError, ResourceExhaustedError, UnavailableError)
+"""What who asks is told as shards said it."""
 _MOST_ROWS = 200_000
 """Rows of past requests that are kept before all are let go."""
 
@@ -79,11 +90,7 @@ class EntryModel:
     ) -> Prediction:
         """As `RemotePredictor.predict`."""
         keys = self._keys(self._models[0].signature(signature).keys(inputs))
-        fetched = self.remote.lookup(
-            {table: torch.from_numpy(found) for table, (found, _) in keys.items()},
-            buckets={table: torch.from_numpy(buckets.astype(np.int32)) for table, (_, buckets) in keys.items()},
-            deadline_millis=deadline_millis,
-        )
+        fetched = self._fetch(keys, deadline_millis)
         # The rows are here: weights that need newer ones are left to a later request.
         weights, number = self._weights(fetched)
         with self._model() as model:
@@ -107,6 +114,18 @@ class EntryModel:
         return sum(store.stats().memory_bytes for model in self._models for store in model.stores.values())
 
     # Inside
+
+    def _fetch(self, keys: Keys, deadline_millis: float | None) -> FetchedRows:
+        try:
+            return self.remote.lookup(
+                {table: torch.from_numpy(found) for table, (found, _) in keys.items()},
+                buckets={table: torch.from_numpy(buckets.astype(np.int32)) for table, (_, buckets) in keys.items()},
+                deadline_millis=deadline_millis,
+            )
+        except _PASSED_ON:
+            raise
+        except OpError as error:  # what shards refuse is no fault of who asked this
+            raise UnavailableError(f"the rows of {self.manifest.name!r} cannot be had: {error.message}") from error
 
     def _weights(self, fetched: FetchedRows) -> tuple[Weights, int]:
         chosen = None if self._dense is None else self._dense.choose(fetched.told, self.remote.ranges)
@@ -134,7 +153,7 @@ class EntryModel:
         finally:
             self._idle.put(model)
 
-    def _keys(self, asked: Sequence[AskedKeys]) -> dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]]:
+    def _keys(self, asked: Sequence[AskedKeys]) -> Keys:
         """Table, as shards call it -> the keys of the ids of a request, and their buckets."""
         found: dict[str, list[AskedKeys]] = {}
         for each in asked:
@@ -144,12 +163,7 @@ class EntryModel:
             for table, some in found.items()
         }
 
-    def _fill(
-        self,
-        model: LoadedModel,
-        asked: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.uint16]]],
-        fetched: FetchedRows,
-    ) -> None:
+    def _fill(self, model: LoadedModel, asked: Keys, fetched: FetchedRows) -> None:
         """Puts the rows of a request where its graph looks for them."""
         for name, store in model.stores.items():
             if store.stats().rows > _MOST_ROWS:

@@ -54,7 +54,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
 def _add_places(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", metavar="HOST", help="interface; 0.0.0.0 or :: for all (default: this machine only)")
     group.add_argument("--port", type=int, default=8501, metavar="P", help="of HTTP; 0: a free one (default: 8501)")
-    group.add_argument("--grpc_port", type=int, metavar="P", help="of gRPC; 0: a free one (default: none; 8500)")
+    group.add_argument(
+        "--grpc_port", type=int, metavar="P", help="of gRPC; 0: a free one (default: none; a shard 8500)"
+    )
     group.add_argument("--metrics_port", type=int, metavar="P", help="serve Prometheus metrics here; 0: a free port")
     group.add_argument("--token_file", metavar="PATH", help="file with a secret that clients must send as Bearer token")
     group.add_argument("--tls_certificate", metavar="PATH", help="certificate chain of the server, PEM; turns TLS on")

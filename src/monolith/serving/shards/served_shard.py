@@ -151,23 +151,17 @@ def serve_shard(
     number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
     log = DeltaLog(follow) if isinstance(follow, str) else follow
     version = int(server_options.pop("version", 0))
-    exports = None
-    if export is not None:
-        exports = ShardExports(export, number)
+    exports = None if export is None else ShardExports(export, number)
+    if exports is not None:
         version, stores = exports.newest(with_rows=log is None or not has_base_of_all(log, exports.store_names()))
     else:
         stores = _new_stores(log, tables, skip_zero=skip_zero)
     own = ShardTables(stores, buckets=number.buckets, takes_rows=log is None)
     rows = HeldRows(own, version=version, is_live=log is not None or version == 0)
     with ExitStack() as undoing:
-        follower = watch = None
-        if log is not None:
-            follower = Follower(stores, log, buckets=number.buckets)
-            undoing.callback(follower.close)
-            if catch_up:
-                follower.catch_up()
-            follower.start()
-        elif exports is not None:
+        follower = None if log is None else _following(stores, log, number, catch_up=catch_up, undoing=undoing)
+        watch = None
+        if log is None and exports is not None:
             watch = ExportWatch(exports, rows)
             undoing.callback(watch.close)
         server = ShardServer(
@@ -181,6 +175,17 @@ def serve_shard(
         server.start()
         undoing.pop_all()
     return ServedShard(server, rows, follower, watch)
+
+
+def _following(
+    stores: Mapping[str, LocalStore], log: DeltaLog, number: ShardNumber, *, catch_up: bool, undoing: ExitStack
+) -> Follower:
+    follower = Follower(stores, log, buckets=number.buckets)
+    undoing.callback(follower.close)
+    if catch_up:
+        follower.catch_up()
+    follower.start()
+    return follower
 
 
 def _new_stores(
