@@ -174,6 +174,9 @@ def test_what_the_code_raises_reaches_the_caller_and_what_it_cannot_answer_is_re
         with pytest.raises(RuntimeError, match="bad luck"):
             model.predict({"user": [13], "item": [1]})
         assert model.predict({"user": [12], "item": [1]}).outputs["predictions"].shape == (1,)
+        model.close()
+        model.close()
+        assert model.why_not_ready == "it is closed"
     with pytest.raises(InvalidArgumentError, match="must be a tensor, got list"):
         TaskModel(PredictsTexts, str(tmp_path))
     with pytest.raises(NotFoundError, match="has no checkpoint; train the task first"):

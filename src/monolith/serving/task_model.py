@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Between two looks for a newer checkpoint."""
+_CLOSE_SECONDS = 10.0
+"""How long a call of the task is waited for at the end."""
 
 
 class TaskModel:
@@ -163,12 +165,13 @@ class TaskModel:
         return self._live.memory_bytes
 
     def close(self) -> None:
-        """Ends; calls that run are answered. Again: does nothing."""
+        """Ends; calls that run are answered, and one that hangs is left behind. Again: does nothing."""
         self._stop.set()
         self._watcher.join()
         with self._changed:
-            self._changed.wait_for(lambda: not self._users)
-        self._live.close()
+            is_idle = self._changed.wait_for(lambda: not self._users, _CLOSE_SECONDS)
+        if is_idle:
+            self._live.close()
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["ENTRY_OPTIONS", "SHARD_OPTIONS", "add_model_arguments"]
+__all__ = ["ENTRY_OPTIONS", "add_model_arguments"]
 
 ENTRY_OPTIONS = (
     "max_rpc_deadline_millis",
@@ -19,8 +19,6 @@ ENTRY_OPTIONS = (
     "shard_tls_key",
 )
 """Which say how shards are asked."""
-SHARD_OPTIONS = ("replica",)
-"""Which only a shard has."""
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
