@@ -26,5 +26,5 @@ def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mo
             assert main(arguments) == 0
         else:
             exec(compile(block, "export.md", "exec"), names)  # noqa: S102 - the reader's lines, as they stand
-    assert [kind for kind, _ in blocks].count("python") == 6
+    assert [kind for kind, _ in blocks].count("python") == 7
     assert versions_in("from_command")

@@ -51,6 +51,8 @@ class ExportSource:
     """Asked when the model was called: further signatures, and what makes their outputs of a batch."""
     snapshots: Mapping[str, Sequence[str]] | None = None
     """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
+    leaves_out_unread: bool = False
+    """Stores that no graph reads are left out."""
     on_rows: Callable[[int], None] | None = None
     """Told how many rows of a snapshot were written since it was told last."""
 
@@ -88,6 +90,9 @@ def write_export(source: ExportSource, path: str, example: Mapping[str, Any], op
         InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
     """
     traced = _all_traced(source, columns_of(example))
+    if source.leaves_out_unread:
+        read = {feature.store for model in traced.values() for feature in model.features}
+        source = replace(source, stores={name: store for name, store in source.stores.items() if name in read})
     if options.shards:
         require_owners(options.shards, subject="export", name="shards")
     version = _free_version(path, options)

@@ -13,6 +13,7 @@ from monolith.train import flags
 from monolith.train.argument_lists import check_list, extend_as_list, to_list, to_snake_case
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.batch_time import time_of
+from monolith.train.candidate_items import CandidateItems, item_ids
 from monolith.train.collections import Collections, add_to_collections, get_collection
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.flat_config import Origin
@@ -53,10 +54,12 @@ from monolith.train.trainer_config import (
     TablesConfig,
     TrainerConfig,
 )
+from monolith.train.two_stage import ItemVectors, TwoStageTask
 
 __all__ = [
     "AsyncFunctionMgr",
     "BenchmarkConfig",
+    "CandidateItems",
     "Collections",
     "Context",
     "ControlConfig",
@@ -70,6 +73,7 @@ __all__ = [
     "History",
     "InputOptions",
     "InstantiableParams",
+    "ItemVectors",
     "JobConfig",
     "JobSettings",
     "MarkerFilesConfig",
@@ -95,6 +99,7 @@ __all__ = [
     "TaskContext",
     "Trainer",
     "TrainerConfig",
+    "TwoStageTask",
     "add_to_collections",
     "check_list",
     "copy_params_to",
@@ -109,6 +114,7 @@ __all__ = [
     "get_current_session",
     "get_debugging_info_file_name",
     "get_meta_graph_file_name",
+    "item_ids",
     "local_train",
     "make_trainer",
     "params",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.train.task import Task
 
-__all__ = ["CheckpointExporter"]
+__all__ = ["CheckpointExporter", "copied_task"]
 
 _SIZE_OF_ROWS = 0.1
 """About that of rows that were trained for a while."""
@@ -86,7 +86,7 @@ class CheckpointExporter:
             restore_model(checkpoint, state, self._restoring, Parts(rows={}))
             state.global_step = manifest.step
 
-        with _aside(), Session(_copied(self._task), mode="predict", restore=restore) as session:
+        with _aside(), Session(copied_task(self._task), mode="predict", restore=restore) as session:
             if example is None:
                 self._example = example = first_batch(session.task) if self._example is None else self._example
             snapshots = None
@@ -117,7 +117,7 @@ def _aside() -> Iterator[None]:
         set_random_state(generators)
 
 
-def _copied(task: Task) -> Task:
+def copied_task(task: Task) -> Task:
     """A task that builds its own modules; `build` can be called again, as after a failure."""
     other = copy.copy(task)
     for name, value in vars(task).items():

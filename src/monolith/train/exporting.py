@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.train.session import Session
     from monolith.train.task import Task
 
-__all__ = ["export_session", "first_batch"]
+__all__ = ["export_session", "first_batch", "looked_at"]
 
 
 def export_session(
@@ -70,7 +70,7 @@ def export_session(
         on_rows=on_rows,
         extra_outputs=calls.extra_outputs,
     )
-    with _looked_at(model):
+    with looked_at(model):
         return write_export(source, path, columns, ExportOptions() if options is None else options)
 
 
@@ -132,7 +132,7 @@ def first_batch(task: Task) -> Any:
 
 
 @contextmanager
-def _looked_at(model: nn.Module) -> Iterator[None]:
+def looked_at(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode and on the CPU, as it was afterwards."""
     modes = {module: module.training for module in model.modules()}
     devices = {parameter.device for parameter in model.parameters()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
 from monolith.export.writer import ExportOptions
+from monolith.files import join
 from monolith.hooks.current_session import SetCurrentSessionHook
 from monolith.hooks.evaluation import Evaluation
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
@@ -36,7 +37,7 @@ from monolith.train._restoring import go_on, restore_to_look
 from monolith.train._server_rank_saver import ServerRankSaver
 from monolith.train._training_loop import TrainingLoop
 from monolith.train._watching import progress_hooks, record_hooks
-from monolith.train.checkpoint_exporting import CheckpointExporter
+from monolith.train.checkpoint_exporting import CheckpointExporter, copied_task
 from monolith.train.context import Context, TaskContext, use_context
 from monolith.train.device_placement import placement_of
 from monolith.train.export_listener import ExportSaverListener
@@ -51,6 +52,7 @@ from monolith.train.session import Session, SessionState
 from monolith.train.stop_at_step import StopAtStep
 from monolith.train.task import Task
 from monolith.train.trainer_config import TrainerConfig
+from monolith.train.two_stage import ITEM_CACHE, TWO_STAGE, cache_items, export_two_stage, write_item_cache
 
 if TYPE_CHECKING:
     import os
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from monolith.hooks.saver_listener import SaverListener
     from monolith.ps.cluster import PsCluster
     from monolith.ps.dense_wire import DenseServers
+    from monolith.train.candidate_items import CandidateItems
     from monolith.train.job_part import JobPart
     from monolith.train.params import Params
     from monolith.train.rank_part import RankPart
@@ -214,6 +217,8 @@ class Trainer:
                 loop.run()
             self._state = session.state
             self._state.history = self.history
+            if self.config.items is not None and self.config.worker_index == 0:
+                self._predict_items(self.config.items)
             return self._state
 
     def evaluate(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> dict[str, float]:
@@ -388,6 +393,19 @@ class Trainer:
         if self._ranks is not None:
             return restore_together(self._ranks, self.config, saver, state, clock=self._clock)
         return saver is not None and go_on(self.config, saver, state, clock=self._clock)
+
+    def _predict_items(self, items: CandidateItems) -> None:
+        """Writes the item cache table, and an export of it with the tower of users."""
+        is_alone = self._job is None and (self._ranks is None or self._ranks.is_alone)
+        # What other processes keep is read from the last checkpoint.
+        looking = self if is_alone else Trainer(copied_task(self.task), dataclasses.replace(self.config, items=None))
+        model_dir, serving = str(self.config.model_dir), self.task.p.serving
+        with looking._looking("predict", ()) as session:  # noqa: SLF001 - of its own class
+            cached = cache_items(session, items)
+            write_item_cache(cached, join(model_dir, ITEM_CACHE))
+            options = ExportOptions(skip_zero=self.config.exporting.skip_zero)
+            path = join(model_dir, str(serving.export_dir_base), TWO_STAGE)
+            export_two_stage(session, cached, path, options=options)
 
     # State
 

@@ -11,6 +11,7 @@ from monolith.tables.filters import AdmissionFilter  # noqa: TC001 - a field's t
 from monolith.tables.history import NUM_BUCKETS
 from monolith.train._dense_step import DenseConfig
 from monolith.train._table_pipeline import PipelineConfig
+from monolith.train.candidate_items import CandidateItems  # noqa: TC001 - a field's type
 from monolith.train.device_placement import DeviceConfig
 from monolith.train.input_options import InputOptions
 from monolith.train.job_config import JobConfig
@@ -20,6 +21,7 @@ __all__ = [
     "ControlConfig",
     "DenseConfig",
     "DeviceConfig",
+    "ExportingConfig",
     "MarkerFilesConfig",
     "PipelineConfig",
     "PublishingConfig",
@@ -263,6 +265,8 @@ class TrainerConfig(Config):
     """Publish what is trained to a delta log; None: do not."""
     exporting: ExportingConfig = ExportingConfig()
     """How exports are written."""
+    items: CandidateItems | None = None
+    """Items of a `TwoStageTask` that are predicted after training, and exported with its tower of users; None: none."""
     job: JobConfig = JobConfig()
     """The processes of a job; a run of one needs none of it."""
     sync: SyncConfig | None = None
@@ -297,6 +301,8 @@ class TrainerConfig(Config):
                 "TrainerConfig: only_feature_engineering computes nothing, and device.gpu (enable_gpu_training) says"
                 " where; leave one out"
             )
+        if self.items is not None and self.model_dir is None:
+            raise ValueError("TrainerConfig: what is predicted of items goes to the model directory; give model_dir")
         if self.saving.marker_files is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: saving.marker_files are files of the model directory; give model_dir")
         if self.publishing is not None and self.publishing.log is None and self.model_dir is None:

@@ -77,8 +77,23 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "enable_pipelined_bwda2a": {"enable_sync_training": True, "enable_async_optimize": True},
     "processes_per_gpu": {"enable_gpu_training": True},
     **{name: {**TIDE, "save_checkpoints_secs": 9} for name in TIDE},
+    "enable_resource_constrained_roughsort": {"model_dir": "m"},
+    **{
+        name: {"model_dir": "m", "enable_resource_constrained_roughsort": True, "roughsort_candidate_items_path": "p"}
+        for name in (
+            "roughsort_candidate_items_path",
+            "roughsort_items_use_parquet",
+            "items_input_lagrangex_header",
+            "items_input_has_sort_id",
+            "items_input_kafka_dump",
+            "items_input_kafka_dump_prefix",
+        )
+    },
 }
 """Options that only mean something beside others."""
+
+NEEDED = {"enable_resource_constrained_roughsort": {"roughsort_candidate_items_path": "p"}}
+"""Options that are set together or not at all."""
 
 OTHERS: dict[str, Any] = {
     "server_type": "ps",
@@ -165,7 +180,8 @@ class TestEffects:
     @pytest.mark.parametrize("name", sorted(TABLE.keys() - REFUSED.keys()))
     def test_an_option_changes_the_fields_of_its_line_only(self, name: str) -> None:
         beside = TOGETHER.get(name, {})
-        before, after = RunnerConfig(**beside), RunnerConfig(**{**beside, name: other_value(name)})
+        set_too = {**beside, **NEEDED.get(name, {})}
+        before, after = RunnerConfig(**beside), RunnerConfig(**{**set_too, name: other_value(name)})
         settings = changed(before.runner_settings(), after.runner_settings())
         assert settings == ({name} if InRunnerSettings() in TABLE[name] else set())
         if name != "server_type":  # any other role is refused

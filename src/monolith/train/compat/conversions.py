@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.hooks.tide import TideWindow
 from monolith.tables.filters import ProbabilisticFilter, SlidingHashFilter, make_filter
+from monolith.train.candidate_items import CandidateItems
 from monolith.train.sync_config import SyncConfig
 from monolith.train.trainer_config import ControlConfig, MarkerFilesConfig, PublishingConfig
 
@@ -118,6 +119,46 @@ def publishing(options: CpuTrainingConfig, _: Params) -> PublishingConfig | None
         dense_interval=options.delta_log_dense_interval_secs,
         base_folder=options.delta_log_base_dir,
     )
+
+
+def candidate_items(options: CpuTrainingConfig, _: Params) -> CandidateItems | None:
+    """Items that are predicted after training.
+
+    Raises:
+        ValueError: items without the wish to predict them, or the wish without items.
+    """
+    if not options.enable_resource_constrained_roughsort:
+        for name in _OF_ITEMS:
+            if getattr(options, name) != options.default_of(name):
+                raise ValueError(
+                    f"option {name}={getattr(options, name)!r} (from {options.origin(name)}) is refused: it is about"
+                    " candidate items; set enable_resource_constrained_roughsort, too, or leave it at"
+                    f" {options.default_of(name)!r}"
+                )
+        return None
+    if options.roughsort_candidate_items_path is None:
+        raise ValueError(
+            "option enable_resource_constrained_roughsort: it needs candidate items; give"
+            " roughsort_candidate_items_path, too"
+        )
+    return CandidateItems(
+        path=options.roughsort_candidate_items_path,
+        parquet=options.roughsort_items_use_parquet,
+        lagrangex_header=options.items_input_lagrangex_header,
+        has_sort_id=options.items_input_has_sort_id,
+        kafka_dump=options.items_input_kafka_dump,
+        kafka_dump_prefix=options.items_input_kafka_dump_prefix,
+    )
+
+
+_OF_ITEMS = (
+    "roughsort_candidate_items_path",
+    "roughsort_items_use_parquet",
+    "items_input_lagrangex_header",
+    "items_input_has_sort_id",
+    "items_input_kafka_dump",
+    "items_input_kafka_dump_prefix",
+)
 
 
 def recovers_partly(options: CpuTrainingConfig, _: Params) -> bool:

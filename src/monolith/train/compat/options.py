@@ -14,6 +14,7 @@ from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train.compat import reasons
 from monolith.train.compat.conversions import (
     admission,
+    candidate_items,
     controller,
     dense_seconds,
     interval,
@@ -226,19 +227,19 @@ class CpuTrainingConfig(FlatConfig):
     """Look for renamed weights; None means yes."""
     enable_model_dump: Annotated[bool, Refused("a model is exchanged as an export, see Trainer.export")] = False
     """Write the graph for exchange."""
-    enable_resource_constrained_roughsort: Annotated[bool, Refused(reasons.ITEMS)] = False
-    """Predict candidate items after training."""
-    roughsort_candidate_items_path: Annotated[str | None, Refused(reasons.ITEMS)] = None
-    """Where those items are."""
-    roughsort_items_use_parquet: Annotated[bool, Refused(reasons.ITEMS)] = False
-    """They are Parquet."""
-    items_input_lagrangex_header: Annotated[bool, Refused(reasons.ITEMS)] = False
+    enable_resource_constrained_roughsort: Annotated[bool, Makes("items", candidate_items)] = False
+    """Predict candidate items after training, and export them with the tower of users; of a `TwoStageTask`."""
+    roughsort_candidate_items_path: Annotated[str | None, Makes("items", candidate_items)] = None
+    """Where those items are: files of instances, or Parquet."""
+    roughsort_items_use_parquet: Annotated[bool, Makes("items", candidate_items)] = False
+    """They are Parquet, with the columns item_id and fids."""
+    items_input_lagrangex_header: Annotated[bool, Makes("items", candidate_items)] = False
     """Framing of the item file."""
-    items_input_has_sort_id: Annotated[bool, Refused(reasons.ITEMS)] = False
+    items_input_has_sort_id: Annotated[bool, Makes("items", candidate_items)] = False
     """Framing of the item file."""
-    items_input_kafka_dump: Annotated[bool, Refused(reasons.ITEMS)] = False
+    items_input_kafka_dump: Annotated[bool, Makes("items", candidate_items)] = False
     """Framing of the item file."""
-    items_input_kafka_dump_prefix: Annotated[bool, Refused(reasons.ITEMS)] = False
+    items_input_kafka_dump_prefix: Annotated[bool, Makes("items", candidate_items)] = False
     """Framing of the item file."""
     device_fn: Annotated[
         Callable[..., str] | None, Refused("devices are those of the modules; place them in build()")

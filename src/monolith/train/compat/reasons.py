@@ -18,7 +18,6 @@ DATA_CENTRES: Final = (
 LOOKUP_DEADLINE: Final = (
     "who looks rows up says how long it waits: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
 )
-ITEMS: Final = "candidate items are not predicted after training; use Trainer.predict over them"
 FOUNTAIN: Final = "the external data service is not public"
 TENSORFLOW: Final = "it tunes TensorFlow, which is not used"
 DATA_SERVICE: Final = "TensorFlow's data service is not used"
