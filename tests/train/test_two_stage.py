@@ -139,14 +139,18 @@ def test_predictions_that_cannot_be_served_are_refused(tmp_path: Path, task: Any
 
 def test_options_make_items() -> None:
     assert trainer_config_of(RunnerConfig(model_dir="m")).items is None
-    wanted = {"enable_resource_constrained_roughsort": True, "roughsort_candidate_items_path": "p", "model_dir": "m"}
+    wanted: dict[str, Any] = {
+        "enable_resource_constrained_roughsort": True,
+        "roughsort_candidate_items_path": "p",
+        "model_dir": "m",
+    }
     found = trainer_config_of(RunnerConfig(**wanted, items_input_has_sort_id=True, items_input_kafka_dump=True)).items
     assert found == CandidateItems(path="p", has_sort_id=True, kafka_dump=True)
     with pytest.raises(ValueError, match="it needs candidate items; give roughsort_candidate_items_path"):
         trainer_config_of(RunnerConfig(enable_resource_constrained_roughsort=True, model_dir="m"))
     with pytest.raises(
         ValueError,
-        match=r"roughsort_items_use_parquet=True .* is about candidate items; set enable_resource_constrained_roughsort",
+        match=r"roughsort_items_use_parquet=True .* is about candidate items; set enable_resource",
     ):
         trainer_config_of(RunnerConfig(roughsort_items_use_parquet=True, model_dir="m"))
     with pytest.raises(ValueError, match="Parquet has no framing, got kafka_dump=True"):
