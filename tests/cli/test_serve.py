@@ -84,9 +84,17 @@ def test_a_model_has_the_name_of_its_task_and_a_token_may_be_asked(export: Path,
         (["a=one", "b=two", "--follow", "log"], "--follow: there are several models; write --follow NAME=log"),
         (["a="], "a model is written NAME=PATH, got 'a='"),
         (["one", "--follow", "x", "--follow", "y"], "--follow: a model follows one log, got another one: y"),
+        (["EXPORT", "--request_log_share", "0.1"], "--request_log_share is for a log of requests; give its place"),
+        (["EXPORT", "--request_log", "log", "--request_log_share", "2"], "share must be above 0 and at most 1, got 2"),
+        (["EXPORT", "--request_log", "s3://log"], "place must be a folder of this machine or kafka://HOST:PORT/TOPIC"),
+        (["EXPORT", "--request_log", "kafka://broker"], "a topic is written kafka://HOST:PORT[,HOST:PORT]/TOPIC"),
+        (["EXPORT", "--request_log", "/proc/log"], "'/proc/log': cannot be written"),
+        (["EXPORT", "--request_log", "log", "--request_log_kafka", "a=b"], "kafka has settings, but 'log' is no topic"),
+        (["EXPORT", "--request_log", "log", "--request_log_item", "price"], "no column 'price'; it reads item, user"),
     ],
 )
 def test_wrong_arguments_are_one_line(
+    export: Path,
     arguments: list[str],
     sentence: str,
     tmp_path: Path,
@@ -94,7 +102,8 @@ def test_wrong_arguments_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["serve", *arguments, "--port", "0"]) == 1
+    given = [str(export) if each == "EXPORT" else each for each in arguments]
+    assert main(["serve", *given, "--port", "0"]) == 1
     told = capsys.readouterr().err
     assert told.startswith("monolith serve: error: ")
     assert sentence in told
@@ -128,8 +137,9 @@ def test_the_page_runs(
 def test_every_metric_and_option_is_on_the_page(project_root: Path) -> None:
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
     root = project_root / "src" / "monolith"
-    emitted = re.findall(r'emit_\w+\(\s*"(\w+)"', (root / "serving" / "server" / "metrics.py").read_text())
-    assert len(emitted) > 10
+    sources = ("server/metrics.py", "server/traffic_watch.py", "request_log/log.py")
+    emitted = re.findall(r'emit_\w+\(\s*"(\w+)"', "".join((root / "serving" / each).read_text() for each in sources))
+    assert len(emitted) > 15
     assert [name for name in emitted if f"`{name}`" not in text] == []
     text += (project_root / "docs" / "how-to" / "shards.md").read_text(encoding="utf-8")
     described = "".join((root / "cli" / "_arguments" / name).read_text() for name in ("serve.py", "_serve_models.py"))

@@ -143,7 +143,8 @@ def test_a_feature_that_serving_transforms_in_another_way_is_found(
 def test_a_stale_row_is_found_and_nobody_else_is_blamed(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = int(make_batch(0)["user"][3])  # type: ignore[call-overload,index]
+    users: Any = [make_batch(number)["user"] for number in range(3)]
+    stale = int(users[0][3])
 
     def of_nobody(users: torch.Tensor) -> torch.Tensor:
         return torch.where(users == stale, 10**9, users)  # a server that lost the row answers as for an unknown id
@@ -151,10 +152,7 @@ def test_a_stale_row_is_found_and_nobody_else_is_blamed(
     log = _log(tmp_path, run.second, user=of_nobody)
     found = _skew(capsys, log, *_trained(run), "--show", "100", "--fail_above", "0", status=1)
     wanted = [
-        (f"r{number}", row)
-        for number in range(3)
-        for row, user in enumerate(make_batch(number)["user"].tolist())  # type: ignore[union-attr]
-        if user == stale
+        (f"r{number}", row) for number in range(3) for row, user in enumerate(users[number].tolist()) if user == stale
     ]
     assert sorted((each["request_id"], each["example"]) for each in found["differences"]) == wanted
     assert found["versions"][0]["equal"] == 48 - len(wanted)

@@ -44,7 +44,7 @@ def _features(example: Example) -> dict[str, Any]:
 def test_every_kind_of_column_is_read_back_by_the_parser_of_training() -> None:
     ids = Ragged.from_lists([[-SIGNED, SIGNED - 1], [], [0]])
     floats = Ragged.from_lists([[], [0.5, -1.5], [3.0]], dtype=torch.float32)
-    columns = {
+    columns: dict[str, Any] = {
         "user": torch.tensor([-7]),
         "tags": ids,
         "price": torch.tensor([[1.5, -2.0], [0.0, float(np.float32(0.1))], [3e38, -1e-45]]),

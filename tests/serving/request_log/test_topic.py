@@ -32,8 +32,8 @@ def _partition_of(cluster: KafkaCluster, topic: str, requests: list[bytes]) -> d
     for partition in range(NUM_PARTITIONS):
         consumer.assign([TopicPartition(topic, partition, 0)])
         while (message := consumer.poll(30)) is not None and message.error() is None:
-            if message.key() in found:
-                found[message.key()].add(partition)
+            if (key := message.key() or b"") in found:
+                found[key].add(partition)
     consumer.close()
     assert all(len(each) == 1 for each in found.values())
     return {request: each.pop() for request, each in found.items()}

@@ -60,18 +60,16 @@ def measure_skew(
     report = SkewReport(tolerance=tolerance)
     parsers: dict[tuple[int, str], RequestParser] = {}
     for request in requests:
-        reason = MOVED_ON if request.has_moved_on else models.why_not(request.export, request.signature)
+        version, name = request.export, (request.export, request.signature)
+        reason = MOVED_ON if request.has_moved_on else models.why_not(*name)
         if reason is not None:
             report.leave_out(reason, len(request.examples))
         else:
-            name = (request.export, request.signature)
             if name not in parsers:
                 parsers[name] = RequestParser(models.signature(*name))
             batch = parsers[name].batch([each.sample for each in request.examples])
-            answer = models.model(request.export).predict(batch, request.signature)
-            counted = report.versions.setdefault(
-                request.export, VersionSkew(version=request.export, step=models.step(request.export))
-            )
+            answer = models.model(version).predict(batch, request.signature)
+            counted = report.versions.setdefault(version, VersionSkew(version=version, step=models.step(version)))
             counted.requests += 1
             _compare(request, batch, answer, report, keep=keep)
         on_examples(len(request.examples))
