@@ -15,6 +15,7 @@ from monolith.errors import NotFoundError
 from monolith.observe import process_recorder
 from monolith.serving.request_log import LoggedRequest, RequestLogConfig, log, read_requests
 from monolith.serving.server import ModelRegistry, ModelServer
+from monolith.serving.server.grpc_service import GrpcService
 from monolith.testing import SmallModel
 from serving.request_log.test_log import HeldSink
 from serving.server.test_grpc import RAGGED, call
@@ -75,6 +76,28 @@ def test_an_answer_over_grpc_names_the_request(server: ModelServer) -> None:
         assert dict(done.trailing_metadata())["x-request-id"] == "abc"
         _, done = ask_grpc.with_call(data, timeout=120)
         assert len(dict(done.trailing_metadata())["x-request-id"]) == 32
+
+
+def test_a_name_that_metadata_cannot_say_is_replaced(registry: ModelRegistry, tmp_path: Path) -> None:
+    class Context:
+        trailing: tuple[tuple[str, str], ...] = ()
+
+        def __init__(self, given: str) -> None:
+            self.given = given
+
+        def time_remaining(self) -> None: ...
+
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return (("other", "x"), ("x-request-id", self.given))
+
+        def set_trailing_metadata(self, trailing: tuple[tuple[str, str], ...]) -> None:
+            self.trailing = trailing
+
+    with ModelServer(registry, request_log=_config(tmp_path)) as server:
+        for given in ("caf\xe9", "a\nb"):
+            context = Context(given)
+            GrpcService(server.core).predict(grpc_request(RAGGED).SerializeToString(), context)
+            assert len(dict(context.trailing)["x-request-id"]) == 32
 
 
 def test_a_shared_column_stands_in_every_example_and_requests_that_failed_in_none(

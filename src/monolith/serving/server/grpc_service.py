@@ -148,9 +148,10 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
 
 
 def _given_id(context: Any) -> bytes | None:
+    """What the client calls the request; None where it says nothing, or what metadata cannot say in return."""
     for name, value in context.invocation_metadata():
-        if name == "x-request-id":
-            return value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
+        if name == "x-request-id" and isinstance(value, str) and value.isascii() and value.isprintable():
+            return value.encode()
     return None
 
 
