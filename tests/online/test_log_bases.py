@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from monolith.checkpoint import Saver, TrainState
+from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.deltalog import Base, DeltaLog, GapError, rows_part
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings, Slot
@@ -205,4 +208,39 @@ def test_the_base_that_contains_most_is_taken_whatever_the_clock_says(tmp_path: 
     run.log.trim()
     assert [base.name for base in run.log.bases()] == ["new"]
     assert rows(followed(run)[0]) == rows(run.store)
+    run.publisher.close()
+
+
+class WeightsAndRows:
+    """A follower that looks at the row of id 1 whenever dense weights come; both count the steps."""
+
+    def __init__(self, run: Run) -> None:
+        served = run.serving_store()
+        self._table = TableGroup.of_store(served)[served.schema.names[0]]
+        self.seen: list[tuple[float, float]] = []
+        self.follower = Follower({"embeddings": served}, run.log, on_dense=self._note)
+
+    def _note(self, found: Mapping[str, torch.Tensor]) -> None:
+        self.seen.append((float(found["bias"]), float(self._table.lookup([1])[0, 0])))
+
+
+@pytest.mark.parametrize("is_dense_there", [True, False])
+def test_weights_of_a_base_whose_rows_have_gone_wait_for_those_of_the_log(
+    tmp_path: Path, *, is_dense_there: bool
+) -> None:
+    run = Run(tmp_path, dense_interval=1e-6)
+    for step in range(2, 6):
+        run.train({1: float(step)})
+    weights = tensors_to_bytes({"bias": run.model.bias.data})
+    base = run.log.save_base({"embeddings": run.store}, name="base", numbers=run.publisher.numbers, dense=weights)
+    assert base.dense is not None
+    shutil.rmtree(Path(base.path) / base.stores["embeddings"])
+    if not is_dense_there:
+        (Path(base.path) / base.dense).unlink()
+    run.train({1: 6.0})
+    late = WeightsAndRows(run)
+    with late.follower:
+        late.follower.catch_up()
+    assert late.seen[-1] == (6.0, 6.0)
+    assert all(row >= weight for weight, row in late.seen), late.seen
     run.publisher.close()

@@ -13,6 +13,7 @@ from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_byte
 from monolith.deltalog import store_of
 from monolith.errors import NotFoundError
 from monolith.files import join, named_errors
+from monolith.online.row_takeover import take_over_rows
 from monolith.publishing.serving_schema import serving_schema
 from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.schema import Schema, TableSchema
@@ -39,6 +40,8 @@ class BaseState:
     def load(self, part: str, store: Store, *, own: range = ALL_BUCKETS) -> None:
         """Replaces the rows of a part by those of the base; an error leaves the store as it was.
 
+        Who reads meanwhile finds every row as it was or as it is to be, and never none for one that both have.
+
         Args:
             part: Of rows; of any other nothing is loaded.
             store: Where its rows go.
@@ -47,7 +50,8 @@ class BaseState:
         found = store_of(part)
         if found is not None:
             name, buckets = found
-            restore(store, self._folder(name), buckets=shared_buckets(buckets, own))
+            replace = take_over_rows if store.stats().rows else restore
+            replace(store, self._folder(name), buckets=shared_buckets(buckets, own))
 
     def schema(self, store: str) -> Schema:
         """Of the serving rows of a store."""

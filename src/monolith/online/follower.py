@@ -138,6 +138,18 @@ class Follower:
             return None
         return Staleness(seen[len(seen) // 2], seen[min(len(seen) - 1, len(seen) * 99 // 100)])
 
+    def begin(self) -> bool:
+        """Loads the newest bases now, instead of in the thread; whether all tables have rows of the log by that.
+
+        Raises:
+            OpError: the log is away or of another model; what was loaded stays.
+        """
+        with self._lock:
+            if not self._began:
+                self._applier.begin()
+                self._began = True
+            return self._applier.has_all_rows()
+
     def catch_up(self, timeout_seconds: float | None = None) -> None:
         """Applies all that is in the log now.
 
@@ -244,9 +256,7 @@ class Follower:
 
     def _apply_some(self) -> bool:
         """Applies what each part has next; whether there was anything."""
-        if not self._began:
-            self._applier.begin()
-            self._began = True
+        self.begin()
         if self._clock.monotonic() >= self._look_again:
             self._applier.look_for_parts()
             self._look_again = self._clock.monotonic() + POLL_SECONDS

@@ -56,7 +56,7 @@ class LogApplier:
         self.held: dict[str, Increment] = {}
         """Part -> what was read of it and is not here yet: others come first, or what it needs is away for a moment."""
         self._waiting: dict[str, Base] = {}
-        """Part -> the base that it begins at, once others that had its rows before are here."""
+        """Part -> the base that it begins at, once what must come before it is here."""
         self.version: dict[str, int] = {}
         """Part -> number of its last increment that is here; it never goes back."""
         self.step = 0
@@ -75,6 +75,14 @@ class LogApplier:
         for part in sorted(parts, key=lambda part: part == DENSE_PART):  # rows first, weights need them
             if self._is_ours(part):
                 self._load_newest(part, bases, at_least=-1)
+
+    def has_all_rows(self) -> bool:
+        """Whether the log had something for every bucket of every store that is kept here."""
+        places = [place for part in self.version if (place := store_of(part)) is not None]
+        return all(
+            {bucket for name, buckets in places if name == store for bucket in buckets}.issuperset(self._own)
+            for store in self._stores
+        )
 
     def look_for_parts(self) -> None:
         """Opens what is in the log by now."""
@@ -194,26 +202,37 @@ class LogApplier:
 
     def _load_waiting(self) -> bool:
         """Loads bases whose turn has come; whether there were any."""
-        due = [part for part, base in self._waiting.items() if self._is_due(base)]
+        due = [part for part, base in self._waiting.items() if self._is_due(part, base)]
         for part in due:
             base = self._waiting[part]
-            self._load(part, base)
+            try:
+                self._load(part, base)
+                self.version[part] = base.numbers[part]
+            except (NotFoundError, DataLossError) as error:  # what is in the log of it is read instead
+                _log.warning("follower: base %r cannot be used, and is passed over: %s", base.name, error)
             del self._waiting[part]
-            self.version[part] = base.numbers[part]
         if due:
             self.look_for_parts()
         return bool(due)
 
-    def _is_due(self, base: Base) -> bool:
-        """Whether all is here that must come before it; of a part that has gone nothing can come any more."""
-        missing = [part for part, number in base.after.items() if self.version.get(part, -1) < number]
-        return self._rows_elsewhere or not missing or not set(missing) & set(self._log.parts())
+    def _is_due(self, part: str, base: Base) -> bool:
+        """Whether all is here that must come before it; of a part that has gone nothing can come any more.
+
+        Dense weights of a base go with its rows: they must not be ahead of those.
+        """
+        wanted = {**base.after, **(base.numbers if part == DENSE_PART else {})}
+        missing = {
+            other
+            for other, number in wanted.items()
+            if other != part and self._is_ours(other) and self.version.get(other, -1) < number
+        }
+        return self._rows_elsewhere or not missing or not missing & set(self._log.parts())
 
     def _load_newest(self, part: str, bases: list[Base], *, at_least: int) -> Base | None:
         """The newest base that holds a part and can be read, by its numbers: clocks jump. None: there is none."""
         holding = [base for base in bases if base.holds(part) and base.numbers[part] >= at_least]
         for base in sorted(holding, key=lambda base: base.numbers[part], reverse=True):
-            if not self._is_due(base):
+            if not self._is_due(part, base):
                 self._waiting[part] = base
                 return base
             try:
