@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.deltalog import DeltaLog
 from monolith.export.writer import ExportOptions
 from monolith.online import DeltaPublisher
 from monolith.serving import Predictor
@@ -102,3 +103,63 @@ def test_the_log_of_another_model_is_refused_and_the_export_served(tmp_path: Pat
     with Predictor(place, follow=str(tmp_path / "log")) as predictor:
         wait_until(lambda: "log of another model" in str(predictor.why_not_ready))
         assert predictor.predict(batch).version.dense == -1
+
+
+def test_a_base_that_cannot_be_read_leaves_the_rows_of_the_export(tmp_path: Path) -> None:
+    trainer, batch = trained(2), make_batch(7)
+    place = trainer.export(str(tmp_path / "model"), example=batch)
+    wanted = trainer.predict(batch)["score"]
+    assert trainer.state is not None
+    log = DeltaLog(str(tmp_path / "log"))
+    publisher = publisher_of(trainer.state, tmp_path / "log")
+    publisher.publish()
+    log.save_base(trainer.state.stores, name="base", numbers=publisher.numbers)
+    publisher.close()
+    for folder in (tmp_path / "log" / "bases").glob("*/*"):
+        shutil.rmtree(folder)
+    with Predictor(place, follow=log) as predictor:
+        assert torch.equal(predictor.predict(batch).outputs["score"], wanted)
+
+
+def test_what_a_base_has_is_served_from_the_first_answer_on(tmp_path: Path) -> None:
+    trainer, batch = trained(2), make_batch(7)
+    place = trainer.export(str(tmp_path / "model"), example=batch)
+    state = trainer.state
+    assert state is not None
+    emb = state.embeddings["emb"]
+    ids = batch["item"].reshape(-1).unique()  # type: ignore[union-attr]
+    emb.assign("item", ids, torch.full((len(ids), 4), 0.5))
+    log = DeltaLog(str(tmp_path / "log"))
+    publisher = publisher_of(state, tmp_path / "log")
+    publisher.publish()
+    log.save_base(state.stores, name="base", numbers=publisher.numbers)
+    with Predictor(place, follow=log) as predictor:
+        answer = predictor.predict(batch)
+        assert set(answer.version.sparse) == publisher.numbers.keys() - {"dense"}
+        assert torch.equal(answer.outputs["vector"], trainer.predict(batch)["vector"])
+    publisher.close()
+
+
+def test_weights_of_the_log_stay_when_an_export_of_weights_alone_takes_over(tmp_path: Path) -> None:
+    trainer, batch = trained(2), make_batch(7)
+    trainer.export(str(tmp_path / "model"), example=batch, options=ExportOptions(version=3))
+    state = trainer.state
+    assert state is not None
+    with torch.no_grad():
+        state.model["top"][0].weight.add_(0.25)  # type: ignore[index]
+    publisher = publisher_of(state, tmp_path / "log")
+    publisher.publish()
+    publisher.close()
+    wanted = trainer.predict(batch)["score"]
+    with Predictor(str(tmp_path / "model"), follow=str(tmp_path / "log")) as predictor:
+        predictor.wait_ready(WAIT)
+        wait_until(lambda: predictor.version.dense >= 0)
+        number = predictor.version.dense
+        with torch.no_grad():
+            state.model["top"][0].weight.sub_(0.25)  # type: ignore[index]
+        options = ExportOptions(version=4, dense_only=True)
+        trainer.export(str(tmp_path / "model"), example=batch, options=options)
+        wait_until(lambda: predictor.version.export == 4)
+        answer = predictor.predict(batch)
+        assert answer.version.dense == number, "the version of an answer does not go back"
+        assert torch.equal(answer.outputs["score"], wanted)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import threading
 from typing import TYPE_CHECKING
 
 from monolith.deltalog import DENSE_PART
+from monolith.errors import OpError
 from monolith.online.follower import Follower
 from monolith.serving.prediction import ModelVersion
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from monolith.tables.local_store import LocalStore
 
 __all__ = ["OWN_WEIGHTS", "LiveModel", "LiveRows", "has_base_of_all", "sparse_version"]
+
+_log = logging.getLogger(__name__)
 
 OWN_WEIGHTS = -1
 """Stands for the dense weights of the export."""
@@ -37,13 +42,29 @@ class LiveRows:
     def __init__(self, stores: Mapping[str, LocalStore], log: DeltaLog | None, clock: Clock) -> None:
         self.stores = dict(stores)
         self.follower = None if log is None else Follower(stores, log, on_dense=self._take, clock=clock)
+        self._lock = threading.Lock()
         self._model: LiveModel | None = None
+        self._dense: tuple[Mapping[str, Tensor], int] | None = None
+        """The newest weights of the log, and their number."""
+        self._is_started = False
+
+    def begin(self, model: LiveModel) -> bool:
+        """Loads rows and weights that the log begins with, before `serve`; whether all tables have rows now."""
+        self._model = model
+        try:
+            return self.follower is not None and self.follower.begin()
+        except OpError as error:
+            _log.warning("predictor: the export's own rows are served until the log can be followed: %s", error)
+            return False
 
     def serve(self, model: LiveModel) -> None:
-        """Gives new dense weights to this model from now on; the first one starts it."""
-        begins = self._model is None
-        self._model = model
-        if begins and self.follower is not None:
+        """Gives the dense weights of the log to this model from now on; the first one starts it."""
+        with self._lock:
+            self._model = model
+            if self._dense is not None:
+                model.take(*self._dense)
+        if not self._is_started and self.follower is not None:
+            self._is_started = True
             self.follower.start()
 
     @property
@@ -57,8 +78,11 @@ class LiveRows:
             self.follower.close()
 
     def _take(self, weights: Mapping[str, Tensor]) -> None:
-        if self._model is not None and self.follower is not None:
+        if self._model is None or self.follower is None:
+            return
+        with self._lock:
             self._model.take(weights, self.follower.dense_number)
+            self._dense = weights, self.follower.dense_number
 
 
 class LiveModel:

@@ -18,7 +18,7 @@ class ModelVersion(NamedTuple):
     dense: int
     """Number of the increment of dense weights in the delta log; -1: they are the export's own."""
     sparse: dict[str, int]
-    """Part of the delta log -> the last increment of rows that is here; empty: no log is followed."""
+    """Part of the delta log -> the last increment of rows that is here; empty: rows are those of the export."""
 
 
 class Prediction(NamedTuple):

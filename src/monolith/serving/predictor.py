@@ -199,8 +199,13 @@ class Predictor:
             return LiveModel(LoadedModel(found.export, old.rows.stores), old.rows)
         stores = found.with_rows.new_stores()
         log = DeltaLog(self._follow) if isinstance(self._follow, str) else self._follow
-        if log is None or not has_base_of_all(log, stores):
-            found.with_rows.load_rows(stores)
+        if log is not None and has_base_of_all(log, stores):
+            live = LiveModel(LoadedModel(found.export, stores), LiveRows(stores, log, self._clock))
+            if live.rows.begin(live):
+                return live
+            live.rows.close()
+            stores = found.with_rows.new_stores()  # the log has less than it says
+        found.with_rows.load_rows(stores)
         return LiveModel(LoadedModel(found.export, stores), LiveRows(stores, log, self._clock))
 
     def _watch(self) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import grpc
@@ -312,3 +315,23 @@ def test_nothing_is_left_behind(model: SmallModel, nothing_left_behind: None) ->
     server.close()
     registry.close()
     assert model.closed.is_set()
+
+
+def test_a_signal_ends_the_wait_whenever_it_comes(start: Callable[..., ModelServer]) -> None:
+    """Its handler runs between any two lines of `wait`, in the same thread, whatever lock that holds."""
+    server = start()
+    earlier = signal.signal(signal.SIGUSR2, lambda *_: server.stop())
+    tracer = sys.gettrace()
+
+    def interrupt(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_code.co_name == "wait":
+            signal.raise_signal(signal.SIGUSR2)
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        server.wait()
+        server.wait()  # it stays ended
+    finally:
+        sys.settrace(tracer)
+        signal.signal(signal.SIGUSR2, earlier)

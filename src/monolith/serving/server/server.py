@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
@@ -47,7 +47,9 @@ class ModelServer:
     @keywords_of(ServerConfig)
     def __init__(self, registry: ModelRegistry, options: ServerConfig) -> None:
         self.options = options
-        self._stop_asked = threading.Event()
+        self._is_running = threading.Lock()
+        """Held until `stop`: an event would not do, as a handler of signals can meet its `wait` with its lock held."""
+        self._is_running.acquire()
         self._closed = False
         self._lock = threading.Lock()
         credentials = options.credentials()
@@ -92,11 +94,13 @@ class ModelServer:
 
     def stop(self) -> None:
         """Lets `wait` return; safe in a handler of signals."""
-        self._stop_asked.set()
+        with suppress(RuntimeError):  # it was asked before
+            self._is_running.release()
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
-        self._stop_asked.wait()
+        self._is_running.acquire()
+        self.stop()  # for others that wait
 
     def close(self) -> None:
         """Answers what was taken in, and ends; a second call does nothing.
