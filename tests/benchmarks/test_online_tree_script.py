@@ -11,12 +11,14 @@ from programs import Programs
 
 
 @pytest.mark.slow
-def test_a_quick_run_tells_every_figure(project_root: Path, tmp_path: Path, programs: Programs) -> None:
-    arguments = ["--quick", "--json", "--directory", str(tmp_path)]
+@pytest.mark.parametrize("readers", ["followers", "servers"])
+def test_a_quick_run_tells_every_figure(project_root: Path, tmp_path: Path, programs: Programs, readers: str) -> None:
+    arguments = ["--quick", "--json", "--directory", str(tmp_path), *(["--serve"] if readers == "servers" else [])]
     done = programs.run(Path("benchmarks/online_tree.py"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     for name in ("clicked", "not_clicked"):
         assert 0.0 <= told[name]["p50"] <= told[name]["p99"] <= told[name]["longest"]
         assert told[name]["events"] > 20
-    assert set(told["staleness"]) == {"follower-0", "follower-1"}
+    assert told["readers"] == readers
+    assert set(told["staleness"]) == ({"follower-0", "follower-1"} if readers == "followers" else set())

@@ -1,6 +1,7 @@
 """Whatever of an online tree is killed, every event is trained once, and followers have the trainer's rows.
 
-``scripts/crash-test --online --kills 100`` does more of the same.
+With servers instead of followers no answer breaks a promise, and a client that asks once more is answered.
+``scripts/crash-test --online --kills 100``, and with ``--serve``, does more of the same.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ KILLS = {"files": 6, "kafka": 4}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("readers", ["follower", "server"])
 @pytest.mark.parametrize("transport", KILLS)
 def test_a_tree_loses_doubles_and_keeps_nothing_whichever_process_is_killed(
-    project_root: Path, quick_folder: Path, programs: Programs, transport: str
+    project_root: Path, quick_folder: Path, programs: Programs, transport: str, readers: str
 ) -> None:
     arguments = ["--online", "--kills", str(KILLS[transport]), "--seed", "3", "--json"]
     arguments += ["--directory", str(quick_folder), *(["--kafka"] if transport == "kafka" else [])]
+    arguments += ["--serve"] if readers == "server" else []
     done = programs.run(Path("scripts/crash-test"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     (trial,) = json.loads(done.stdout)["trials"]
@@ -42,27 +45,32 @@ def test_a_tree_loses_doubles_and_keeps_nothing_whichever_process_is_killed(
     assert trial["transport"] == transport
     assert len(trial["kills"]) == KILLS[transport]
     assert len({kill["role"] for kill in trial["kills"]}) == KILLS[transport]
-    assert all(kill["recovery_seconds"] > 0 for kill in trial["kills"])
+    assert any(kill["role"].startswith(readers) for kill in trial["kills"])
+    assert all(kill["recovery_seconds"] > 0 and kill["following_seconds"] > 0 for kill in trial["kills"])
     assert trial["evicted"] > 0
+    if readers == "server":
+        assert 0 < trial["asked"]["retries"] < trial["asked"]["requests"] < trial["asked"]["answers"]
 
 
 FLIP = 12
 
 
 @pytest.mark.slow
-def test_a_change_of_taste_shows_in_both_followers_and_staleness_counts_from_the_action(
-    project_root: Path, quick_folder: Path, programs: Programs
+@pytest.mark.parametrize("readers", ["follower", "server"])
+def test_a_change_of_taste_shows_in_both_readers_and_staleness_counts_from_the_action(
+    project_root: Path, quick_folder: Path, programs: Programs, readers: str
 ) -> None:
     program = project_root / "tests" / "system" / "taste_program.py"
-    done = programs.run(program, str(quick_folder), str(FLIP), folder=project_root)
+    done = programs.run(program, str(quick_folder), str(FLIP), readers, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     for seen in told["seen"].values():
         before, after = (preference(seen["tastes"][str(chunk)]) for chunk in (FLIP, 24))
         assert before > 1.0
         assert after < -1.0
-        p50, p99 = seen["staleness"]
-        assert 0.0 < p50 <= p99
+        if readers == "follower":
+            p50, p99 = seen["staleness"]
+            assert 0.0 < p50 <= p99
     for delays in told["delays"].values():
         assert delays[0] >= 0.0  # nobody knows of an action, or of the close of a window, before
         assert len(delays) > 200
@@ -94,9 +102,9 @@ def train(task: StreamCountingTask, events: Iterable[int], times: float = 1.0) -
     clicked = [TRAFFIC.is_clicked(event) for event in events]
     items = torch.tensor([TRAFFIC.item(event) for event in events])
     features = {name: torch.tensor(list(events)) for name in ("event", "passing")}
-    features |= dict.fromkeys(("item", "liked", "taste"), items)
+    features |= dict.fromkeys(("item", "whole", "liked", "taste"), items)
     looked_up = task.emb(features)
-    counts = sum(looked_up[name].sum() for name in ("event", "item", "passing"))
+    counts = sum(looked_up[name].sum() for name in ("event", "item", "passing", "whole"))
     loss = -counts - (looked_up["liked"][:, 0] * torch.tensor(clicked, dtype=torch.float32)).sum()
     (times * loss).backward()
     task.emb.step()

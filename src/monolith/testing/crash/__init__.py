@@ -7,8 +7,10 @@ comparison of two states bit for bit.
 `worker_trial.py` does the same to workers of parameter servers: `counting.py` has what they count. `cluster_trial.py`
 does it to whole jobs, `cluster_task.py` has what those count, and `network.py` the network that is cut between them.
 `rank_trial.py` does it to the ranks of a synchronous run; `rank_program.py` is what torchrun starts. `online_trial.py`
-does it to a tree of producer, joiners, trainer and followers: `online_tree.py` has its processes, `online_events.py`
-what they pass on, `online_judgement.py` what must come of it.
+does it to a tree of producer, joiners, trainer and followers or servers: `online_tree.py` has its processes,
+`online_events.py` what they pass on, `online_judgement.py` what must come of it. `online_servers.py` and
+`online_client.py` are the servers and who asks them, `online_answers.py` says what must hold of every answer, and
+`online_history.py` what the log had said by then.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +72,10 @@ def follow(traffic: OnlineTraffic, log: DeltaLog, written: Path, tell: Tell) -> 
         traffic: Whose events are looked for.
         log: What is followed.
         written: Beginning of the names of the files that it writes.
-        tell: Tells the parent the chunks and events that are here.
+        tell: Tells the parent that the log is there, and the chunks and events that are here.
     """
-    asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))  # an event may be held just then
     stores = _stores(log, asked)
     seen = _Seen(traffic, stores[STORE])
     versions = os.open(written.with_suffix(".versions"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -88,7 +87,8 @@ def follow(traffic: OnlineTraffic, log: DeltaLog, written: Path, tell: Tell) -> 
 
     with Follower(stores, log, on_increment=note) as follower:
         follower.start()
-        while not asked.wait(_POLL_SECONDS):
+        while not asked:
+            time.sleep(_POLL_SECONDS)
             seen.look(tell)
         follower.pause()
         follower.catch_up()
@@ -99,8 +99,8 @@ def follow(traffic: OnlineTraffic, log: DeltaLog, written: Path, tell: Tell) -> 
     return {"found": str(path)}
 
 
-def _stores(log: DeltaLog, asked: threading.Event) -> dict[str, LocalStore]:
-    """As the log says that rows look, once it is there."""
+def _stores(log: DeltaLog, asked: list[int]) -> dict[str, LocalStore]:
+    """As the log says that rows look, once it is there; `asked` has something when the end is asked for."""
     while True:
         try:
             stores = stores_of_log(log)
@@ -108,7 +108,8 @@ def _stores(log: DeltaLog, asked: threading.Event) -> dict[str, LocalStore]:
             stores = {}
         if STORE in stores:
             return stores
-        if asked.wait(_POLL_SECONDS):
+        time.sleep(_POLL_SECONDS)
+        if asked:
             raise NotFoundError(f"delta log '{log.place}': there is none, and nobody will write it")
 
 
@@ -140,7 +141,7 @@ class _Seen:
         if self._told != (self._chunk, events):
             self._told = (self._chunk, events)
             self._tastes[self._chunk] = self._taste_rows.lookup(self._taste_keys).reshape(-1).tolist()
-            tell({"chunks": self._chunk, "events": events})
+            tell({"ready": True, "chunks": self._chunk, "events": events})
 
     def note(self, found: Increment) -> None:
         """Events of an increment are here now."""

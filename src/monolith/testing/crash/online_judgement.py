@@ -1,19 +1,32 @@
-"""What the rows of an online tree must be when all of its processes have ended."""
+"""What an online tree must have come to when all of its processes have ended."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from monolith.checkpoint import load
 from monolith.testing.crash.child import Child
+from monolith.testing.crash.online_answers import (
+    AskedCounts,
+    answers_by_life,
+    dense_ahead_in_log,
+    differing_rows,
+    failures,
+    read_asked,
+    rows_too_old,
+    torn_rows,
+    versions_going_back,
+    weights_ahead,
+)
 from monolith.testing.crash.online_events import NUM_ITEMS
 from monolith.testing.crash.online_follower import rows_of, slot_keys
-from monolith.testing.crash.online_tree import FOLLOWERS
+from monolith.testing.crash.online_history import read_history
 from monolith.testing.crash.stream_task import StreamCountingTask
 
 if TYPE_CHECKING:
@@ -42,6 +55,7 @@ def judge_tree(trial: OnlineTrial, tree: OnlineTree) -> None:
         child.close()
     trial.problems += found["problems"]
     trial.num_evicted = found["evicted"]
+    trial.asked = found["asked"]
 
 
 def _look(tree: OnlineTree, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of a child
@@ -52,8 +66,17 @@ def _look(tree: OnlineTree, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of 
     trained = rows_of(task.emb.store)
     passing = Passing.of(trained, tree.traffic)
     problems = [*miscounts(task, tree.traffic), *passing.problems(tree.traffic)]
+    asked: dict[str, int] = {}
+    if tree.settings.serve:
+        asked = _judge_servers(tree, task, problems)
+    else:
+        _judge_followers(tree, trained, passing, problems)
+    return {"problems": problems, "evicted": len(passing.gone), "asked": asked}
+
+
+def _judge_followers(tree: OnlineTree, trained: dict[str, str], passing: Passing, problems: list[str]) -> None:
     passed: set[int | None] = set()
-    for role in FOLLOWERS:
+    for role in tree.readers:
         problems += [f"{role}: {each}" for each in row_differences(trained, tree.found(role)["rows"])]
         for path in sorted(tree.folder.glob(f"{role}-*.versions")):
             lines = written_lines(path)
@@ -61,7 +84,35 @@ def _look(tree: OnlineTree, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of 
             passed.update(each["oldest"] for each in lines)
     if not passed & passing.gone:
         problems.append("no follower has had a row that expired: nothing is known of what is removed")
-    return {"problems": problems, "evicted": len(passing.gone)}
+
+
+def _judge_servers(tree: OnlineTree, task: StreamCountingTask, problems: list[str]) -> dict[str, int]:
+    """Adds what is wrong with the answers; returns how many there were."""
+    asked = read_asked(tree.asked)
+    bases = tree.found("bases").values()
+    history = read_history(tree.places.open_log(), tree.export, tree.traffic.num_events, bases)
+    problems += islice(failures(asked), _MOST)
+    problems += islice(dense_ahead_in_log(history), _MOST)
+    for life in answers_by_life(asked, tree.lives):
+        for found in (
+            versions_going_back(life),
+            torn_rows(life),
+            rows_too_old(life, history),
+            weights_ahead(life, history),
+        ):
+            problems += islice(found, _MOST)
+    trained = _trained_rows(task, tree.traffic)
+    for role in tree.readers:
+        problems += [f"{role}: {each}" for each in differing_rows(tree.found(role)["last"], trained)]
+    return asdict(AskedCounts.of(asked))
+
+
+def _trained_rows(task: StreamCountingTask, traffic: OnlineTraffic) -> dict[str, dict[int, Any]]:
+    """What servers show of the rows of the trainer."""
+    events, items = torch.arange(traffic.num_events), torch.arange(NUM_ITEMS)
+    rows = {slot: task.emb.lookup(slot, events)[:, 0].tolist() for slot in ("event", "passing")}
+    rows["whole"] = task.emb.lookup("whole", items).tolist()
+    return {slot: dict(enumerate(values)) for slot, values in rows.items()}
 
 
 def miscounts(task: StreamCountingTask, traffic: OnlineTraffic) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""An online tree that nobody disturbs, in real time: how soon both followers have what users do, and what they like."""
+"""An online tree that nobody disturbs, in real time: how soon both readers have what users do, and what they like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.testing.crash.child import import_what_torch_puts_off
 from monolith.testing.crash.online_events import OnlineTraffic
 from monolith.testing.crash.online_places import open_places
-from monolith.testing.crash.online_tree import FOLLOWERS, PRODUCER, OnlineSettings, OnlineTree
+from monolith.testing.crash.online_tree import PRODUCER, OnlineSettings, OnlineTree
 from monolith.testing.crash.online_watch import TreeWatch
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ class LiveScenario:
     """Chunk from which on users like the other half of the items; the tree has all chunks before it first."""
     batch_size: int = 512
     kafka: bool = False
+    serve: bool = False
+    """Whether two servers have what was trained, and are asked for it; else two followers."""
+    watched: int = 1
+    """Servers are asked for every so many-th event."""
 
     def traffic(self) -> OnlineTraffic:
         """That begins soon."""
@@ -57,10 +61,12 @@ class LiveTree:
 
     traffic: OnlineTraffic
     found: dict[str, dict[str, Any]]
-    """Of each follower; see `monolith.testing.crash.online_follower`."""
+    """Of each reader; see `monolith.testing.crash.online_follower`."""
+    watched: int = 1
+    """Every so many-th event was looked for."""
 
     def delays(self, *, clicked: bool, chunks: range) -> list[float]:
-        """Seconds until both followers had an event, from its action on, or else from the close of its window; rising.
+        """Seconds until both readers had an event, from its action on, or else from the close of its window; rising.
 
         Args:
             clicked: Events with an action, or those without.
@@ -70,7 +76,9 @@ class LiveTree:
         events = [
             event
             for event in range(chunks.start * size, chunks.stop * size)
-            if self.traffic.is_clicked(event) == clicked and not self.traffic.is_mark(event)
+            if event % self.watched == 0
+            and self.traffic.is_clicked(event) == clicked
+            and not self.traffic.is_mark(event)
         ]
         came = [max(each["came"][event] for each in self.found.values()) for event in events]
         return sorted(at - self.traffic.known_ms(event) / 1000 for at, event in zip(came, events, strict=True))
@@ -90,15 +98,18 @@ def run_live_tree(scenario: LiveScenario, folder: Path, *, longest_seconds: floa
     import_what_torch_puts_off()
     trainer = ("--params_override", json.dumps({"batch_size": scenario.batch_size}))
     with open_places(folder, OnlineTraffic.partitions, kafka=scenario.kafka) as places:
-        tree = OnlineTree(scenario.traffic(), places, folder, OnlineSettings(is_live=True, trainer=trainer))
+        settings = OnlineSettings(is_live=True, trainer=trainer, serve=scenario.serve, watched=scenario.watched)
+        tree = OnlineTree(scenario.traffic(), places, folder, settings)
         watch = TreeWatch(tree, longest_seconds)
         try:
             watch.start_readers()
             traffic = tree.traffic = scenario.traffic()  # the same events, from now on
+            for role in tree.helpers:
+                tree.start(role)  # again, with the times of the events
             tree.allow(traffic.num_chunks if scenario.flip is None else scenario.flip)
             tree.start(PRODUCER)
             watch.wait(lambda: watch.chunks() >= (scenario.flip or 0), "the chunks before the flip")
             watch.end()
-            return LiveTree(traffic, {role: tree.found(role) for role in FOLLOWERS})
+            return LiveTree(traffic, {role: tree.found(role) for role in tree.readers}, scenario.watched)
         finally:
             tree.close()

@@ -53,6 +53,10 @@ class Places(Protocol):
         """For the producer."""
         ...
 
+    def log(self) -> str:
+        """Of ``monolith serve --follow``."""
+        ...
+
     def open_log(self) -> DeltaLog:
         """For a follower."""
         ...
@@ -74,15 +78,19 @@ class FilePlaces:
     def trainer(self) -> list[str]:
         """The files of the joiners, and a folder."""
         stream = [f"--stream={self._folder / 'examples'}-{{partition}}", f"--stream_partitions={self._partitions}"]
-        return [*stream, f"--delta_log={self._folder / 'log'}"]
+        return [*stream, f"--delta_log={self.log()}"]
 
     def open_sender(self) -> Sender:
         """Behind the last whole record of each file."""
         return _FileSender(self._folder)
 
+    def log(self) -> str:
+        """A folder."""
+        return str(self._folder / "log")
+
     def open_log(self) -> DeltaLog:
         """Of the folder."""
-        return DeltaLog(self._folder / "log")
+        return DeltaLog(self.log())
 
 
 class _FileSender:
@@ -125,16 +133,20 @@ class TopicPlaces:
 
     def trainer(self) -> list[str]:
         """Topics as well."""
-        log = [f"--delta_log={self._place('log')}", f"--delta_log_base_dir={self._base_folder}"]
+        log = [f"--delta_log={self.log()}", f"--delta_log_base_dir={self._base_folder}"]
         return [f"--stream={self._place('examples')}", f"--stream_kafka={_QUICK}", *log]
 
     def open_sender(self) -> Sender:
         """That waits for the broker."""
         return _TopicSender(self._brokers)
 
+    def log(self) -> str:
+        """A topic."""
+        return self._place("log")
+
     def open_log(self) -> DeltaLog:
         """Of the topic."""
-        return DeltaLog(self._place("log"), base_folder=str(self._base_folder))
+        return DeltaLog(self.log(), base_folder=str(self._base_folder))
 
     def _place(self, topic: str) -> str:
         return f"kafka://{self._brokers}/{topic}"

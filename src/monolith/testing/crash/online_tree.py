@@ -1,4 +1,7 @@
-"""The processes of an online tree: producer, joiners, trainer and followers, each started as often as it was killed."""
+"""The processes of an online tree: producer, joiners, trainer, and who has what was trained: followers, or servers.
+
+Each is started as often as it was killed.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import ctypes
 import faulthandler
 import json
 import logging
+import math
 import os
 import signal
 import time
 from bisect import bisect_right
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from monolith import cli
 from monolith.testing.crash.batch_limit import BatchLimit
 from monolith.testing.crash.child import Child
+from monolith.testing.crash.online_client import Clients
 from monolith.testing.crash.online_follower import follow
+from monolith.testing.crash.online_servers import SERVERS, ServerPorts, export_untrained, serve_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,12 +35,22 @@ if TYPE_CHECKING:
     from monolith.testing.crash.online_events import OnlineTraffic, Sent
     from monolith.testing.crash.online_places import Places
 
-__all__ = ["FOLLOWERS", "INTERRUPTED", "JOINERS", "PRODUCER", "ROLES", "TRAINER", "OnlineTree"]
+__all__ = [
+    "CLIENTS",
+    "FOLLOWERS",
+    "INTERRUPTED",
+    "JOINERS",
+    "PRODUCER",
+    "TRAINER",
+    "Life",
+    "OnlineSettings",
+    "OnlineTree",
+]
 
 PRODUCER, TRAINER = "producer", "trainer"
 JOINERS = ("joiner-0", "joiner-1")
 FOLLOWERS = ("follower-0", "follower-1")
-ROLES = (PRODUCER, *JOINERS, TRAINER, *FOLLOWERS)
+CLIENTS = "clients"
 
 INTERRUPTED = 130
 """Status of a run that was asked to end."""
@@ -55,6 +70,17 @@ class OnlineSettings:
     """Whether events are written when their time has come; else as soon as they may be."""
     trainer: tuple[str, ...] = field(default=())
     """More arguments of the trainer."""
+    serve: bool = False
+    """Whether servers have what was trained, and clients ask them; else followers."""
+    watched: int = 1
+    """Of a tree that is live, clients look for every so many-th event."""
+
+
+class Life(NamedTuple):
+    """From the start of a process to its end, on the monotonic clock."""
+
+    begun: float
+    ended: float = math.inf
 
 
 class OnlineTree:
@@ -75,8 +101,17 @@ class OnlineTree:
         self.folder = folder
         self.settings = OnlineSettings() if settings is None else settings
         self.model_dir = folder / "model"
-        self.lives: Counter[str] = Counter()
-        """How often each process was started."""
+        readers = SERVERS if self.settings.serve else FOLLOWERS
+        self.readers: tuple[str, ...] = readers
+        """Who has what was trained."""
+        self.roles = (PRODUCER, *JOINERS, TRAINER, *readers)
+        """What may be killed."""
+        self.helpers = (CLIENTS,) if self.settings.serve else ()
+        """What must live all the time."""
+        self.export = folder / "export"
+        self.lives: dict[str, list[Life]] = {}
+        """Of each process, in their order."""
+        self._ports = {role: ServerPorts.draw() for role in readers} if self.settings.serve else {}
         self._limit = BatchLimit()
         self._children: dict[str, Child] = {}
 
@@ -86,15 +121,19 @@ class OnlineTree:
 
     def start(self, role: str) -> None:
         """Starts a process, again if it had ended."""
-        for command in ("joiner", "train"):
+        for command in ("joiner", "train", *(["serve"] if self.settings.serve else [])):
             cli.load_command(command)  # imported once for all that are forked from here
+        if role in self._ports and not self.export.exists():
+            export_untrained(self.export)
         if role in self._children:
             self._children.pop(role).close()
-        self.lives[role] += 1
+        self.lives.setdefault(role, []).append(Life(time.monotonic()))
         self._children[role] = Child(partial(self._run, role))
 
     def kill(self, role: str) -> None:
         """SIGKILL, and waits until it is gone."""
+        life = self.lives[role].pop()
+        self.lives[role].append(life._replace(ended=time.monotonic()))
         self._children[role].kill()
 
     def ask_to_end(self, role: str) -> None:
@@ -118,11 +157,25 @@ class OnlineTree:
         """
         return self._children[role].told()
 
-    def found(self, role: str) -> dict[str, Any]:
-        """What a follower that was asked to end wrote down; see `follow`."""
-        path = Path(self.told(role)["result"]["found"])
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    def seen(self, reader: str) -> dict[str, Any]:
+        """What is told of a reader: chunks and events that it has. Of a server the clients tell it."""
+        if not self.settings.serve:
+            return self.told(reader)
+        seen: dict[str, Any] = self.told(CLIENTS).get(reader, {}) if CLIENTS in self._children else {}
+        return seen
+
+    def found(self, name: str) -> dict[str, Any]:
+        """What was written down of a reader, or of the ``bases`` of a log, in the end; see `follow` and `Clients`."""
+        teller = CLIENTS if self.settings.serve else name
+        path = Path(self.told(teller)["result"]["found"])
+        written: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = written[name] if self.settings.serve else written
         return found
+
+    @property
+    def asked(self) -> Path:
+        """What clients were answered, a line each."""
+        return self._written(CLIENTS).with_suffix(".asked")
 
     def last_words(self, role: str) -> str:
         """The end of its log."""
@@ -150,13 +203,28 @@ class OnlineTree:
         faulthandler.register(signal.SIGUSR1, file=out, all_threads=True)
         torch.set_num_threads(1)
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO, force=True)
-        logging.getLogger(__name__).info("life %d of %s", self.lives[role], role)
+        logging.getLogger(__name__).info("life %d of %s", len(self.lives[role]), role)
         if role == PRODUCER:
             return self._produce(tell)
         if role in FOLLOWERS:
-            written = self.folder / f"{role}-{self.lives[role]}"
-            return follow(self.traffic, self.places.open_log(), written, tell)
-        return {"status": cli.main(self._joiner() if role in JOINERS else self._trainer())}
+            return follow(self.traffic, self.places.open_log(), self._written(role), tell)
+        if role == CLIENTS:
+            return self._ask(tell)
+        return {"status": cli.main(self._command(role))}
+
+    def _written(self, role: str) -> Path:
+        """Beginning of the names of what a life of a process writes down."""
+        return self.folder / f"{role}-{len(self.lives[role])}"
+
+    def _ask(self, tell: Tell) -> dict[str, Any]:
+        watched = self.settings.watched if self.settings.is_live else None
+        log = self.places.open_log()
+        return Clients(self.traffic, self._ports, log, self._written(CLIENTS), tell, watched=watched).run()
+
+    def _command(self, role: str) -> list[str]:
+        if role in SERVERS:
+            return serve_arguments(self.export, self.places.log(), self._ports[role])
+        return self._joiner() if role in JOINERS else self._trainer()
 
     def _joiner(self) -> list[str]:
         seconds = self.traffic.window_ms / 1000

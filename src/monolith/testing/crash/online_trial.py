@@ -1,7 +1,8 @@
 """An online tree whose processes are killed at random moments, and what its rows have become.
 
 Whatever is killed, every event is trained once, both followers have the rows of the trainer bit for bit, what it
-removed is gone there, and the version of a follower never goes back.
+removed is gone there, and the version of a follower never goes back. With servers instead of followers, every answer
+keeps the promises of `monolith.testing.crash.online_answers`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from monolith.testing.crash.online_judgement import judge_tree
 from monolith.testing.crash.online_places import open_places
 from monolith.testing.crash.online_tree import (
     PRODUCER,
-    ROLES,
     TRAINER,
     OnlineSettings,
     OnlineTree,
@@ -40,6 +40,8 @@ _DAYS = 2.0
 """Of event time, from the first event to the last: rows that expire after one go on the way. No batch is a day ahead of
 those before, which the clock of the run would not believe."""
 _LEAST_CHUNKS = 6
+_CHUNKS_PER_KILL = 3
+"""One that is on its way, one that is written behind the kill, and one behind the recovery."""
 _DAY_MS = 86_400_000
 _TRAINER = (
     *("--save_checkpoints_steps", str(_SAVE_STEPS), "--checkpoints_max_to_keep", "2"),
@@ -54,7 +56,9 @@ class OnlineKill:
     role: str
     inside_save: bool
     recovery_seconds: float = 0.0
-    """From the kill until both followers had a chunk that was written behind it."""
+    """From the kill until both readers had a chunk that was written behind it, and servers were ready."""
+    following_seconds: float = 0.0
+    """After the recovery, from the moment that the next chunk is written until both readers have it."""
 
 
 @dataclass(slots=True)
@@ -68,6 +72,8 @@ class OnlineTrial:
     num_events: int = 0
     num_evicted: int = 0
     """Ids that the trainer had removed in the end."""
+    asked: dict[str, int] = field(default_factory=dict)
+    """How much clients have asked servers, see `AskedCounts`."""
 
     @property
     def is_good(self) -> bool:
@@ -76,7 +82,13 @@ class OnlineTrial:
 
 
 def run_online_trial(
-    *, num_kills: int, seed: int, folder: Path, kafka: bool = False, longest_seconds: float = 120.0
+    *,
+    num_kills: int,
+    seed: int,
+    folder: Path,
+    kafka: bool = False,
+    serve: bool = False,
+    longest_seconds: float = 120.0,
 ) -> OnlineTrial:
     """Runs a tree through so many kills to the end of its events, and judges. The caller has one thread.
 
@@ -85,14 +97,15 @@ def run_online_trial(
         seed: Of the events, and of whom it meets when.
         folder: Where everything is; an empty one of its own.
         kafka: Whether processes meet in topics of Kafka's mock, whose broker is not killed; else in files.
+        serve: Whether two servers have what was trained, and clients ask them all the time; else two followers.
         longest_seconds: Without any news the tree hangs, which is a problem.
     """
     trial = OnlineTrial(seed, "kafka" if kafka else "files")
     import_what_torch_puts_off()
-    traffic = _traffic(seed, num_chunks=max(_LEAST_CHUNKS, 2 * num_kills + 2))
+    traffic = _traffic(seed, num_chunks=max(_LEAST_CHUNKS, _CHUNKS_PER_KILL * num_kills + 2))
     trial.num_events = traffic.num_events
     with open_places(folder, traffic.partitions, kafka=kafka) as places:
-        tree = OnlineTree(traffic, places, folder, OnlineSettings(trainer=_TRAINER))
+        tree = OnlineTree(traffic, places, folder, OnlineSettings(trainer=_TRAINER, serve=serve))
         try:
             _Course(trial, tree, num_kills, longest_seconds).run()
         finally:
@@ -124,7 +137,7 @@ class _Course:
             watch.start()
             watch.wait(lambda: watch.chunks() >= 1, "the first chunk")
             for number, role in enumerate(self._victims()):
-                self._befall(role, chunk=2 * number + 1)
+                self._befall(role, chunk=_CHUNKS_PER_KILL * number + 1)
             watch.end()
         except StuckError as stuck:
             self._trial.problems.append(str(stuck))
@@ -137,7 +150,7 @@ class _Course:
         """Every process in turn, each turn in another order."""
         found: list[str] = []
         while len(found) < self._num_kills:
-            found += self._draw.sample(ROLES, len(ROLES))
+            found += self._draw.sample(self._tree.roles, len(self._tree.roles))
         return found[: self._num_kills]
 
     def _befall(self, role: str, *, chunk: int) -> None:
@@ -159,9 +172,14 @@ class _Course:
         tree.start(role)
         tree.allow(chunk + 2)
         self._watch.wait(
-            lambda: self._watch.chunks() > chunk + 1, f"chunk {chunk + 1}, written after the kill of {role},"
+            lambda: self._watch.chunks() > chunk + 1 and self._watch.are_ready(),
+            f"chunk {chunk + 1}, written after the kill of {role},",
         )
-        kill.recovery_seconds = round(time.monotonic() - begun, 3)
+        recovered = time.monotonic()
+        tree.allow(chunk + 3)
+        self._watch.wait(lambda: self._watch.chunks() > chunk + 2, f"a chunk after the recovery of {role}")
+        kill.recovery_seconds = round(recovered - begun, 3)
+        kill.following_seconds = round(time.monotonic() - recovered, 3)
         self._trial.kills.append(kill)
 
     def _await_save(self, chunk: int) -> None:

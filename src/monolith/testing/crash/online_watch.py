@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from monolith.testing.crash.online_tree import FOLLOWERS, INTERRUPTED, JOINERS, PRODUCER, ROLES, TRAINER
+from monolith.testing.crash.online_tree import INTERRUPTED, JOINERS, PRODUCER, TRAINER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,15 +42,20 @@ class TreeWatch:
         self._tree.start(PRODUCER)
 
     def start_readers(self) -> None:
-        """Starts all processes but the producer, and waits until the trainer has begun the log that followers read."""
-        for role in ROLES:
+        """Starts all processes but the producer, and waits until the trainer has begun the log that readers follow."""
+        tree = self._tree
+        for role in (*tree.roles, *tree.helpers):
             if role != PRODUCER:
-                self._tree.start(role)
-        self.wait(lambda: all("chunks" in self._tree.told(role) for role in FOLLOWERS), "the beginning of the log")
+                tree.start(role)
+        self.wait(self.are_ready, "the beginning of the log")
 
     def chunks(self) -> int:
-        """That both followers have."""
-        return min(int(self._tree.told(role).get("chunks", 0)) for role in FOLLOWERS)
+        """That both readers have."""
+        return min(int(self._tree.seen(role).get("chunks", 0)) for role in self._tree.readers)
+
+    def are_ready(self) -> bool:
+        """Whether both readers say that they have what the log has."""
+        return all(self._tree.seen(role).get("ready") for role in self._tree.readers)
 
     def end(self) -> None:
         """Lets the rest of the events through, then ends one process after another, in the order in which events pass.
@@ -62,7 +67,7 @@ class TreeWatch:
         tree.allow(tree.traffic.num_chunks)
         self.wait(self._has_everything, "the last events")
         self.wait(lambda: tree.has_ended(PRODUCER), "the end of the producer")
-        for role in (*JOINERS, TRAINER, *FOLLOWERS):
+        for role in (*JOINERS, TRAINER, *tree.helpers, *tree.readers):
             self._ending = role
             tree.ask_to_end(role)
             self.wait(lambda role=role: tree.has_ended(role), f"the end of {role}")  # type: ignore[misc]
@@ -102,4 +107,5 @@ class TreeWatch:
                 raise StuckError(f"{role} ended: {told.get('result')}; {tree.last_words(role)}")
 
     def _has_everything(self) -> bool:
-        return all(self._tree.told(role).get("events") == self._tree.traffic.num_events for role in FOLLOWERS)
+        tree = self._tree
+        return all(tree.seen(role).get("events") == tree.traffic.num_events for role in tree.readers)

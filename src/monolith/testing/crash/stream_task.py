@@ -2,6 +2,8 @@
 
 Rows start at 0; each occurrence has the gradient -1, and the learning rate is 1: the row of an event is 1 if it was
 trained once, and the row of an item is the number of its examples. Only ``taste`` learns: how likely a click is.
+
+Predictions show the rows and weights themselves, so that whoever asks can tell what an answer was made with.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from torch import nn
 from monolith.data import Ids, Label, LineIdField, Parser
 from monolith.data.protos.example_pb2 import Example
 from monolith.nn import Embeddings, Slot
+from monolith.tables.compressors import Fp32
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
 from monolith.train import Spec, Task
@@ -21,16 +24,20 @@ from monolith.train import Spec, Task
 if TYPE_CHECKING:
     from monolith.train import InstantiableParams, Mode
 
-__all__ = ["StreamCountingTask", "counted_sample"]
+__all__ = ["COLUMNS", "StreamCountingTask", "counted_sample"]
 
-_COLUMNS = ("event", "item", "passing", "liked", "taste")
+COLUMNS = ("event", "item", "passing", "whole", "liked", "taste")
+_COUNTED = COLUMNS[:4]
+_EVENT_COLUMNS = ("event", "passing")
 _LEARNING_RATE = 0.3
+_WHOLE_DIM = 16
 
 
 def counted_sample(event: int, item: int) -> bytes:
     """The sample of an impression, for `StreamCountingTask`."""
     example = Example()
-    for name, value in zip(_COLUMNS, (event, item, event, item, item), strict=True):
+    for name in COLUMNS:
+        value = event if name in _EVENT_COLUMNS else item
         example.named_feature.add(name=name).feature.fid_v2_list.value.append(value)
     return example.SerializeToString()
 
@@ -38,7 +45,8 @@ def counted_sample(event: int, item: int) -> bytes:
 class StreamCountingTask(Task):
     """Counts events and items in rows, those of ``passing`` for a day only, and what was clicked in ``liked``.
 
-    The row of an item in ``taste`` is the logit of a click.
+    The row of an item in ``whole`` counts as that in ``item`` does, in every one of its many columns: a row that is
+    half of one count and half of another shows. The row in ``taste`` is the logit of a click.
     """
 
     @classmethod
@@ -52,20 +60,25 @@ class StreamCountingTask(Task):
         """One number for each id, and one for all examples."""
         slot, passing = Slot(1, initializer=Zeros()), Slot(1, initializer=Zeros(), expire_days=1)
         taste = Slot(1, initializer=Zeros(), learning_rate=_LEARNING_RATE)
-        slots = {"event": slot, "item": slot, "passing": passing, "liked": slot, "taste": taste}
+        whole = Slot(_WHOLE_DIM, initializer=Zeros(), compressor=Fp32())
+        slots = {"event": slot, "item": slot, "passing": passing, "whole": whole, "liked": slot, "taste": taste}
         self.emb = Embeddings(slots, Sgd(learning_rate=1.0))
         self.total = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.total.weight)
 
     def input_fn(self, mode: Mode) -> Any:  # noqa: ARG002 - it is only trained
         """The stream of the run."""
-        parser = Parser("example", [*map(Ids, _COLUMNS), LineIdField("req_time"), Label()])
+        parser = Parser("example", [*map(Ids, COLUMNS), LineIdField("req_time"), Label()])
         return self.ctx.examples(self.p.batch_size).parse(parser)
 
-    def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same for all
+    def model_fn(self, features: Any, mode: Mode) -> Spec:
         """A loss whose gradient is -1 for each occurrence, and for each click in ``liked``; ``taste`` learns clicks."""
         looked_up = self.emb(features)
-        counts = sum(looked_up[name].sum() for name in _COLUMNS[:3])
+        if mode == "predict":
+            shown = {name: looked_up[name][:, 0] for name in ("event", "passing", "taste")}
+            total = self.total(torch.ones_like(looked_up["event"]))[:, 0]
+            return Spec(predictions={**shown, "whole": looked_up["whole"], "total": total})
+        counts = sum(looked_up[name].sum() for name in _COUNTED)
         labels = features["label"].reshape(-1)
         clicks = (looked_up["liked"][:, 0] * labels).sum()
         surprise = nn.functional.binary_cross_entropy_with_logits(looked_up["taste"][:, 0], labels, reduction="sum")

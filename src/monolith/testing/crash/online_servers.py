@@ -1,0 +1,81 @@
+"""The servers of an online tree: where they listen, what they serve, and how they are started."""
+
+from __future__ import annotations
+
+import random
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from monolith.serving import export
+from monolith.testing.crash.child import Child
+from monolith.testing.crash.stream_task import COLUMNS, StreamCountingTask
+from monolith.train import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from monolith.testing.crash.child import Tell
+
+__all__ = ["MODEL", "SERVERS", "ServerPorts", "export_untrained", "serve_arguments"]
+
+SERVERS = ("server-0", "server-1")
+MODEL = "counts"
+_PORTS = range(15_000, 32_000)
+"""Below those that the machine gives to whoever connects: no client may get the port of a server that is away."""
+_TRIES = 1000
+_PATIENCE_MS = 60_000
+"""What waits is answered: a busy machine is no overload here."""
+
+
+class ServerPorts(NamedTuple):
+    """Where a server listens, in each of its lives."""
+
+    http: int
+    grpc: int
+
+    @classmethod
+    def draw(cls) -> ServerPorts:
+        """Two that nobody has now."""
+        found: set[int] = set()
+        draw = random.SystemRandom()
+        for _ in range(_TRIES):
+            port = draw.choice(_PORTS)
+            if _is_free(port):
+                found.add(port)
+            if len(found) == len(cls._fields):
+                return cls(*found)
+        raise OSError(f"no free port from {_PORTS.start} to {_PORTS.stop}")
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def export_untrained(folder: Path) -> None:
+    """Writes the model as it is before its first example: all that servers have comes from the log."""
+    child = Child(partial(_export, folder))  # the parent starts no threads
+    try:
+        child.wait()
+        child.told()
+    finally:
+        child.close()
+
+
+def _export(folder: Path, tell: Tell) -> dict[str, Any]:  # noqa: ARG001 - of a child
+    torch.set_num_threads(1)
+    with Session(StreamCountingTask(), mode="predict") as session:
+        export(session, str(folder), example=dict.fromkeys(COLUMNS, torch.arange(2)))
+    return {}
+
+
+def serve_arguments(export: Path, log: str, ports: ServerPorts) -> list[str]:
+    """Of ``monolith serve``."""
+    places = [f"--follow={log}", f"--port={ports.http}", f"--grpc_port={ports.grpc}"]
+    return ["serve", f"{MODEL}={export}", *places, f"--max_wait_ms={_PATIENCE_MS}", "--json"]
