@@ -11,6 +11,9 @@ from monolith.files import dirname, join
 
 __all__ = ["ExportVersions", "FoundExport"]
 
+_SHOWN = 10
+"""Versions that a message names."""
+
 
 class FoundExport(NamedTuple):
     """An export, and where its rows are."""
@@ -41,10 +44,25 @@ class ExportVersions:
         """Whether the path is one version, and no other will come."""
         return self._is_fixed
 
+    def numbers(self) -> list[int]:
+        """Of the versions that are whole, ascending."""
+        return [self._fixed.manifest().version] if self._is_fixed else versions_in(self._place)
+
     def newest_number(self) -> int:
         """Of the newest version that is whole; -1: there is none any more."""
         numbers = versions_in(self._place)
         return numbers[-1] if numbers else -1
+
+    def path_of(self, number: int) -> str:
+        """Where a version is.
+
+        Raises:
+            NotFoundError: there is none of this number.
+        """
+        if number not in (known := self.numbers()):
+            told = ", ".join(map(str, known[-_SHOWN:])) or "none"
+            raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {told}")
+        return self._fixed.path if self._is_fixed else self._folder(number).path
 
     def newest(self) -> FoundExport:
         """The newest version.

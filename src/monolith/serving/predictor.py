@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.clock import SystemClock
 from monolith.deltalog import DeltaLog
-from monolith.errors import DeadlineExceededError, OpError, UnavailableError
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
-from monolith.serving.export_versions import ExportVersions
+from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.log_readiness import why_behind
 from monolith.serving.prediction import Prediction
+from monolith.serving.promotion.dense_gate import WithWeights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog import Lag
     from monolith.export.signature import Signature
     from monolith.online.follower import Staleness
     from monolith.serving.prediction import ModelVersion
+    from monolith.serving.promotion.gate import Gate
 
 __all__ = ["Predictor"]
 
@@ -43,6 +45,8 @@ class Predictor:
             call that fails.
         follow: The delta log of the run that trains the model: its path or URL, or a `DeltaLog`; None: the rows and
             weights stay those of the export.
+        gate: What newer versions, and dense weights of the log, must pass before they are served; None: nothing.
+        beside: Predictors of other versions of the same folder, whose rows are used where they are its own.
         clock: Measures waits.
 
     Raises:
@@ -68,14 +72,17 @@ class Predictor:
         path: str,
         *,
         follow: DeltaLog | str | None = None,
+        gate: Gate | None = None,
+        beside: Sequence[Predictor] = (),
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._follow = follow
+        self._gate = gate
         self._versions = ExportVersions(path)
         self._stop = threading.Event()
         self._problem: str | None = None
-        self._live = self._load()
+        self._live: LiveModel = self._load([other._live.rows for other in beside])  # noqa: SLF001 - others of its kind
         self._live.rows.serve(self._live)
         self._watcher: threading.Thread | None = None
         if not self._versions.is_fixed:
@@ -137,6 +144,14 @@ class Predictor:
             return "it is closed"
         return why_behind(self._live.rows.follower)
 
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether what the log has is still on its way here; not where the log cannot be followed."""
+        follower = self._live.rows.follower
+        if follower is None or follower.error is not None or follower.away is not None:
+            return False
+        return not follower.is_caught_up
+
     def wait_ready(self, timeout_seconds: float = 60.0) -> None:
         """Returns when it is ready.
 
@@ -151,8 +166,14 @@ class Predictor:
 
     @property
     def problem(self) -> str | None:
-        """Why a newer export is not served; None: there is none, or it is."""
-        return self._problem
+        """Why a newer export, or newer dense weights, are not served; None: there are none, or they are."""
+        gate = self._live.gate
+        return self._problem or (None if gate is None else gate.problem)
+
+    @property
+    def follows(self) -> bool:
+        """Whether its rows and weights move with a delta log."""
+        return self._live.rows.follower is not None
 
     @property
     def lag(self) -> Lag | None:
@@ -182,7 +203,7 @@ class Predictor:
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None
-        self._live.rows.close()
+        self._live.rows.leave(self._live)
 
     def __enter__(self) -> Self:
         return self
@@ -192,21 +213,34 @@ class Predictor:
 
     # Versions
 
-    def _load(self, old: LiveModel | None = None) -> LiveModel:
-        """The newest version; rows of the old one are used on where the new one has weights alone."""
+    def _load(self, beside: Sequence[LiveRows]) -> LiveModel:
+        """The newest version, with rows that are there already where they are its own."""
         found = self._versions.newest()
-        if old is not None and found.export is not found.with_rows:
-            return LiveModel(LoadedModel(found.export, old.rows.stores), old.rows)
+        for rows in beside:
+            if self._would_have(rows, found):
+                return LiveModel(LoadedModel(found.export, rows.stores), rows, self._gate)
         stores = found.with_rows.new_stores()
         log = DeltaLog(self._follow) if isinstance(self._follow, str) else self._follow
+        version = found.with_rows.manifest.version
         if log is not None and has_base_of_all(log, stores):
-            live = LiveModel(LoadedModel(found.export, stores), LiveRows(stores, log, self._clock))
-            if live.rows.begin(live):
+            rows = LiveRows(stores, log, self._clock, export=version)
+            live = LiveModel(LoadedModel(found.export, stores), rows, self._gate)
+            if rows.begin(live):
                 return live
-            live.rows.close()
+            rows.leave(live)
             stores = found.with_rows.new_stores()  # the log has less than it says
         found.with_rows.load_rows(stores)
-        return LiveModel(LoadedModel(found.export, stores), LiveRows(stores, log, self._clock))
+        rows = LiveRows(stores, log, self._clock, export=version)
+        return LiveModel(LoadedModel(found.export, stores), rows, self._gate)
+
+    def _would_have(self, rows: LiveRows, found: FoundExport) -> bool:
+        """Whether these are the rows that an export would be loaded with.
+
+        With a log they are for one that has weights alone. A whole one begins anew, as its tables may be others.
+        """
+        if self._follow is None:
+            return rows.follower is None and rows.export == found.with_rows.manifest.version
+        return rows.follower is not None and found.export is not found.with_rows
 
     def _watch(self) -> None:
         refused = -1
@@ -215,7 +249,7 @@ class Predictor:
                 newest = self._versions.newest_number()
                 if newest <= max(refused, self._live.model.export.manifest.version):
                     continue
-                self._take_over(self._load(self._live))
+                self._take_over(self._load([self._live.rows]))
                 self._problem = None
             except OpError as error:
                 refused = newest
@@ -223,14 +257,24 @@ class Predictor:
                 _log.error("predictor: a newer export is not served, the one before it is: %s", error)
 
     def _take_over(self, new: LiveModel) -> None:
-        """Answers from a new version once it has what the log has."""
+        """Answers from a new version once it has what the log has, and has passed the gate.
+
+        Raises:
+            FailedPreconditionError: it did not pass.
+        """
         old = self._live
         new.rows.serve(new)
         follower = new.rows.follower
         while follower is not None and new.rows is not old.rows and not follower.is_caught_up:
             if self._stop.wait(0.05):
-                new.rows.close()
+                new.rows.leave(new)
                 return
+        if self._gate is not None:
+            verdict = self._gate.judge(
+                WithWeights(new, new.current[0]), kind="export", against=WithWeights(old, old.current[0])
+            )
+            if verdict.refused is not None:
+                new.rows.leave(new)
+                raise FailedPreconditionError(f"version {new.version.export} did not pass the gate: {verdict.refused}")
         self._live = new
-        if new.rows is not old.rows:
-            old.rows.close()
+        old.rows.leave(old)

@@ -84,6 +84,7 @@ class SmallModel:
         self.version = _Version(export, -1, {"0": 12})
         self.is_ready = True
         self.why_not_ready: str | None = None
+        self.problem: str | None = None
         self.staleness: _Staleness | None = _Staleness(0.1, 0.4)
         self.num_rows = 5
         self.memory_bytes = 640

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.server.json_answer import METHOD, number_of, version_text
+from monolith.serving.server.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
@@ -55,7 +55,7 @@ class GrpcService:
         request = _parsed(messages.PredictRequest, data)
         outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
         self._core.ask(
-            _target_of(request.model_spec),
+            _target_of(request.model_spec)._replace(request_id=_request_id(context)),
             request.model_spec.signature_name or DEFAULT_SIGNATURE,
             lambda _: _columns_of(request.inputs),
             deadline=deadline,
@@ -93,7 +93,7 @@ class GrpcService:
         request = _parsed(messages.GetModelStatusRequest, data)
         target = _target_of(request.model_spec)
         registry = self._core.registry
-        entries = registry.entries(target.name)
+        entries = everything = registry.entries(target.name)
         if target.version is not None or target.label is not None:
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 entries = [entry]
@@ -101,10 +101,15 @@ class GrpcService:
             messages.ModelVersionStatus(
                 version=entry.version,
                 state=messages.ModelVersionStatus.AVAILABLE,
-                status=messages.StatusProto(error_code=0, error_message=entry.model.why_not_ready or ""),
+                status=messages.StatusProto(error_code=0, error_message=told_of(entry)),
             )
             for entry in entries
         ]
+        if entries == everything:
+            for version, why in registry.refused(target.name).items():
+                status: Any = messages.StatusProto(error_code=REFUSED_CODE, error_message=why)
+                ended = messages.ModelVersionStatus.END
+                statuses.append(messages.ModelVersionStatus(version=version, state=ended, status=status))
         return messages.GetModelStatusResponse(model_version_status=statuses)
 
 
@@ -167,6 +172,11 @@ def _target_of(spec: messages.ModelSpec) -> Target:
         raise InvalidArgumentError("model_spec: must name a model")
     version = spec.version.value if spec.HasField("version") else None
     return Target(spec.name, version, spec.version_label or None)
+
+
+def _request_id(context: Any) -> str | None:
+    shown = (value for name, value in context.invocation_metadata() if name == "x-request-id")
+    return next((value for value in shown if isinstance(value, str)), None)
 
 
 def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec:

@@ -17,9 +17,20 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.registry import Entry
 
-__all__ = ["METHOD", "encode_answer", "metadata_of", "number_of", "status_of", "version_text"]
+__all__ = [
+    "METHOD",
+    "REFUSED_CODE",
+    "encode_answer",
+    "metadata_of",
+    "number_of",
+    "status_of",
+    "told_of",
+    "version_text",
+]
 
 METHOD = "tensorflow/serving/predict"
+REFUSED_CODE = 9
+"""FAILED_PRECONDITION of gRPC: a version that is there, and is not served."""
 
 
 def encode_answer(outputs: Mapping[str, Tensor], *, is_rows: bool) -> bytes:
@@ -48,17 +59,25 @@ def version_text(version: Any) -> str:
     )
 
 
-def status_of(entries: list[Entry], labels: Mapping[str, int]) -> dict[str, Any]:
-    """Which versions of a model are served, and the labels they have."""
+def told_of(entry: Entry) -> str:
+    """What is to be known of a version that answers: why it is not ready, or why nothing newer is served."""
+    return entry.model.why_not_ready or entry.model.problem or ""
+
+
+def status_of(entries: list[Entry], labels: Mapping[str, int], refused: Mapping[int, str]) -> dict[str, Any]:
+    """Which versions of a model are served, the labels they have, and which versions are not served and why."""
     statuses = [
         {
             "version": str(entry.version),
             "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": entry.model.why_not_ready or ""},
+            "status": {"error_code": "OK", "error_message": told_of(entry)},
             "labels": sorted(label for label, version in labels.items() if version == entry.version),
         }
         for entry in entries
     ]
+    for version, why in sorted(refused.items()):
+        status = {"error_code": "FAILED_PRECONDITION", "error_message": why}
+        statuses.append({"version": str(version), "state": "END", "status": status, "labels": []})
     return {"model_version_status": statuses}
 
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.observe import MetricRecorder
+    from monolith.serving.promotion.gate import Verdict
     from monolith.serving.server.model import Prediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
+    from monolith.serving.server.shadow import Compared
 
 __all__ = ["GaugeThread", "ServingMetrics"]
 
@@ -67,6 +69,26 @@ class ServingMetrics:
     def count_expired(self) -> None:
         """A request waited past its deadline."""
         self._client.emit_counter("expired")
+
+    def count_shadow(self, model: str, version: int, outcome: str) -> None:
+        """An answered request came to the shadow: it was ``scored``, ``dropped`` or ``failed``."""
+        self._client.emit_counter("shadow_requests", 1, {"model_name": model, "version": version, "outcome": outcome})
+
+    def show_shadow(self, model: str, version: int, compared: Compared) -> None:
+        """How the scores of a shadow differ in one request."""
+        tags = {"model_name": model, "version": version}
+        if compared.scores:
+            self._client.emit_timer("shadow_difference", compared.difference / compared.scores, tags)
+        if compared.not_finite:
+            self._client.emit_counter("shadow_not_finite", compared.not_finite, tags)
+
+    def count_verdict(self, model: str, kind: str, verdict: Verdict) -> None:
+        """The gate judged an export or dense weights."""
+        tags = {"model_name": model, "kind": kind}
+        if verdict.refused is not None:
+            self._client.emit_counter("gate_refusals", 1, tags)
+        self._client.emit_store("gate_auc", verdict.figures.auc, tags)
+        self._client.emit_store("gate_calibration", verdict.figures.calibration, tags)
 
     def show_models(self, registry: ModelRegistry) -> None:
         """What each version holds and how fresh it is."""

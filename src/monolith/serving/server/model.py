@@ -170,6 +170,11 @@ class ServedModel(ShownModel, Protocol):
         """A sentence; None when it is ready."""
         ...
 
+    @property
+    def problem(self) -> str | None:
+        """Why it does not serve something newer that is there; None where it does."""
+        ...
+
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Any:
         """The `Prediction` for columns by name.
 

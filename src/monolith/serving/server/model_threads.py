@@ -91,11 +91,10 @@ class ModelThreads:
             OverloadedError: it would wait too long; `done` is not called.
             UnavailableError: the server is about to end; `done` is not called.
         """
-        name = (job.entry, job.signature)
         alike = likeness_of(job.fitted) if is_merged(job.entry.model) else None
         ticket = Ticket(
-            likeness=None if alike is None else (name, alike),
-            cost=name,
+            likeness=None if alike is None else (job.entry, job.signature, alike),
+            cost=(job.entry.name, job.signature),  # not the entry: costs are kept, and versions leave
             rows=job.fitted.num_examples,
             deadline=job.deadline,
             work=job,

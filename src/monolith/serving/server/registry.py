@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.serving.server.canary import Choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from monolith.serving.server.canary import Canary
+    from monolith.serving.server.commands import Commands
     from monolith.serving.server.model import ServedModel
+    from monolith.serving.server.shadow import ShadowTally
 
 __all__ = ["STABLE", "Entry", "ModelRegistry"]
 
@@ -49,6 +53,14 @@ class ModelRegistry:
         self._lock = threading.Lock()
         self._entries: dict[str, list[Entry]] = {}
         self._labels: dict[str, dict[str, Entry]] = {}
+        self._canaries: dict[str, Canary] = {}
+        self._shadows: dict[str, Choice] = {}
+        self._refused: dict[str, dict[int, str]] = {}
+        self._leaving: list[threading.Thread] = []
+        self.shadow_tallies: dict[str, ShadowTally] = {}
+        """How shadows did, by model, as who asks them counts it."""
+        self.commands: Commands | None = None
+        """Who moves labels and loads versions when a client of the server asks for it; None: nobody does."""
 
     def add(self, name: str, model: ServedModel) -> int:
         """Serves a model under a name; returns its version, that of its export.
@@ -72,7 +84,7 @@ class ModelRegistry:
 
         Raises:
             NotFoundError: there is no such version.
-            FailedPreconditionError: a label points to it.
+            FailedPreconditionError: a label points to it, or it is a canary or a shadow.
         """
         with self._lock:
             entry = self._find(name, version)
@@ -81,27 +93,76 @@ class ModelRegistry:
                 raise FailedPreconditionError(
                     f"model {name!r}: version {version} has the label {labels[0]!r}; move it to another one first"
                 )
+            self._require_free(name, Choice(version=version))
             self._entries[name].remove(entry)
             if not self._entries[name]:
                 del self._entries[name]
             entry.is_leaving = True
-            unused = entry.users == 0
-        if unused:
-            entry.model.close()
+            self._close_unused(entry)
+
+    def replace(self, name: str, model: ServedModel) -> None:
+        """Puts a model into the place of the one with the same version, with its labels.
+
+        Raises:
+            NotFoundError: there is no such version.
+        """
+        entry = Entry(name, model)
+        with self._lock:
+            old = self._find(name, entry.version)
+            entries = self._entries[name]
+            entries[entries.index(old)] = entry
+            for label, each in self._labels.get(name, {}).items():
+                if each is old:
+                    self._labels[name][label] = entry
+            old.is_leaving = True
+            self._close_unused(old)
 
     def set_label(self, name: str, label: str, version: int | None) -> None:
         """Moves a label to a version; None takes it away.
 
         Raises:
             NotFoundError: there is no such version.
+            FailedPreconditionError: a canary or a shadow is named by a label that is taken away.
         """
         if not label:
             raise InvalidArgumentError("label: must not be empty")
         with self._lock:
             if version is None:
+                self._require_free(name, Choice(label=label))
                 self._labels.get(name, {}).pop(label, None)
             else:
                 self._labels.setdefault(name, {})[label] = self._find(name, version)
+
+    def set_canary(self, name: str, canary: Canary | None) -> None:
+        """Sends a share of the requests that name no version elsewhere; None ends it.
+
+        Raises:
+            NotFoundError: there is no such version or label.
+        """
+        with self._lock:
+            if canary is None:
+                self._canaries.pop(name, None)
+            else:
+                self._chosen(name, canary.target)
+                self._canaries[name] = canary
+
+    def set_shadow(self, name: str, target: Choice | None) -> None:
+        """Lets requests be scored by another version, too, once they are answered; None ends it.
+
+        Raises:
+            NotFoundError: there is no such version or label.
+        """
+        with self._lock:
+            if target is None:
+                self._shadows.pop(name, None)
+            else:
+                self._chosen(name, target)
+                self._shadows[name] = target
+
+    def set_refused(self, name: str, refused: Mapping[int, str]) -> None:
+        """Notes which versions are not served, and why."""
+        with self._lock:
+            self._refused[name] = dict(refused)
 
     @contextmanager
     def using(self, name: str, *, version: int | None = None, label: str | None = None) -> Iterator[Entry]:
@@ -119,10 +180,30 @@ class ModelRegistry:
     def take(self, name: str, *, version: int | None = None, label: str | None = None) -> Entry:
         """As `using`, to be given back by `give_back`."""
         with self._lock:
-            if label is not None:
-                entry = self._labelled(name, label)
+            entry = self._chosen(name, Choice(version, label))
+            entry.users += 1
+            return entry
+
+    def route(self, name: str, request_id: str | None) -> Entry:
+        """As `take`, for a request that names neither version nor label: the canary has its share of them."""
+        with self._lock:
+            canary = self._canaries.get(name)
+            if canary is not None and canary.takes(name, request_id):
+                entry = self._chosen(name, canary.target)
             else:
-                entry = self._default(name) if version is None else self._find(name, version)
+                entry = self._default(name)
+            entry.users += 1
+            return entry
+
+    def take_shadow(self, name: str, answered_by: int) -> Entry | None:
+        """The version that scores requests beside the one that answered, to be given back; None: there is none."""
+        target = self._shadows.get(name)  # without the lock: most models have none
+        if target is None:
+            return None
+        with self._lock:
+            entry = self._chosen(name, target)
+            if entry.version == answered_by:
+                return None
             entry.users += 1
             return entry
 
@@ -130,9 +211,8 @@ class ModelRegistry:
         """A request is answered."""
         with self._lock:
             entry.users -= 1
-            unused = entry.is_leaving and entry.users == 0
-        if unused:
-            entry.model.close()
+            if entry.is_leaving:
+                self._close_unused(entry)
 
     def entries(self, name: str | None = None) -> list[Entry]:
         """What is served, oldest versions first.
@@ -151,6 +231,30 @@ class ModelRegistry:
         with self._lock:
             return {label: entry.version for label, entry in self._labels.get(name, {}).items()}
 
+    def canary(self, name: str) -> Canary | None:
+        """Where a share of the requests of a model goes."""
+        with self._lock:
+            return self._canaries.get(name)
+
+    def shadow(self, name: str) -> Choice | None:
+        """Which version scores requests of a model that others answer."""
+        with self._lock:
+            return self._shadows.get(name)
+
+    def refused(self, name: str) -> dict[int, str]:
+        """Versions that are not served, and why."""
+        with self._lock:
+            return dict(self._refused.get(name, {}))
+
+    def default(self, name: str) -> Entry:
+        """What answers a request that names neither version nor label, but for the canary's share.
+
+        Raises:
+            NotFoundError: there is no model of that name.
+        """
+        with self._lock:
+            return self._default(name)
+
     def why_not_ready(self) -> str | None:
         """Why the server is to be asked nothing yet; None: every model that answers by default is ready."""
         with self._lock:
@@ -167,10 +271,22 @@ class ModelRegistry:
         """Closes every model; none is served afterwards."""
         with self._lock:
             entries = [entry for entries in self._entries.values() for entry in entries]
-            self._entries.clear()
-            self._labels.clear()
+            leaving = self._leaving
+            self._leaving = []
+            for known in (self._entries, self._labels, self._canaries, self._shadows):
+                known.clear()
         for entry in entries:
             entry.model.close()
+        for thread in leaving:
+            thread.join()
+
+    def _close_unused(self, entry: Entry) -> None:
+        """Closes what leaves once nobody uses it: in a thread, as it may take long, and requests must not wait."""
+        if entry.users == 0:
+            self._leaving = [thread for thread in self._leaving if thread.is_alive()]
+            thread = threading.Thread(target=entry.model.close, name=f"leaving-{entry.version}", daemon=True)
+            thread.start()
+            self._leaving.append(thread)
 
     def _entries_of(self, name: str) -> list[Entry]:
         entries = self._entries.get(name)
@@ -178,6 +294,17 @@ class ModelRegistry:
             known = ", ".join(sorted(self._entries)) or "none"
             raise NotFoundError(f"there is no model {name!r}; models are: {known}")
         return entries
+
+    def _require_free(self, name: str, target: Choice) -> None:
+        canary = self._canaries.get(name)
+        for what, used in (("canary", canary and canary.target), ("shadow", self._shadows.get(name))):
+            if used == target:
+                raise FailedPreconditionError(f"model {name!r}: the {what} is {target}; end it, or move it, first")
+
+    def _chosen(self, name: str, target: Choice) -> Entry:
+        if target.label is not None:
+            return self._labelled(name, target.label)
+        return self._default(name) if target.version is None else self._find(name, target.version)
 
     def _default(self, name: str) -> Entry:
         newest = max(self._entries_of(name), key=lambda entry: entry.version)

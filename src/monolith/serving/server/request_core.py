@@ -10,6 +10,7 @@ from monolith.serving.request_log import AnsweredRequest
 from monolith.serving.request_log.sampling import request_id_of
 from monolith.serving.server.columns import fit
 from monolith.serving.server.model_threads import Answer, Job
+from monolith.serving.server.shadow import ShadowScorer
 from monolith.serving.server.statuses import refusal_of
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Target(NamedTuple):
     name: str
     version: int | None = None
     label: str | None = None
+    request_id: str | None = None
+    """Who asks, in any words of the client's: requests of one id are all answered by the canary, or none is."""
 
 
 def deadline_error(seconds: float) -> DeadlineExceededError:
@@ -51,6 +54,8 @@ class RequestCore:
         self.metrics = metrics
         self.request_log: RequestLog | None = None
         """Gets to know what was answered."""
+        self.shadow = ShadowScorer(registry, metrics)
+        """Scores answered requests once more, where a model has a shadow."""
         self.is_ending = False
         """Whether the server is about to end: it is not ready any more."""
 
@@ -94,7 +99,7 @@ class RequestCore:
             UnavailableError: the server is about to end.
         """
         begin = time.monotonic()
-        entry = self.registry.take(target.name, version=target.version, label=target.label)
+        entry = self._take(target)
         try:
             known = _signature_of(entry, signature)
             fitted = fit(decode(known), known, max_examples=self.limits.examples)
@@ -107,7 +112,10 @@ class RequestCore:
             code = 0 if isinstance(outcome, Answer) else refusal_of(outcome).code
             self.metrics.count_answer(entry.name, signature, time.monotonic() - begin, code)
             done(outcome)
-            if request_id is not None and self.request_log is not None and isinstance(outcome, Answer):
+            if not isinstance(outcome, Answer):
+                return
+            self.shadow.offer(entry.name, signature, fitted, outcome)
+            if request_id is not None and self.request_log is not None:
                 asked = (request_id, entry.name, signature, known.inputs, fitted.columns, fitted.num_examples)
                 self.request_log.answered(AnsweredRequest(*asked, outcome.outputs, outcome.version))
 
@@ -116,6 +124,11 @@ class RequestCore:
         except BaseException:
             self.registry.give_back(entry)
             raise
+
+    def _take(self, target: Target) -> Entry:
+        if target.version is None and target.label is None:
+            return self.registry.route(target.name, target.request_id)
+        return self.registry.take(target.name, version=target.version, label=target.label)
 
 
 def _signature_of(entry: Entry, name: str) -> Signature:

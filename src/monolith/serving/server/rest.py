@@ -1,8 +1,9 @@
 """The REST interface of TF-Serving as an ASGI application of our own; paths are those of `rest_path.py`.
 
 An answer names what it was made with in its head ``x-model-version``, and where requests are logged the request in
-``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits. What
-is refused for overload has ``retry-after``, in seconds, and ``retry-after-ms``.
+``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits, and in
+``x-request-id`` who asks, which decides whether the canary answers. What is refused for overload has ``retry-after``, in
+seconds, and ``retry-after-ms``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from monolith.errors import InvalidArgumentError, UnauthenticatedError
+from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
+from monolith.serving.server.commands import parse_command, require_commander
 from monolith.serving.server.http_error import HttpError
 from monolith.serving.server.json_answer import encode_answer, metadata_of, status_of, version_text
 from monolith.serving.server.json_request import parse_request
@@ -96,6 +98,9 @@ class RestApplication:
             raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
         if asked.action == "predict":
             return await self._predict(asked, headers, receive)
+        if asked.action == "promotion":
+            client = scope.get("client")
+            return await self._command(asked, client and client[0], headers, receive)
         return self._describe(asked)
 
     def _health(self, *, is_readiness: bool) -> _Response:
@@ -107,11 +112,26 @@ class RestApplication:
         if asked.action == "metadata":
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 return _Response(200, json.dumps(metadata_of(entry)).encode())
-        entries = registry.entries(target.name)
+        entries = everything = registry.entries(target.name)
         if target.version is not None or target.label is not None:
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 entries = [entry]
-        return _Response(200, json.dumps(status_of(entries, registry.labels(target.name))).encode())
+        refused = registry.refused(target.name) if entries == everything else {}
+        return _Response(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
+
+    async def _command(
+        self, asked: Asked, client: str | None, headers: dict[bytes, bytes], receive: Receive
+    ) -> _Response:
+        require_commander(client, headers, knows_callers=self._credentials.knows_callers)
+        commands, name = self._core.registry.commands, asked.target.name
+        if commands is None:
+            raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
+        if asked.verb is None:
+            described = await asyncio.to_thread(commands.describe, name or None)
+        else:
+            fields = parse_command(await self._body(headers, receive), headers)
+            described = await asyncio.to_thread(commands.command, name, asked.verb, fields)
+        return _Response(200, json.dumps(described).encode())
 
     async def _predict(self, asked: Asked, headers: dict[bytes, bytes], receive: Receive) -> _Response:
         deadline = self._core.deadline_of(_timeout_of(headers))
@@ -119,7 +139,9 @@ class RestApplication:
         request_id = self._core.request_id_of(headers.get(b"x-request-id"))
         body = await self._body(headers, receive)
         request = parse_request(body, max_depth=self._core.limits.json_depth)
-        answer = await self._ask(asked.target, request, deadline, request_id)
+        given = headers.get(b"x-request-id")
+        target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
+        answer = await self._ask(target, request, deadline, request_id)
         encoded = encode_answer(answer.outputs, is_rows=request.is_rows)
         version = (b"x-model-version", version_text(answer.version).encode())
         return _Response(200, encoded, (version,) if request_id is None else (version, (b"x-request-id", request_id)))

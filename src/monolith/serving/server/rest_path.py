@@ -1,22 +1,28 @@
-"""Paths of the REST interface: ``/v1/models/<name>[/versions/<n>|/labels/<label>][/metadata|:predict]``."""
+"""Paths of the REST interface.
+
+They are ``/v1/models/<name>[/versions/<n>|/labels/<label>][/metadata|:predict]``, and for commands
+``/v1/promotion[/<name>[:<verb>]]``.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Literal, NamedTuple, TypeAlias
 
+from monolith.serving.server.commands import VERBS
 from monolith.serving.server.http_error import HttpError
 from monolith.serving.server.request_core import Target
 
 __all__ = ["Asked", "parse_path"]
 
-Action: TypeAlias = Literal["status", "metadata", "predict", "healthz", "readyz"]
+Action: TypeAlias = Literal["status", "metadata", "predict", "promotion", "healthz", "readyz"]
 
 _PATH = re.compile(
     r"/v1/models/(?P<name>[^/:]{1,256})"
     r"(?:/versions/(?P<version>[0-9]{1,19})|/labels/(?P<label>[^/:]{1,256}))?"
     r"(?P<action>/metadata|:predict|:classify|:regress)?"
 )
+_COMMAND = re.compile(r"/v1/promotion(?:/(?P<name>[^/:]{1,256})(?::(?P<verb>[a-z]{1,32}))?)?")
 _FORM = "/v1/models/<name>[/versions/<number>|/labels/<label>][/metadata|:predict]"
 
 
@@ -27,6 +33,8 @@ class Asked(NamedTuple):
     target: Target
     method: str
     """The one that it takes."""
+    verb: str | None = None
+    """What a command is to do; None: it asks how things stand."""
 
 
 def parse_path(path: str) -> Asked:
@@ -37,6 +45,9 @@ def parse_path(path: str) -> Asked:
     """
     if path in ("/healthz", "/readyz"):
         return Asked("healthz" if path == "/healthz" else "readyz", Target(""), "GET")
+    command = _COMMAND.fullmatch(path)
+    if command is not None:
+        return _command(command["name"], command["verb"])
     found = _PATH.fullmatch(path)
     if found is None:
         raise HttpError(404, f"there is nothing at this path; models are at {_FORM}")
@@ -47,3 +58,9 @@ def parse_path(path: str) -> Asked:
     if found["action"] == ":predict":
         return Asked("predict", target, "POST")
     return Asked("metadata" if found["action"] else "status", target, "GET")
+
+
+def _command(name: str | None, verb: str | None) -> Asked:
+    if verb is not None and verb not in VERBS:
+        raise HttpError(404, f"there is no command {verb!r}; commands are: {', '.join(VERBS)}")
+    return Asked("promotion", Target(name or ""), "GET" if verb is None else "POST", verb)

@@ -63,6 +63,7 @@ class ModelServer:
             self.core = RequestCore(registry, self._threads, limits=options.limits, metrics=metrics)
             """The road of requests, for front ends of one's own."""
             self.core.request_log = log
+            stack.callback(self.core.shadow.close)
             self._metrics_endpoint = None
             if options.metrics_port is not None:
                 self._metrics_endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))

@@ -1,0 +1,37 @@
+"""Which version of a model answers: labels, canary, shadow, rollback, and the gate before them.
+
+Read `promotion.py` first: it does what commands say. `version_keeper.py` loads and frees versions of one model, which
+answer from a `ModelRegistry`; `state.py` is what operators decided and the file that keeps it; `gate.py` judges exports
+and, by `dense_gate.py`, weights of the delta log. How requests are divided is a matter of the server: `canary.py` and
+`shadow.py` there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from monolith.serving.promotion.gate import Gate, GateConfig
+    from monolith.serving.promotion.promotion import Promotion, PromotionConfig
+
+_HOMES = {
+    "Gate": "monolith.serving.promotion.gate",
+    "GateConfig": "monolith.serving.promotion.gate",
+    "Promotion": "monolith.serving.promotion.promotion",
+    "PromotionConfig": "monolith.serving.promotion.promotion",
+}
+"""A name is imported when it is first asked for: a predictor has a gate, and needs no server."""
+
+__all__ = ["Gate", "GateConfig", "Promotion", "PromotionConfig"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,226 @@
+"""The gate: what a version must show on labelled examples before it answers requests."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+from monolith.config import Config, config
+from monolith.errors import InvalidArgumentError, OpError
+from monolith.export.signature import DEFAULT_SIGNATURE
+from monolith.files import named_errors
+from monolith.metrics import Calibration, ExactAUC
+from monolith.serving.promotion.labelled_examples import LabelledExamples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+__all__ = ["Figures", "Gate", "GateConfig", "Verdict"]
+
+
+@config
+class GateConfig(Config):
+    """What is asked of a version. NaN and infinities are refused in any case; what is None is not asked."""
+
+    examples: str
+    """File of labelled examples, JSON lines: the columns of a request, and a label of 0 or 1."""
+    label: str = "label"
+    """Where a line has its label."""
+    signature: str = DEFAULT_SIGNATURE
+    output: str | None = None
+    """The prediction that is judged; None: the only one."""
+    min_auc: float | None = None
+    max_auc_fall: float | None = None
+    """Below the AUC that the version has which is served at the same moment."""
+    min_calibration: float | None = None
+    """Of the mean prediction divided by the mean label."""
+    max_calibration: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, high in (("min_auc", 1), ("max_auc_fall", 1), ("min_calibration", None), ("max_calibration", None)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= (math.inf if high is None else high) or math.isinf(value):
+                told = ">= 0" if high is None else f"from 0 to {high}"
+                raise ValueError(f"GateConfig: {name} must be {told}, got {value!r}")
+        low, high_end = self.min_calibration, self.max_calibration
+        if low is not None and high_end is not None and low > high_end:
+            raise ValueError(f"GateConfig: min_calibration {low} is above max_calibration {high_end}")
+
+
+class Figures(NamedTuple):
+    """What a version reached."""
+
+    auc: float
+    calibration: float
+    """Mean prediction / mean label."""
+    not_finite: int
+    """Numbers of its outputs that are NaN or infinite; AUC and calibration are NaN then."""
+    examples: int
+
+    def __str__(self) -> str:
+        if self.not_finite:
+            return f"{self.not_finite} outputs that are NaN or infinite, in {self.examples} examples"
+        return f"AUC {self.auc:.6g}, calibration {self.calibration:.6g}, {self.examples} examples"
+
+    def to_json(self) -> dict[str, Any]:
+        """NaN has no place in JSON: it is null."""
+        return {name: _or_none(value) for name, value in self._asdict().items()}
+
+
+class Verdict(NamedTuple):
+    """What the gate says."""
+
+    figures: Figures
+    against: Figures | None
+    """Those of the version that is served."""
+    refused: str | None
+    """Why it is not to be served; None: it may be."""
+
+
+class Judged(Protocol):
+    """What can be judged: a predictor, or whatever answers like one."""
+
+    @property
+    def signatures(self) -> Mapping[str, Any]:
+        """What it can be asked."""
+        ...
+
+    def predict(self, inputs: Any, signature: str) -> Any:
+        """An answer with ``outputs``."""
+        ...
+
+
+_NOTHING = Figures(math.nan, math.nan, 0, 0)
+
+
+class Gate:
+    """Judges versions. Any thread may call it.
+
+    Args:
+        options: What is asked.
+        examples: By which it is judged.
+        on_verdict: Called with each verdict and what was judged: ``export`` or ``dense``.
+
+    Raises:
+        InvalidArgumentError: the examples cannot tell what is asked, as all have the same label.
+    """
+
+    def __init__(
+        self,
+        options: GateConfig,
+        examples: LabelledExamples,
+        *,
+        on_verdict: Callable[[str, Verdict], None] | None = None,
+    ) -> None:
+        self.options = options
+        self.on_verdict = on_verdict
+        self._examples = examples
+        share = float(examples.labels.mean())
+        asks_auc = options.min_auc is not None or options.max_auc_fall is not None
+        asks_calibration = options.min_calibration is not None or options.max_calibration is not None
+        if (asks_auc and share in (0.0, 1.0)) or (asks_calibration and share == 0.0):
+            raise InvalidArgumentError(
+                f"{examples.origin}: all labels are {share:g}, and the gate asks for AUC or calibration; give examples"
+                " with both labels"
+            )
+
+    @classmethod
+    def from_file(cls, path: str) -> Gate:
+        """The gate that a file describes: TOML or JSON with the fields of `GateConfig`.
+
+        Paths in it are relative to its folder.
+
+        Raises:
+            NotFoundError: it, or its file of examples, is not there.
+            InvalidArgumentError: it is not such a file, or the examples are none.
+        """
+        with named_errors(path, "read"):
+            text = Path(path).read_text(encoding="utf-8")
+        try:
+            options = GateConfig.from_dict(dict(json.loads(text) if path.endswith(".json") else tomllib.loads(text)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"gate '{path}': {error}") from None
+        examples = LabelledExamples.read(str(Path(path).parent / options.examples), options.label)
+        return cls(options, examples)
+
+    def judge(self, model: Judged, *, kind: str, against: Judged | None = None) -> Verdict:
+        """Whether a model may be served.
+
+        Args:
+            model: What is judged.
+            kind: ``export`` or ``dense``.
+            against: What is served now; asked only where a fall of AUC is bounded.
+        """
+        served: Figures | None = None
+        if against is not None and self.options.max_auc_fall is not None:
+            served = self._figures(against)[0]  # what cannot be scored bounds nothing
+        figures, problem = self._figures(model)
+        verdict = Verdict(figures, served, problem or self._problem_of(figures, served))
+        if self.on_verdict is not None:
+            self.on_verdict(kind, verdict)
+        return verdict
+
+    def _figures(self, model: Judged) -> tuple[Figures, str | None]:
+        """Figures, and why there are none."""
+        name = self.options.signature
+        signature = model.signatures.get(name)
+        if signature is None:
+            return _NOTHING, f"it has no signature {name!r}, which the gate asks; it has {', '.join(model.signatures)}"
+        scores: list[Tensor] = []
+        not_finite = 0
+        try:
+            for columns in self._examples.batches(signature):
+                outputs = model.predict(columns, name).outputs
+                not_finite += sum(int((~torch.isfinite(each)).sum()) for each in outputs.values())
+                scores.append(self._score_of(outputs))
+            labels = self._examples.labels
+            if not_finite:
+                return Figures(math.nan, math.nan, not_finite, len(labels)), None
+            auc, calibration = ExactAUC(), Calibration()
+            for metric in (auc, calibration):
+                metric.update(torch.cat(scores), labels)
+            return Figures(auc.compute(), calibration.compute(), 0, len(labels)), None
+        except OpError as error:
+            return _NOTHING, f"{self._examples.origin} cannot be scored: {error.message}"
+        except Exception as error:  # noqa: BLE001 - whatever a new version raises, it is not served
+            return _NOTHING, f"{self._examples.origin} cannot be scored: {type(error).__name__}: {error}"
+
+    def _score_of(self, outputs: Mapping[str, Tensor]) -> Tensor:
+        wanted = self.options.output
+        if wanted is None and len(outputs) == 1:
+            wanted = next(iter(outputs))
+        if wanted is None or wanted not in outputs:
+            told = "the gate names no output" if wanted is None else f"there is no output {wanted!r}"
+            raise InvalidArgumentError(f"{told}; outputs are: {', '.join(outputs)}")
+        return outputs[wanted].reshape(-1)
+
+    def _problem_of(self, figures: Figures, served: Figures | None) -> str | None:
+        asked = self.options
+        if figures.not_finite:
+            return str(figures)
+        if asked.min_auc is not None and not figures.auc >= asked.min_auc:
+            return f"AUC {figures.auc:.6g} is below {asked.min_auc:g} ({figures})"
+        if asked.max_auc_fall is not None and served is not None and figures.auc < served.auc - asked.max_auc_fall:
+            return (
+                f"AUC {figures.auc:.6g} is more than {asked.max_auc_fall:g} below the {served.auc:.6g} of what is"
+                f" served ({figures})"
+            )
+        if asked.min_calibration is not None and not figures.calibration >= asked.min_calibration:
+            return f"calibration {figures.calibration:.6g} is below {asked.min_calibration:g} ({figures})"
+        if asked.max_calibration is not None and not figures.calibration <= asked.max_calibration:
+            return f"calibration {figures.calibration:.6g} is above {asked.max_calibration:g} ({figures})"
+        return None
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,274 @@
+"""`Promotion`: the commands that decide which version of a model answers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from monolith.config import Config, config
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.serving.promotion.state import PromotionFile
+from monolith.serving.promotion.version_keeper import VersionKeeper
+from monolith.serving.promotion.version_source import ExportSource
+from monolith.serving.server.canary import Canary, Choice
+from monolith.serving.server.metrics import ServingMetrics
+from monolith.serving.server.registry import STABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monolith.serving.promotion.gate import Gate, Verdict
+    from monolith.serving.promotion.version_source import VersionSource
+    from monolith.serving.server.registry import Entry, ModelRegistry
+
+__all__ = ["Promotion", "PromotionConfig"]
+
+_LONGEST_LABEL = 256
+
+
+@config
+class PromotionConfig(Config):
+    """How versions are kept."""
+
+    keep_versions: int = 1
+    """How many stay loaded: the one that answers, and the newest others."""
+    file: str | None = None
+    """Local file that keeps decisions over restarts; None: they end with the process."""
+
+    def __post_init__(self) -> None:
+        if self.keep_versions < 1:
+            raise ValueError(f"PromotionConfig: keep_versions must be >= 1, got {self.keep_versions}")
+
+
+class Promotion:
+    """Keeps versions of models and moves what points to them. Any thread may call it; to be closed before the registry.
+
+    Example::
+
+        registry = ModelRegistry()
+        promotion = Promotion(registry, PromotionConfig(keep_versions=2))
+        promotion.add("models/ranker/export", name="ranker")
+        promotion.command("ranker", "canary", {"version": 6, "share": 0.1})
+
+    Args:
+        registry: Where versions answer.
+        options: How they are kept.
+
+    Raises:
+        DataLossError: the file is damaged.
+    """
+
+    def __init__(self, registry: ModelRegistry, options: PromotionConfig | None = None) -> None:
+        self.options = options or PromotionConfig()
+        self._registry = registry
+        self._file = PromotionFile(self.options.file)
+        self._metrics = ServingMetrics()
+        self._keepers: dict[str, VersionKeeper] = {}
+        self._verdicts: dict[str, dict[str, Verdict]] = {}
+        registry.commands = self
+
+    def add(self, path: str, *, name: str | None = None, follow: str | None = None, gate: Gate | None = None) -> str:
+        """Serves a model; returns the name that it has.
+
+        Args:
+            path: An export, or a folder with versions of one.
+            name: Of the model; None: that of its task.
+            follow: The delta log that it follows.
+            gate: What versions, and dense weights of the log, must pass before they answer.
+
+        Raises:
+            NotFoundError: there is no export.
+            OpError: none of them can answer.
+        """
+        return self.add_source(ExportSource(path, follow=follow, gate=gate), name=name, gate=gate)
+
+    def add_source(self, source: VersionSource, *, name: str | None = None, gate: Gate | None = None) -> str:
+        """As `add`, for versions of any kind."""
+        name = name or source.name
+        if name in self._keepers:
+            raise InvalidArgumentError(f"model {name!r} is served already; give another name")
+        verdicts: dict[str, Verdict] = {}
+
+        def note(kind: str, verdict: Verdict) -> None:
+            verdicts[kind] = verdict
+            self._metrics.count_verdict(name, kind, verdict)
+
+        if gate is not None:
+            gate.on_verdict = note
+        self._verdicts[name] = verdicts
+        self._keepers[name] = VersionKeeper(
+            name, source, registry=self._registry, file=self._file, gate=gate, keep=self.options.keep_versions
+        )
+        return name
+
+    def close(self) -> None:
+        """Ends looking for newer versions. Again: does nothing."""
+        for keeper in self._keepers.values():
+            keeper.close()
+
+    # What the server is told, and tells
+
+    def describe(self, name: str | None = None) -> dict[str, Any]:
+        """How things stand, for one model or all."""
+        names = sorted(self._keepers) if name is None else [self._keeper(name).name]
+        return {"models": {each: self._described(self._keepers[each]) for each in names}}
+
+    def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Does what a command says; returns what `describe` says of the model afterwards.
+
+        Raises:
+            NotFoundError: there is no such model, version or label.
+            InvalidArgumentError: fields that the command does not have, or that are wrong.
+            FailedPreconditionError: the version did not pass the gate, or something stands in the way.
+        """
+        keeper = self._keeper(name)
+        allowed, action = _COMMANDS[verb]
+        unknown = [field for field in fields if field not in allowed]
+        if unknown:
+            raise InvalidArgumentError(f"{verb}: there is no field {unknown[0]!r}; fields are: {', '.join(allowed)}")
+        with keeper.command():
+            action(keeper, fields)
+        return self._described(keeper)
+
+    def _keeper(self, name: str) -> VersionKeeper:
+        found = self._keepers.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._keepers)) or "none"
+            raise NotFoundError(f"there is no model {name!r} whose versions can be promoted; those are: {known}")
+        return found
+
+    def _described(self, keeper: VersionKeeper) -> dict[str, Any]:
+        registry, name, state = self._registry, keeper.name, keeper.state
+        labels, default = registry.labels(name), registry.default(name)
+        entries, tally = registry.entries(name), registry.shadow_tallies.get(name)
+        return {
+            "answers": default.version,
+            "versions": [_version_json(entry, labels, keeper) for entry in entries],
+            "available": keeper.source.numbers(),
+            "refused": {str(number): why for number, why in sorted(registry.refused(name).items())},
+            "keep_versions": keeper.keep,
+            **{key: value for key, value in state.to_json().items() if key != "frozen"},
+            "shadow_scores": None if tally is None or state.shadow is None else tally.to_json(),
+            "gate": {
+                kind: {**verdict.figures.to_json(), "refused": verdict.refused}
+                for kind, verdict in self._verdicts[name].items()
+            },
+        }
+
+
+def _version_json(entry: Entry, labels: Mapping[str, int], keeper: VersionKeeper) -> dict[str, Any]:
+    version = entry.model.version
+    return {
+        "version": entry.version,
+        "dense": version.dense,
+        "labels": sorted(label for label, number in labels.items() if number == entry.version),
+        "follows": keeper.source.follows and entry.version not in keeper.frozen,
+        "as_exported": entry.version in keeper.frozen,
+        "ready": entry.model.is_ready,
+        "why_not_ready": entry.model.why_not_ready,
+        "problem": entry.model.problem,
+        "rows": entry.model.num_rows,
+    }
+
+
+def _label(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+    label = fields.get("label")
+    if not isinstance(label, str) or not 0 < len(label) <= _LONGEST_LABEL or set(label) & set("/:") or label.isdigit():
+        raise InvalidArgumentError(
+            f"label: must be a text of up to {_LONGEST_LABEL} characters without '/' and ':', and no number, got"
+            f" {str(label)[:80]!r}"
+        )
+    labels = keeper.state.labels
+    if fields.get("version") is not None:
+        number = _version_of(fields, "label")
+        keeper.ensure(number, force=_flag(fields, "force"))
+        keeper.commit(labels={**labels, label: number})
+        return
+    if label not in labels:
+        known = ", ".join(sorted(labels)) or "none"
+        raise NotFoundError(f"model {keeper.name!r}: there is no label {label!r}; labels are: {known}")
+    keeper.commit(labels={each: number for each, number in labels.items() if each != label})
+
+
+def _canary(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+    share = fields.get("share")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1 or math.isnan(share):
+        raise InvalidArgumentError(f"canary: share must be a number from 0 to 1, got {share!r}")
+    target = _choice(keeper, fields, "canary")
+    if share == 0:
+        if target is not None:
+            raise InvalidArgumentError("canary: a share of 0 ends it, and takes neither version nor label")
+        keeper.commit(canary=None)
+        return
+    if target is None:
+        raise InvalidArgumentError("canary: give the version or the label that has the share")
+    if target.version is not None:
+        keeper.ensure(target.version, force=_flag(fields, "force"))
+    keeper.commit(canary=Canary(target, float(share)))
+
+
+def _shadow(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+    target = _choice(keeper, fields, "shadow")
+    if target is not None and target.version is not None:
+        keeper.ensure(target.version, answers=False)
+    keeper.commit(shadow=target)
+
+
+def _rollback(keeper: VersionKeeper, fields: Mapping[str, Any]) -> None:
+    number, follow = _version_of(fields, "rollback"), _flag(fields, "follow")
+    if follow and not keeper.source.follows:
+        raise InvalidArgumentError(f"rollback: model {keeper.name!r} follows no delta log: follow has no effect")
+    frozen = keeper.source.follows and not follow
+    keeper.ensure(number, frozen=frozen, force=_flag(fields, "force"))
+    others = keeper.state.frozen - {number}
+    keeper.commit(
+        labels={**keeper.state.labels, STABLE: number},
+        canary=None,  # who goes back wants all requests there
+        frozen=others | {number} if frozen else others,
+    )
+
+
+def _resume(keeper: VersionKeeper, _: Mapping[str, Any]) -> None:
+    labels = dict(keeper.state.labels)
+    held = labels.pop(STABLE, None)
+    if held is None:
+        raise FailedPreconditionError(
+            f"model {keeper.name!r}: no version has the label {STABLE!r}: the newest one answers already"
+        )
+    keeper.commit(labels=labels, frozen=keeper.state.frozen - {held})
+    keeper.retry_refused()
+
+
+_COMMANDS = {
+    "label": (("label", "version", "force"), _label),
+    "canary": (("version", "label", "share", "force"), _canary),
+    "shadow": (("version", "label"), _shadow),
+    "rollback": (("version", "follow", "force"), _rollback),
+    "resume": ((), _resume),
+}
+
+
+def _choice(keeper: VersionKeeper, fields: Mapping[str, Any], verb: str) -> Choice | None:
+    label = fields.get("label")
+    if label is None:
+        return None if fields.get("version") is None else Choice(version=_version_of(fields, verb))
+    if fields.get("version") is not None:
+        raise InvalidArgumentError(f"{verb}: give a version or a label, got both")
+    if not isinstance(label, str) or label not in keeper.state.labels:
+        known = ", ".join(sorted(keeper.state.labels)) or "none"
+        raise NotFoundError(f"model {keeper.name!r}: there is no label {str(label)[:80]!r}; labels are: {known}")
+    return Choice(label=label)
+
+
+def _version_of(fields: Mapping[str, Any], verb: str) -> int:
+    version = fields.get("version")
+    if type(version) is not int or not 0 <= version < 2**63:
+        raise InvalidArgumentError(f"{verb}: version must be a whole number >= 0, got {str(version)[:80]!r}")
+    return version
+
+
+def _flag(fields: Mapping[str, Any], name: str) -> bool:
+    value = fields.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{name}: must be true or false, got {str(value)[:80]!r}")
+    return value

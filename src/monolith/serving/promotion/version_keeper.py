@@ -1,0 +1,403 @@
+"""Which versions of a model are loaded: the newest ones, and those that operators want."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from monolith.clock import SystemClock
+from monolith.errors import FailedPreconditionError, NotFoundError, OpError, UnavailableError
+from monolith.serving.server.registry import STABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monolith.clock import Clock
+    from monolith.serving.promotion.gate import Gate
+    from monolith.serving.promotion.state import ModelState, PromotionFile
+    from monolith.serving.promotion.version_source import VersionSource
+    from monolith.serving.server.model import ServedModel
+    from monolith.serving.server.registry import ModelRegistry
+
+__all__ = ["VersionKeeper"]
+
+_log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+"""Between two looks for newer versions."""
+COMMAND_SECONDS = 30.0
+"""How long a command waits for a version to catch up with the log."""
+_LOOK_SECONDS = 0.05
+
+
+class VersionKeeper:
+    """Loads and frees versions of one model. Any thread may call it; to be closed before the registry is.
+
+    Without a decision the newest version answers, as soon as it is ready and has passed the gate. A version with the
+    label ``stable`` answers instead for as long as it has it.
+
+    Args:
+        name: Of the model.
+        source: Where versions come from.
+        registry: Where they answer.
+        file: Keeps decisions.
+        gate: What a version must pass before it answers; None: nothing.
+        keep: How many versions stay loaded: the one that answers, and the newest others. Those that something points
+            to stay besides.
+        clock: Measures waits.
+
+    Raises:
+        OpError: there is no version that can answer; says why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: VersionSource,
+        *,
+        registry: ModelRegistry,
+        file: PromotionFile,
+        gate: Gate | None = None,
+        keep: int = 1,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.keep = keep
+        self._registry = registry
+        self._file = file
+        self._gate = gate
+        self._clock = clock or SystemClock()
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._commands = threading.Lock()
+        self._lock = threading.RLock()
+        # Under the lock:
+        self._state = file.state(name)
+        self._models: dict[int, ServedModel] = {}
+        self._frozen: set[int] = set()
+        """Loaded as they were exported."""
+        self._passed: set[int] = set()
+        """Loaded, and may answer: they passed the gate, or were let in by name."""
+        self._reserved: set[int] = set()
+        """Loaded for a command that is under way, which may be about to point to them."""
+        self._refused: dict[int, str] = {}
+        self._start()
+        self._thread = threading.Thread(target=self._watch, name=f"versions-{name}", daemon=True)
+        self._thread.start()
+
+    # What is asked of it
+
+    @property
+    def state(self) -> ModelState:
+        """What operators decided."""
+        with self._lock:
+            return self._state
+
+    @property
+    def frozen(self) -> frozenset[int]:
+        """Versions that are loaded as they were exported."""
+        with self._lock:
+            return frozenset(self._frozen)
+
+    @contextmanager
+    def command(self) -> Iterator[None]:
+        """One command at a time; what it loads stays until its end, and longer only if something points to it."""
+        with self._commands:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._reserved.clear()
+                    self._release()
+                self._wake.set()
+
+    def ensure(self, number: int, *, frozen: bool | None = None, answers: bool = True, force: bool = False) -> None:
+        """Loads a version for a command, if it is not loaded.
+
+        Args:
+            number: Of the version.
+            frozen: Whether it is to be as it was exported, or to follow the log; None: as it is.
+            answers: Whether it is to answer requests: then it must pass the gate.
+            force: Serves it even if it does not.
+
+        Raises:
+            NotFoundError: there is no such version.
+            FailedPreconditionError: it did not pass the gate.
+            UnavailableError: it did not catch up with the log in time.
+            OpError: it cannot be used.
+        """
+        with self._lock:
+            self._reserved.add(number)
+            model = self._models.get(number)
+            is_fit = model is not None and frozen in (None, number in self._frozen)
+            has_passed = is_fit and number in self._passed
+        if is_fit and (has_passed or not answers):
+            return
+        if is_fit and model is not None:
+            self._judge(number, model, force=force)
+        else:
+            self._bring(number, frozen=bool(frozen), answers=answers, force=force)
+        with self._lock:
+            if answers:
+                self._passed.add(number)
+
+    def commit(self, **changes: Any) -> None:
+        """Decides anew, in a command; at its end versions that nothing points to any more are freed.
+
+        Args:
+            changes: Fields of `ModelState`.
+
+        Raises:
+            OpError: it cannot be; all is as before.
+        """
+        with self._lock:
+            old, new = self._state, dataclasses.replace(self._state, **changes)
+            new = dataclasses.replace(new, frozen=new.frozen & new.pinned())
+            try:
+                self._apply(new)
+                self._file.save(self.name, new)
+            except OpError:
+                self._apply(old)
+                raise
+            self._state = new
+
+    def retry_refused(self) -> None:
+        """Tries versions once more that were refused, after the command."""
+        with self._lock:
+            self._refused.clear()
+            self._registry.set_refused(self.name, {})
+
+    def close(self) -> None:
+        """Ends looking for versions; those that are loaded are the registry's. Again: does nothing."""
+        self._stop.set()
+        self._wake.set()
+        self._thread.join()
+
+    # At the start
+
+    def _start(self) -> None:
+        stable = self._state.labels.get(STABLE)
+        try:
+            if stable is None:
+                self._bring_newest()
+            else:
+                self._bring_stable(stable)
+            self._bring_pinned()
+            self._apply(self._state)
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _bring_stable(self, number: int) -> None:
+        """The version that was held; nothing else answers in its place."""
+        try:
+            self._bring(number, frozen=number in self._state.frozen, answers=False, waits=False)
+        except OpError as error:
+            raise FailedPreconditionError(
+                f"model {self.name!r}: version {number} has the label {STABLE!r}, and cannot be served:"
+                f" {error.message}; put it back, or take the label out of the promotion file"
+            ) from error
+        self._passed.add(number)
+
+    def _bring_newest(self) -> None:
+        """The newest version that can answer.
+
+        Raises:
+            OpError: there is none; that of the newest.
+        """
+        first: OpError | None = None
+        for number in reversed(self.source.numbers()):
+            try:
+                self._bring(number, frozen=False, waits=False)
+            except OpError as error:
+                first = first or error
+                self._refuse(number, error)
+            else:
+                self._passed.add(number)
+                return
+        raise first or NotFoundError(f"model {self.name!r}: there is no version any more")
+
+    def _bring_pinned(self) -> None:
+        """What a label, the canary or the shadow points to; one that has gone holds up nobody, and is let go of."""
+        for number in sorted(self._state.pinned() - self._models.keys()):
+            try:
+                self._bring(number, frozen=number in self._state.frozen, answers=False, waits=False)
+                self._passed.add(number)
+            except OpError as error:
+                _log.error("model %r: version %d, which is pinned, is not served: %s", self.name, number, error)
+                self._refuse(number, error)
+                self._state = self._state.without(number)
+
+    # Loading and freeing
+
+    def _bring(
+        self, number: int, *, frozen: bool, answers: bool = True, force: bool = False, waits: bool = True
+    ) -> None:
+        """Loads a version, and puts it beside the others or into the place of the same one."""
+        model = self._open(number, frozen=frozen)
+        try:
+            if waits:
+                self._require_ready(number, model)
+            elif self._gate is not None:
+                self._wait_while_catching_up(model)  # or rows that are yet to come would be judged
+            if answers:
+                self._judge(number, model, force=force)
+            with self._lock:
+                self._put(number, model, frozen=frozen)
+        except BaseException:
+            model.close()
+            raise
+
+    def _open(self, number: int, *, frozen: bool) -> ServedModel:
+        with self._borrowed() as beside:
+            model: ServedModel = self.source.open(number, frozen=frozen, beside=beside)
+        return model
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[list[ServedModel]]:
+        """What is loaded, which stays so meanwhile: rows may be shared."""
+        with ExitStack() as stack:
+            with self._lock:
+                entries = [
+                    stack.enter_context(self._registry.using(self.name, version=number)) for number in self._models
+                ]
+            yield [entry.model for entry in entries]
+
+    def _put(self, number: int, model: ServedModel, *, frozen: bool) -> None:
+        if number in self._models:
+            self._registry.replace(self.name, model)
+        else:
+            self._registry.add(self.name, model)
+        self._models[number] = model
+        (self._frozen.add if frozen else self._frozen.discard)(number)
+        self._refused.pop(number, None)
+        self._registry.set_refused(self.name, self._refused)
+
+    def _judge(self, number: int, model: ServedModel, *, force: bool = False) -> None:
+        if self._gate is None:
+            return
+        with ExitStack() as stack:
+            against = None
+            if self._models:
+                against = stack.enter_context(self._registry.using(self.name)).model
+            verdict = self._gate.judge(model, kind="export", against=None if against is model else against)
+        if verdict.refused is None:
+            return
+        told = f"model {self.name!r}: version {number} did not pass the gate: {verdict.refused}"
+        if not force:
+            raise FailedPreconditionError(told)
+        _log.warning("%s; it is served all the same, as it was forced", told)
+
+    def _require_ready(self, number: int, model: ServedModel) -> None:
+        end = self._clock.monotonic() + COMMAND_SECONDS
+        while not model.is_ready:
+            if self._stop.wait(_LOOK_SECONDS) or self._clock.monotonic() > end:
+                raise UnavailableError(
+                    f"model {self.name!r}: version {number} was not ready within {COMMAND_SECONDS:g} s:"
+                    f" {model.why_not_ready}"
+                )
+
+    def _wait_while_catching_up(self, model: Any) -> None:
+        while getattr(model, "is_catching_up", False) and not self._stop.wait(_LOOK_SECONDS):
+            pass
+
+    def _wanted(self, numbers: set[int]) -> set[int]:
+        """Which of some versions stay: the one that answers and the newest others, and what something points to."""
+        stable = self._state.labels.get(STABLE)
+        newest = sorted(numbers - (self._refused.keys() - self._models.keys()) - {stable}, reverse=True)
+        others = self.keep - (stable is not None)
+        return ((self._state.pinned() | self._reserved) & numbers) | set(newest[:others])
+
+    def _release(self) -> None:
+        for number in self._models.keys() - self._wanted(set(self._models)):
+            self._registry.remove(self.name, number)
+            del self._models[number]
+            self._frozen.discard(number)
+            self._passed.discard(number)
+
+    def _apply(self, state: ModelState) -> None:
+        """Lets the registry do what was decided; again: changes nothing."""
+        for label, number in state.labels.items():
+            self._registry.set_label(self.name, label, number)
+        self._registry.set_canary(self.name, state.canary)
+        self._registry.set_shadow(self.name, state.shadow)
+        for label in self._registry.labels(self.name).keys() - state.labels.keys():
+            self._registry.set_label(self.name, label, None)
+
+    def _refuse(self, number: int, error: OpError) -> None:
+        with self._lock:
+            self._refused[number] = error.message
+            self._registry.set_refused(self.name, self._refused)
+
+    # Newer versions
+
+    def _watch(self) -> None:
+        torch.set_num_threads(1)  # of this thread: the others are for requests
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                self._look()
+            except OpError as error:  # the folder is away for a moment
+                _log.warning("model %r: its versions cannot be looked for: %s", self.name, error)
+            except Exception:  # noqa: BLE001 - what is served goes on; the log says what happened
+                _log.exception("model %r: looking for newer versions failed", self.name)
+            self._wake.wait(None if self.source.is_fixed else POLL_SECONDS)
+
+    def _look(self) -> None:
+        """Loads what is wanted and not here, newest first, and frees what is not wanted."""
+        while not self._stop.is_set():
+            number = self._next_missing()
+            if number is None:
+                break
+            self._take_up(number)
+        with self._lock:
+            self._release()
+            thawed = self._frozen - self._state.frozen - self._refused.keys()
+        for number in thawed:
+            self._take_up(number)
+
+    def _next_missing(self) -> int | None:
+        numbers = self.source.numbers()
+        with self._lock:
+            missing = self._wanted({*numbers, *self._models}) - self._models.keys()
+        return max(missing, default=None)
+
+    def _take_up(self, number: int) -> None:
+        """Serves a version once it is ready and has passed, unless it is not wanted any more by then."""
+        try:
+            model = self._open(number, frozen=False)
+        except OpError as error:
+            self._note_refused(number, error)
+            return
+        is_put = False
+        try:
+            while not model.is_ready and self._is_due(number):
+                self._stop.wait(_LOOK_SECONDS)
+            if self._is_due(number):
+                self._judge(number, model)
+                with self._lock:
+                    is_put = self._is_due(number)
+                    if is_put:
+                        self._put(number, model, frozen=False)
+                        self._passed.add(number)
+        except OpError as error:
+            self._note_refused(number, error)
+        finally:
+            if not is_put:
+                model.close()
+
+    def _is_due(self, number: int) -> bool:
+        with self._lock:
+            is_wanted = number in self._wanted({number, *self._models})
+            is_here = number in self._models and (number not in self._frozen or number in self._state.frozen)
+            return is_wanted and not is_here and not self._stop.is_set()
+
+    def _note_refused(self, number: int, error: OpError) -> None:
+        self._refuse(number, error)
+        _log.error("model %r: version %d is not served, what was served before is: %s", self.name, number, error)

@@ -1,0 +1,186 @@
+"""Requests that another version scores as well, once they are answered."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from monolith.serving.server.columns import Fitted
+    from monolith.serving.server.metrics import ServingMetrics
+    from monolith.serving.server.model_threads import Answer
+    from monolith.serving.server.registry import Entry, ModelRegistry
+
+__all__ = ["ShadowScorer", "ShadowTally"]
+
+MOST_WAITING = 64
+"""Answered requests that wait for their second score; more are left out."""
+MOST_EXAMPLES = 20_000
+"""Examples that they have together at most."""
+
+
+@dataclass(slots=True)
+class ShadowTally:
+    """How the scores of a shadow differ from those that were answered."""
+
+    version: int
+    requests: int = 0
+    """Scored."""
+    dropped: int = 0
+    """Left out, as the shadow was busy."""
+    failed: int = 0
+    """The shadow raised an error."""
+    scores: int = 0
+    """Compared: finite on both sides."""
+    not_finite: int = 0
+    """Scores of the shadow that are NaN or infinite."""
+    difference: float = 0.0
+    """Sum of absolute differences."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For people and programs."""
+        mean = self.difference / self.scores if self.scores else None
+        return {
+            "scoring_version": self.version,
+            "requests": self.requests,
+            "dropped": self.dropped,
+            "failed": self.failed,
+            "scores": self.scores,
+            "not_finite": self.not_finite,
+            "mean_absolute_difference": mean,
+        }
+
+
+class _Work(NamedTuple):
+    entry: Entry
+    signature: str
+    fitted: Fitted
+    answer: Answer
+
+
+class ShadowScorer:
+    """Asks shadows in a thread of its own; who answers requests never waits for it. Any thread may call it.
+
+    Args:
+        registry: Knows the shadows.
+        metrics: What is counted.
+    """
+
+    def __init__(self, registry: ModelRegistry, metrics: ServingMetrics) -> None:
+        self._registry = registry
+        self._metrics = metrics
+        self._changed = threading.Condition()
+        self._waiting: deque[_Work] = deque()
+        self._examples = 0
+        self._is_ending = False
+        self._thread: threading.Thread | None = None
+        self._tallies = registry.shadow_tallies
+
+    def offer(self, name: str, signature: str, fitted: Fitted, answer: Answer) -> None:
+        """Takes an answered request in where its model has a shadow, or leaves it out; never waits, never raises."""
+        try:
+            entry = self._registry.take_shadow(name, answer.version.export)
+        except Exception:  # noqa: BLE001 - the answer is out; the shadow has just gone
+            return
+        if entry is None:
+            return
+        with self._changed:
+            is_full = len(self._waiting) >= MOST_WAITING or self._examples + fitted.num_examples > MOST_EXAMPLES
+            if not is_full and not self._is_ending:
+                self._examples += fitted.num_examples
+                self._waiting.append(_Work(entry, signature, fitted, answer))
+                self._start()
+                self._changed.notify()
+                return
+            self._tally_of(entry).dropped += 1
+        self._metrics.count_shadow(name, entry.version, "dropped")
+        self._registry.give_back(entry)
+
+    def close(self) -> None:
+        """Ends; what waits is left out. A call of a model that hangs is left behind."""
+        with self._changed:
+            self._is_ending = True
+            left = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for work in left:
+            self._registry.give_back(work.entry)
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # of this thread: the others are for requests
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_ending)
+                if self._is_ending:
+                    return
+                work = self._waiting.popleft()
+                self._examples -= work.fitted.num_examples
+            try:
+                self._score(work)
+            finally:
+                self._registry.give_back(work.entry)
+
+    def _score(self, work: _Work) -> None:
+        entry = work.entry
+        try:
+            found = entry.model.predict(work.fitted.columns, work.signature).outputs
+            compared = _compare(found, work.answer.outputs)
+        except Exception:  # noqa: BLE001 - whatever a shadow does wrong is counted, and spoils no answer
+            with self._changed:
+                self._tally_of(entry).failed += 1
+            self._metrics.count_shadow(entry.name, entry.version, "failed")
+            return
+        with self._changed:
+            tally = self._tally_of(entry)
+            tally.requests += 1
+            tally.scores += compared.scores
+            tally.not_finite += compared.not_finite
+            tally.difference += compared.difference
+        self._metrics.count_shadow(entry.name, entry.version, "scored")
+        self._metrics.show_shadow(entry.name, entry.version, compared)
+
+    def _tally_of(self, entry: Entry) -> ShadowTally:
+        known = self._tallies.get(entry.name)
+        if known is None or known.version != entry.version:
+            known = self._tallies[entry.name] = ShadowTally(entry.version)
+        return known
+
+
+class Compared(NamedTuple):
+    """Scores of one request, side by side."""
+
+    scores: int
+    not_finite: int
+    difference: float
+
+
+def _compare(found: Mapping[str, Tensor], answered: Mapping[str, Tensor]) -> Compared:
+    """Raises a `ValueError` where the outputs are others."""
+    scores, not_finite, difference = 0, 0, 0.0
+    for name, values in answered.items():
+        if not values.is_floating_point():
+            continue
+        if name not in found or found[name].shape != values.shape:
+            raise ValueError(f"the shadow has no output {name!r} of this shape")
+        mine, theirs = found[name].reshape(-1).to(torch.float64), values.reshape(-1).to(torch.float64)
+        apart = (mine - theirs).abs()
+        both = torch.isfinite(apart)
+        scores += int(both.sum())
+        not_finite += int((~torch.isfinite(mine)).sum())
+        difference += float(apart[both].sum())
+    return Compared(scores, not_finite, difference)
