@@ -32,6 +32,7 @@ __all__ = ["is_entry", "open_entry", "open_shard", "refuse_options"]
 _GRPC_PORT = 8500
 _DISCOVERY = ("discovery_dir", "zk_server", "deep_insight_name", "uuid")
 _OF_A_QUEUE = ("max_wait_ms", "batch_examples", "batch_delay_ms", "request_seconds", "max_examples", "max_body_bytes")
+_PROMOTION = ("gate", "keep_versions", "promotion_file")
 _SHARD_PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_seconds", "drain_seconds")
 
 
@@ -55,6 +56,8 @@ def refuse_options(args: argparse.Namespace) -> None:
     if args.shard is not None:
         _refuse(args, _OF_A_QUEUE, "a shard has no queue: each lookup is answered as it comes")
         _refuse(args, ("request_log",), "a shard sees ids alone; let the entry that asks it log its requests")
+    if args.shard is not None or is_entry(args) or not args.models:
+        _refuse(args, _PROMOTION, "it is for exports whose rows this process has; a shard, an entry or a task has none")
     if args.shard is None or args.discovery_type is None:
         _refuse(args, ("replica",), "it is the number that a --shard registers with, at --discovery_type")
     if not is_entry(args):
@@ -143,7 +146,7 @@ def _discovery(args: argparse.Namespace) -> Any:
 
 
 def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
-    given = [each for each in names if getattr(args, each) is not None]
+    given = [each for each in names if getattr(args, each) not in (None, [])]
     if given:
         raise ValueError(f"--{given[0]}: {why}")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.cli._key_values import key_values
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
 from monolith.cli._serving_task import open_task
-from monolith.serving.predictor import Predictor
+from monolith.serving.promotion import Gate, Promotion, PromotionConfig
 from monolith.serving.request_log import RequestLogConfig
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
 
@@ -31,18 +31,18 @@ _PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_sec
 def run(args: argparse.Namespace) -> int:
     """Serve until the end is asked for."""
     refuse_options(args)
-    logs = _logs_of(args)
+    logs, gates = _by_model(args, "follow"), _by_model(args, "gate")
     with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(_SWITCH_SECONDS)
         server: ModelServer | ShardService
         if args.shard is None:
-            server, models = _serve_models(args, logs, stack)
+            server, models = _serve_models(args, logs, gates, stack)
         else:
             name, path = _named(args.models[0])
-            server, called, version = open_shard(name, path, args, follow=_log_of(name, logs), stack=stack)
+            server, called, version = open_shard(name, path, args, follow=_of_model(name, logs), stack=stack)
             models = [{"name": called, "version": version}]
-        _require_used(logs)
+        _require_used("--follow", logs)
         for each in _ENDINGS:
             stack.callback(signal.signal, each, signal.signal(each, lambda *_: server.stop()))
         _tell(server, models, as_json=args.json)
@@ -52,32 +52,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _serve_models(
-    args: argparse.Namespace, logs: dict[str, str], stack: ExitStack
+    args: argparse.Namespace, logs: dict[str, str], gates: dict[str, str], stack: ExitStack
 ) -> tuple[ModelServer, list[dict[str, Any]]]:
     if not args.models and args.task is None:
         raise ValueError("give what to serve: monolith serve NAME=PATH, or --task MODULE:CLASS --model_dir DIR")
     registry = ModelRegistry()
     stack.callback(registry.close)
-    for text in args.models:
-        _add_model(registry, text, args, logs, stack)
+    kept = _given({"keep_versions": args.keep_versions, "file": args.promotion_file})
+    promotion = Promotion(registry, PromotionConfig(**kept))
+    stack.callback(promotion.close)
+    for name, path in map(_named, args.models):
+        follow = _of_model(name, logs)
+        if is_entry(args):
+            _add(registry, name, open_entry(name, path, args, follow=follow, stack=stack))
+        else:
+            gate = _of_model(name, gates)
+            promotion.add(path, name=name, follow=follow, gate=None if gate is None else Gate.from_file(gate))
     if args.task is not None:
         name, task = _named(args.task)
-        _add(registry, name, open_task(task, args.model_dir, follow=_log_of(name, logs)))
-    _require_used(logs)
+        _add(registry, name, open_task(task, args.model_dir, follow=_of_model(name, logs)))
+    _require_used("--follow", logs)
+    _require_used("--gate", gates)
     _require_item_column(registry, args.request_log_item)
     server = stack.enter_context(ModelServer(registry, **_options(args)))
     return server, [{"name": entry.name, "version": entry.version} for entry in registry.entries()]
-
-
-def _add_model(
-    registry: ModelRegistry, text: str, args: argparse.Namespace, logs: dict[str, str], stack: ExitStack
-) -> None:
-    name, path = _named(text)
-    follow = _log_of(name, logs)
-    if is_entry(args):
-        _add(registry, name, open_entry(name, path, args, follow=follow, stack=stack))
-    else:
-        _add(registry, name, Predictor(path, follow=follow))
 
 
 def _add(registry: ModelRegistry, name: str | None, model: ServedModel) -> None:
@@ -88,27 +86,27 @@ def _add(registry: ModelRegistry, name: str | None, model: ServedModel) -> None:
         raise
 
 
-def _log_of(name: str | None, logs: dict[str, str]) -> str | None:
-    return logs.pop(name or "", None) or logs.pop("", None)
-
-
-def _require_used(logs: dict[str, str]) -> None:
-    unused = [name for name in logs if name]
-    if unused:
-        raise ValueError(f"--follow: there is no model {unused[0]!r}; a model is named as NAME=PATH")
-
-
-def _logs_of(args: argparse.Namespace) -> dict[str, str]:
-    """Name of a model to the log it follows; "" stands for the only one."""
-    logs: dict[str, str] = {}
-    for text in args.follow:
+def _by_model(args: argparse.Namespace, option: str) -> dict[str, str]:
+    """Name of a model to what an option gives it; "" stands for the only one."""
+    found: dict[str, str] = {}
+    for text in getattr(args, option):
         name, place = _named(text)
         if not name and len(args.models) + (args.task is not None) > 1:
-            raise ValueError(f"--follow: there are several models; write --follow NAME={place}")
-        if (name or "") in logs:
-            raise ValueError(f"--follow: a model follows one log, got another one: {text}")
-        logs[name or ""] = place
-    return logs
+            raise ValueError(f"--{option}: there are several models; write --{option} NAME={place}")
+        if (name or "") in found:
+            raise ValueError(f"--{option}: a model has one, got another one: {text}")
+        found[name or ""] = place
+    return found
+
+
+def _of_model(name: str | None, given: dict[str, str]) -> str | None:
+    return given.pop(name or "", None) or given.pop("", None)
+
+
+def _require_used(option: str, left: dict[str, str]) -> None:
+    unused = [name for name in left if name]
+    if unused:
+        raise ValueError(f"{option}: there is no model {unused[0]!r}; a model is named as NAME=PATH")
 
 
 def _named(text: str) -> tuple[str | None, str]:

@@ -16,6 +16,8 @@ MEANT = {
     "--grpc-port": "it is --grpc_port",
     "--token": "others on this machine could see it; give --token_file",
     "--workers": "calls of models at a time are --threads",
+    "--model_config_file": "versions stay by --keep_versions, labels move by: monolith models label",
+    "--allow_version_labels_for_unavailable_models": "a label loads the version that it is moved to",
 }
 
 
@@ -44,11 +46,34 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
     add_model_arguments(parser)
+    _add_promotion(parser.add_argument_group("promotion: which version answers"))
     _add_places(parser.add_argument_group("where it listens, and to whom"))
     _add_queue(parser.add_argument_group("what waits, and for how long"))
     _add_limits(parser.add_argument_group("what a client may ask"))
     _add_request_log(parser.add_argument_group("what is written of requests"))
     return parser
+
+
+def _add_promotion(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--keep_versions",
+        type=int,
+        metavar="N",
+        help="versions of a model that stay loaded: the one that answers, and the newest others (default: 1)",
+    )
+    group.add_argument(
+        "--promotion_file",
+        metavar="PATH",
+        help="keeps what monolith models decided over restarts; made if it is not there (default: nothing is kept)",
+    )
+    group.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="TOML or JSON: labelled examples, and what newer versions and dense weights must reach on them before they"
+        " are served",
+    )
 
 
 def _add_places(group: argparse._ArgumentGroup) -> None:
