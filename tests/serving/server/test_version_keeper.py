@@ -84,7 +84,12 @@ def test_a_version_that_was_loading_when_a_rollback_came_is_not_served(keep: Cal
     source = Source(1, 2)
     kept = keep(source)
     begun, release = threading.Event(), threading.Event()
-    source.before[3] = lambda: (begun.set(), release.wait(PATIENCE))[0]
+
+    def hold() -> None:
+        begun.set()
+        assert release.wait(PATIENCE)
+
+    source.before[3] = hold
     source.known.append(3)
     assert begun.wait(PATIENCE)
     kept.command("rollback", version=1)  # does not wait for it
