@@ -45,6 +45,8 @@ void BindJoinEvents(nanobind::module_& m);
 void BindInputLayout(nanobind::module_& m);
 // Texts to ids.
 void BindTextIds(nanobind::module_& m);
+// Base64, sizes and numbers of requests and answers.
+void BindRequestText(nanobind::module_& m);
 // Messages of a Kafka client to arrays.
 void BindMessages(nanobind::module_& m);
 // Frames between processes, and the gate of pushes. Comes after the group.

@@ -19,6 +19,7 @@ NB_MODULE(_core, m) {
   monolith::BindInputLayout(m);
   monolith::BindJoinEvents(m);
   monolith::BindTextIds(m);
+  monolith::BindRequestText(m);
   monolith::BindMessages(m);
   monolith::BindRpc(m);
   monolith::BindRowClient(m);

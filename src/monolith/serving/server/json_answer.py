@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith import _core
 from monolith.errors import InternalError
 from monolith.serving.tensor_messages import dtype_name, dtype_number
 
@@ -39,17 +40,37 @@ def encode_answer(outputs: Mapping[str, Tensor], *, is_rows: bool) -> bytes:
     Raises:
         InternalError: an output that JSON cannot carry, as it is not finite.
     """
-    lists = {name: values.tolist() for name, values in outputs.items()}
-    content: Any = next(iter(lists.values())) if len(lists) == 1 else lists
-    if is_rows and len(lists) > 1:
-        names = list(lists)
-        content = [dict(zip(names, row, strict=True)) for row in zip(*lists.values(), strict=True)]
-    try:
-        text = json.dumps({"predictions" if is_rows else "outputs": content}, allow_nan=False, separators=(",", ":"))
-    except ValueError:
+    if is_rows and len(outputs) > 1:
+        lists = [values.tolist() for values in outputs.values()]
+        text = _json([dict(zip(outputs, row, strict=True)) for row in zip(*lists, strict=True)])
+    elif len(outputs) == 1:
+        text = _json_of(next(iter(outputs.values())))
+    else:
+        text = _joined([(name, _json_of(values)) for name, values in outputs.items()])
+    if text is None:
         wrong = next(name for name, values in outputs.items() if not bool(values.isfinite().all()))
-        raise InternalError(f"output {wrong!r}: the model answered NaN or an infinity") from None
-    return text.encode()
+        raise InternalError(f"output {wrong!r}: the model answered NaN or an infinity")
+    return b'{"%b":%b}' % (b"predictions" if is_rows else b"outputs", text)
+
+
+def _joined(parts: list[tuple[str, bytes | None]]) -> bytes | None:
+    members = [b"%b:%b" % (json.dumps(name).encode(), text) for name, text in parts if text is not None]
+    return b"{%b}" % b",".join(members) if len(members) == len(parts) else None
+
+
+def _json_of(values: Tensor) -> bytes | None:
+    """None: something in it is not finite."""
+    if values.dtype is torch.float32 and values.ndim in {1, 2} and values.numel():
+        flat = values.detach().contiguous().reshape(-1).numpy()
+        return _core.json_of_floats(flat, values.shape[1] if values.ndim > 1 else 0)
+    return _json(values.tolist())
+
+
+def _json(content: Any) -> bytes | None:
+    try:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        return None
 
 
 def version_text(version: Any) -> str:

@@ -93,9 +93,10 @@ class RestApplication:
         if asked.action in ("healthz", "readyz"):
             return self._health(is_readiness=asked.action == "readyz")
         headers = dict(scope["headers"])
-        shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        if self._credentials.token is not None and not self._credentials.accepts(shown):
-            raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
+        if self._credentials.token is not None:
+            shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+            if not self._credentials.accepts(shown):
+                raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
         if asked.action == "predict":
             return await self._predict(asked, headers, receive)
         if asked.action == "promotion":
@@ -179,27 +180,27 @@ class RestApplication:
             raise HttpError(
                 413, f"a body may have {limits.body_bytes} bytes, got {told.decode('latin-1')}", closes=True
             )
-        parts: list[bytes] = []
-        size, end = 0, time.monotonic() + limits.body_seconds
-        while True:
-            part = await self._part(receive, end - time.monotonic())
-            body: bytes = part["body"]
-            size += len(body)
-            if size > limits.body_bytes:
-                raise HttpError(413, f"a body may have {limits.body_bytes} bytes, got more", closes=True)
-            parts.append(body)
-            if not part.get("more_body"):
-                return body if len(parts) == 1 else b"".join(parts)
-
-    async def _part(self, receive: Receive, seconds: float) -> Mapping[str, Any]:
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, seconds))
+            async with asyncio.timeout(limits.body_seconds):
+                return await _read_body(receive, limits.body_bytes)
         except TimeoutError:
-            limit = self._core.limits.body_seconds
-            raise HttpError(408, f"the body did not come within {limit:g} s", closes=True) from None
+            raise HttpError(408, f"the body did not come within {limits.body_seconds:g} s", closes=True) from None
+
+
+async def _read_body(receive: Receive, limit: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise _ClientGoneError
-        return message
+        body: bytes = message["body"]
+        size += len(body)
+        if size > limit:
+            raise HttpError(413, f"a body may have {limit} bytes, got more", closes=True)
+        parts.append(body)
+        if not message.get("more_body"):
+            return body if len(parts) == 1 else b"".join(parts)
 
 
 def _timeout_of(headers: Mapping[bytes, bytes]) -> float | None:

@@ -1,0 +1,128 @@
+#include "serving/request_text.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace monolith {
+namespace {
+
+constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr uint32_t kForeign = 1U << 31;
+
+// By place of a letter among four: its six bits where they belong, or kForeign.
+constexpr std::array<std::array<uint32_t, 256>, 4> kBits = [] {
+  std::array<std::array<uint32_t, 256>, 4> bits{};
+  for (size_t place = 0; place < 4; ++place) {
+    bits[place].fill(kForeign);
+    for (size_t i = 0; i < kAlphabet.size(); ++i) {
+      bits[place][static_cast<uint8_t>(kAlphabet[i])] = static_cast<uint32_t>(i << (18 - 6 * place));
+    }
+  }
+  return bits;
+}();
+
+uint32_t BitsOf(const uint8_t* four) {
+  return kBits[0][four[0]] | kBits[1][four[1]] | kBits[2][four[2]] | kBits[3][four[3]];
+}
+
+constexpr int kVarint = 0, kFixed64 = 1, kSized = 2, kFixed32 = 5;
+constexpr uint64_t kBatchSizeField = 3;
+
+std::optional<uint64_t> ReadVarint(std::string_view& data) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < data.size() && i < 10; ++i) {
+    const auto byte = static_cast<uint8_t>(data[i]);
+    value |= static_cast<uint64_t>(byte & 0x7F) << (7 * i);
+    if (byte < 0x80) {
+      data.remove_prefix(i + 1);
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+bool Skip(std::string_view& data, uint64_t count) {
+  if (count > data.size()) return false;
+  data.remove_prefix(count);
+  return true;
+}
+
+constexpr size_t kLongestFloat = 20;  // "-1.17549435e-38" and room for ".0" and a comma
+
+bool AppendFloat(std::string& text, float value) {
+  if (!std::isfinite(value)) return false;
+  std::array<char, kLongestFloat> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  const std::string_view written(digits.data(), static_cast<size_t>(end - digits.data()));
+  text.append(written);
+  if (written.find_first_of(".e") == std::string_view::npos) text.append(".0");
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::string> DecodeBase64(std::string_view text) {
+  if (text.size() % 4 != 0) return std::nullopt;
+  if (text.empty()) return std::string();
+  const size_t padding = text.back() != '=' ? 0 : text[text.size() - 2] != '=' ? 1 : 2;
+  std::string bytes(text.size() / 4 * 3, '\0');
+  const auto* from = reinterpret_cast<const uint8_t*>(text.data());
+  auto* to = reinterpret_cast<uint8_t*>(bytes.data());
+  uint32_t seen = 0;
+  const size_t whole = text.size() / 4 - (padding > 0 ? 1 : 0);
+  for (size_t i = 0; i < whole; ++i, from += 4, to += 3) {
+    const uint32_t bits = BitsOf(from);
+    seen |= bits;
+    to[0] = static_cast<uint8_t>(bits >> 16);
+    to[1] = static_cast<uint8_t>(bits >> 8);
+    to[2] = static_cast<uint8_t>(bits);
+  }
+  if (padding > 0) {
+    const std::array<uint8_t, 4> last = {from[0], from[1], padding == 2 ? uint8_t{'A'} : from[2], uint8_t{'A'}};
+    const uint32_t bits = BitsOf(last.data());
+    seen |= bits;
+    to[0] = static_cast<uint8_t>(bits >> 16);
+    to[1] = static_cast<uint8_t>(bits >> 8);
+    bytes.resize(bytes.size() - padding);
+  }
+  if ((seen & kForeign) != 0) return std::nullopt;
+  return bytes;
+}
+
+std::optional<uint64_t> ExampleBatchSize(std::string_view encoded) {
+  uint64_t size = 0;
+  while (!encoded.empty()) {
+    const auto tag = ReadVarint(encoded);
+    if (!tag) return std::nullopt;
+    const auto kind = static_cast<int>(*tag & 7);
+    if (kind == kVarint) {
+      const auto value = ReadVarint(encoded);
+      if (!value) return std::nullopt;
+      if (*tag >> 3 == kBatchSizeField) size = *value;
+    } else if (kind == kSized) {
+      const auto length = ReadVarint(encoded);
+      if (!length || !Skip(encoded, *length)) return std::nullopt;
+    } else if (kind == kFixed64 || kind == kFixed32) {
+      if (!Skip(encoded, kind == kFixed64 ? 8 : 4)) return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return size;
+}
+
+std::optional<std::string> JsonOfFloats(std::span<const float> values, size_t width) {
+  std::string text = "[";
+  text.reserve(values.size() * 12 + 2);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i > 0) text.push_back(',');
+    if (width > 0 && i % width == 0) text.push_back('[');
+    if (!AppendFloat(text, values[i])) return std::nullopt;
+    if (width > 0 && i % width == width - 1) text.push_back(']');
+  }
+  text.push_back(']');
+  return text;
+}
+
+}  // namespace monolith

@@ -1,0 +1,46 @@
+#include "serving/request_text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <vector>
+
+namespace monolith {
+namespace {
+
+TEST(RequestText, Base64OfEveryLengthIsDecoded) {
+  EXPECT_EQ(DecodeBase64(""), "");
+  EXPECT_EQ(DecodeBase64("Zg=="), "f");
+  EXPECT_EQ(DecodeBase64("Zm8="), "fo");
+  EXPECT_EQ(DecodeBase64("Zm9v"), "foo");
+  EXPECT_EQ(DecodeBase64("Zm9vYg=="), "foob");
+  EXPECT_EQ(DecodeBase64("+/+/"), "\xfb\xff\xbf");
+}
+
+TEST(RequestText, WhatIsNoPlainBase64IsLeftToOthers) {
+  for (const char* text : {"Z", "Zg=", "Zg", "====", "Z===", "=g==", "Zm9v\n", "Zm-v", "Zm_v", "Zg==Zg==", "Zm9\xc3"}) {
+    EXPECT_EQ(DecodeBase64(text), std::nullopt) << text;
+  }
+}
+
+TEST(RequestText, TheSizeOfABatchIsFoundBehindItsColumns) {
+  EXPECT_EQ(ExampleBatchSize(std::string_view("\x0a\x03xyz\x18\x64", 7)), 100U);
+  EXPECT_EQ(ExampleBatchSize(""), 0U);
+  EXPECT_EQ(ExampleBatchSize(std::string_view("\x0a\x09xyz", 5)), std::nullopt);
+  EXPECT_EQ(ExampleBatchSize("\x18"), std::nullopt);
+  EXPECT_EQ(ExampleBatchSize("\x1b"), std::nullopt);
+  EXPECT_EQ(ExampleBatchSize("\x21wxyz"), std::nullopt);
+}
+
+TEST(RequestText, NumbersHaveFewDigitsAndAPoint) {
+  const std::vector<float> values = {0.1F, -1.0F, 1e20F, 1e-5F, 0.0F, 16777216.0F};
+  EXPECT_EQ(JsonOfFloats(values, 0), "[0.1,-1.0,1e+20,1e-05,0.0,16777216.0]");
+  EXPECT_EQ(JsonOfFloats(values, 3), "[[0.1,-1.0,1e+20],[1e-05,0.0,16777216.0]]");
+  EXPECT_EQ(JsonOfFloats({}, 0), "[]");
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(JsonOfFloats(std::vector<float>{1.0F, bad}, 0), std::nullopt);
+  }
+}
+
+}  // namespace
+}  // namespace monolith
