@@ -222,6 +222,40 @@ ONLINE_ROWS = (
 )
 """Rows of `benchmarks/online.py`: from what users do to examples, and from the trainer's rows to its followers."""
 
+SERVING_ROWS = (
+    Row(
+        key="serving_graph",
+        title="the graph of an export, against the module that it was made of",
+        needed_bytes=lambda _: 400_000_000,
+    ),
+    Row(
+        key="serving_layout",
+        title="from the bytes of a request to pooled rows, against Embeddings in evaluation",
+        needed_bytes=lambda setting: setting.small_rows * 500,
+    ),
+    Row(
+        key="serving_server",
+        title="what a server costs beside its model, over HTTP and gRPC",
+        needed_bytes=lambda _: 400_000_000,
+    ),
+    Row(
+        key="serving_load",
+        title="answers of a server on one core: how many, how late, beside a log, under overload",
+        needed_bytes=lambda setting: setting.small_rows * 700,
+    ),
+    Row(
+        key="serving_ray",
+        title="requests that a server answers on one core, against Ray Serve with the same predictor",
+        needed_bytes=lambda setting: 2_000_000_000 + setting.small_rows * 700,
+    ),
+    Row(
+        key="serving_start",
+        title="a server that starts with many rows, and their memory",
+        needed_bytes=lambda setting: setting.large_rows * 500,
+    ),
+)
+"""Rows of `benchmarks/serving.py`: a DeepFM that answers requests."""
+
 
 def measure_row(setting: Setting, row: str) -> list[dict[str, Any]]:
     """Measures one row in this process; the result is JSON-able."""

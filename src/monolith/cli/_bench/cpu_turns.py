@@ -1,0 +1,41 @@
+"""Processor time of contestants that take turns: a machine that does other things tells nearly the same."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from monolith.cli._bench.timing import quiet_collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monolith.cli._bench.setting import Setting
+
+_CALLS_A_SECOND = 100
+_WARM_UP_CALLS = 5
+
+
+def take_cpu_turns(
+    contestants: Mapping[str, Callable[[int], object]], setting: Setting, *, clock: Callable[[], float] | None = None
+) -> dict[str, list[float]]:
+    """Microseconds of processor time of a call, of each contestant in each round.
+
+    Args:
+        contestants: Name -> a call; it is given a number that counts up.
+        setting: How many rounds, and how long.
+        clock: Of what is measured; that of this thread by default.
+    """
+    now = clock or time.thread_time
+    calls = max(_WARM_UP_CALLS, round(_CALLS_A_SECOND * setting.seconds))
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    with quiet_collector():
+        for _ in range(setting.rounds):
+            for name, call in contestants.items():
+                for number in range(_WARM_UP_CALLS):
+                    call(number)
+                begin = now()
+                for number in range(calls):
+                    call(number)
+                found[name].append(1e6 * (now() - begin) / calls)
+    return found

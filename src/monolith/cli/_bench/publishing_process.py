@@ -1,0 +1,88 @@
+"""A run that exports its model and publishes a delta log, as a process beside the one that serves."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from monolith.cli._bench import ours
+from monolith.cli._bench.served_deepfm import batch_of, exported, filled_session, ids_of_a_slot
+from monolith.online import DeltaPublisher
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from monolith.cli._bench.setting import Setting
+
+INTERVAL = 0.1
+_EXAMPLES = 50
+"""Of a step between two increments; each has rows in every slot."""
+
+
+class PublishingProcess:
+    """Has its export and the base of its log on disk when it is made; a context manager. One thread uses it.
+
+    Args:
+        setting: How many rows.
+        folder: Where its files go.
+    """
+
+    def __init__(self, setting: Setting, folder: Path) -> None:
+        self.export = str(folder / "export")
+        self.log = str(folder / "log")
+        forking = multiprocessing.get_context("fork")
+        self._pipe, theirs = forking.Pipe()
+        self._process = forking.Process(target=_run, args=(theirs, setting.small_rows, folder), daemon=True)
+        self._process.start()
+        self._expect("ready")
+
+    def begin(self) -> None:
+        """Steps and increments from now on."""
+        self._pipe.send("begin")
+
+    def end(self) -> None:
+        """No more of them."""
+        self._pipe.send("end")
+        self._expect("ended")
+
+    def _expect(self, word: str) -> None:
+        if (told := self._pipe.recv()) != word:
+            raise RuntimeError(f"the process that publishes: {told}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def _run(pipe: Any, num_rows: int, folder: Path) -> None:
+    try:
+        ours.use_threads(1)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[1:] or cores)  # the first one is the server's
+        _publish(pipe, num_rows, folder)
+    except Exception as error:  # noqa: BLE001 - raised again where it was asked for
+        pipe.send(f"{type(error).__name__}: {error}")
+
+
+def _publish(pipe: Any, num_rows: int, folder: Path) -> None:
+    with filled_session(num_rows) as session:
+        exported(session, folder / "export")
+        publisher = DeltaPublisher(session.state.stores, str(folder / "log"), interval=INTERVAL)
+        publisher.publish()
+        pipe.send("ready")
+        random = torch.Generator().manual_seed(0)
+        while pipe.recv() == "begin":
+            while not pipe.poll():
+                due = time.monotonic() + INTERVAL
+                session.run(batch_of(torch.randint(ids_of_a_slot(num_rows), (_EXAMPLES,), generator=random)))
+                publisher.publish()
+                time.sleep(max(0.0, due - time.monotonic()))
+            pipe.recv()
+            pipe.send("ended")

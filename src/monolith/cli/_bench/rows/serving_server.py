@@ -1,0 +1,69 @@
+"""What a server costs beside its model, over HTTP and gRPC: processor time of its process."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith.cli._bench import ours
+from monolith.cli._bench.cpu_turns import take_cpu_turns
+from monolith.cli._bench.load_client import encoded_http_request
+from monolith.cli._bench.measurement import Measurement, Sense, spread
+from monolith.cli._bench.served_deepfm import CANDIDATES, encoded_request
+from monolith.cli._bench.served_process import AnsweringModel, client_and_one_core, running_server
+from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.tensor_messages import message_of
+
+if TYPE_CHECKING:
+    from monolith.cli._bench.setting import Setting
+    from monolith.serving.server import ModelServer
+
+NOTHING, REST, GRPC = "HTTP that asks nothing", "REST, ExampleBatch", "gRPC, ExampleBatch"
+LIMITS = {REST: 250.0, GRPC: 450.0}
+_REQUESTS_AT_ONCE = 10
+"""Between two looks at the clock, so that the client's pipe counts for little."""
+
+
+def measure(setting: Setting) -> list[Measurement]:
+    """The model answers at once, what it is asked is as much as is asked of a real one."""
+    ours.use_threads(1)
+    scores = torch.rand(CANDIDATES, generator=torch.Generator().manual_seed(0))
+    with client_and_one_core() as client, running_server(AnsweringModel(scores), grpc_port=0) as server:
+        rest = encoded_http_request(encoded_request(0, setting.small_rows))
+        grpc = grpc_request(encoded_request(0, setting.small_rows))
+        port, grpc_port = _ports(server)
+        contestants = {
+            NOTHING: lambda _: client.get_in_turn(port, "/healthz", _REQUESTS_AT_ONCE),
+            REST: lambda _: client.ask_in_turn(port, rest, _REQUESTS_AT_ONCE),
+            GRPC: lambda _: client.ask_grpc_in_turn(grpc_port, grpc, _REQUESTS_AT_ONCE),
+        }
+        times = take_cpu_turns(contestants, setting, clock=time.process_time)
+    own = {name: [each / _REQUESTS_AT_ONCE for each in found] for name, found in times.items()}
+    return [
+        Measurement(
+            row="serving_server",
+            measure=f"server beside its model: {name}" + (f" of {CANDIDATES} candidates" if name in LIMITS else ""),
+            figure=statistics.median(own[name]),
+            unit="us",
+            limit=LIMITS.get(name),
+            sense=Sense.AT_MOST,
+            note=f"processor time of the process; {spread(own[name])}",
+        )
+        for name in own
+    ]
+
+
+def grpc_request(encoded: bytes) -> bytes:
+    """A call of Predict that carries an ExampleBatch."""
+    return messages.PredictRequest(
+        model_spec=messages.ModelSpec(name="ranker"), inputs={"example_batch": message_of([encoded])}
+    ).SerializeToString()
+
+
+def _ports(server: ModelServer) -> tuple[int, int]:
+    if server.port is None or server.grpc_port is None:
+        raise RuntimeError("the server has no ports")
+    return server.port, server.grpc_port
