@@ -1,9 +1,9 @@
 """The REST interface of TF-Serving as an ASGI application of our own; paths are those of `rest_path.py`.
 
 An answer names what it was made with in its head ``x-model-version``, and where requests are logged the request in
-``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits, and in
-``x-request-id`` who asks, which decides whether the canary answers. What is refused for overload has ``retry-after``, in
-seconds, and ``retry-after-ms``.
+``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits, and
+in ``x-request-id`` who asks, which decides whether the canary answers. What is refused for overload has
+``retry-after``, in seconds, and ``retry-after-ms``.
 """
 
 from __future__ import annotations
