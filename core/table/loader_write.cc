@@ -80,7 +80,9 @@ void Loader::Ask(std::span<const RowBlockView> blocks, Place* next, Piece* piece
 
 void Loader::Guess(Piece* piece) const {
   if (piece->block == nullptr || !HoldsRows(*piece->block)) return;
-  piece->finder.GuessFromLines(OneTable(*group_.tables_[piece->block->header().table], Purpose::kWriting));
+  const OneTable table(*group_.tables_[piece->block->header().table], Purpose::kWriting);
+  piece->finder.GuessFromLines(table);
+  piece->finder.AskForRows(table);
 }
 
 // Three pieces are under way: the index lines of one arrive, the rows of the one before, and the one before that is

@@ -1,8 +1,8 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
-// Three short loops over the block: hash the ids; ask memory for their index lines; match the tags and ask for the rows
-// they point to. What a caller does in between and afterwards, with this block or with others, happens while the
-// answers arrive.
+// Short loops over the block: hash the ids; ask memory for their index lines; match the tags; ask for the rows that they
+// point to. What a caller does in between and afterwards, with this block or with others, happens while the answers
+// arrive.
 //
 // Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns
 // a guess into the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved.
@@ -89,6 +89,23 @@ class RowFinder {
   template <typename Tables>
   void GuessFromHints(const Tables& tables, const uint32_t* hints);
 
+  // Asks memory for the row that was guessed for id i.
+  template <typename Tables>
+  [[gnu::always_inline]] void AskForRow(const Tables& tables, int i) const {
+    const std::byte* record = records_[i];
+    if (record == nullptr) [[unlikely]]
+      return;  // asking for address 0 would make the processor look for a page that is not there
+    Prefetch(record);
+    Prefetch(record + kCacheLine);
+    if (tables.asked_bytes(i) > 2 * kCacheLine)
+      PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
+  }
+  // For callers that have nothing to do between one request and the next.
+  template <typename Tables>
+  [[gnu::always_inline]] void AskForRows(const Tables& tables) const {
+    for (int i = 0; i < count_; ++i) AskForRow(tables, i);
+  }
+
   // The record of id i, null iff it has none; *row becomes its number or kNoRow.
   template <typename Tables>
   std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
@@ -103,16 +120,13 @@ class RowFinder {
   std::byte* Search(const Table& table, int i, uint32_t* row) const;
 
   template <typename Tables>
-  void AskForRow(const Tables& tables, int i, uint32_t row) {
-    std::byte* record = tables.rows(i).At(row);
+  void GuessRow(const Tables& tables, int i, uint32_t row) {
     rows_[i] = row;
-    records_[i] = record;
-    if (record == nullptr) [[unlikely]]
-      return;  // asking for address 0 would make the processor look for a page that is not there
-    Prefetch(record);
-    Prefetch(record + kCacheLine);
-    if (tables.asked_bytes(i) > 2 * kCacheLine)
-      PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
+    records_[i] = tables.rows(i).At(row);
+  }
+  void GuessNoRow(int i) {
+    rows_[i] = kNoRow;
+    records_[i] = nullptr;
   }
 
   // Rows whose tag is the same by chance, for Search().
@@ -168,13 +182,12 @@ template <typename Tables>
     const IndexLine& line = *lines_[i];
     const uint64_t matches = MatchTags(line, RowIndex::TagOf(hashes_[i]));
     if (matches != 0) [[likely]] {
-      AskForRow(tables, i, line.rows[FirstMatch(matches)]);
+      GuessRow(tables, i, line.rows[FirstMatch(matches)]);
       if ((matches & (matches - 1)) != 0) [[unlikely]]
         AskForOthers(tables, i, line, matches & (matches - 1));
       continue;
     }
-    rows_[i] = kNoRow;
-    records_[i] = nullptr;
+    GuessNoRow(i);
     if (line.passed == 0) continue;
     passed_on[num_passed_on++] = i;
     ForLinesAfterHome(tables, i, [](const IndexLine& next) {
@@ -186,7 +199,7 @@ template <typename Tables>
     const int i = passed_on[k];
     ForLinesAfterHome(tables, i, [&](const IndexLine& next) {
       const uint64_t matches = MatchTags(next, RowIndex::TagOf(hashes_[i]));
-      if (matches != 0) AskForRow(tables, i, next.rows[FirstMatch(matches)]);
+      if (matches != 0) GuessRow(tables, i, next.rows[FirstMatch(matches)]);
       return matches != 0 || next.passed == 0;
     });
   }
@@ -195,12 +208,7 @@ template <typename Tables>
 template <typename Tables>
 void RowFinder::GuessFromHints(const Tables& tables, const uint32_t* hints) {
   for (int i = 0; i < count_; ++i) {
-    if (hints[i] != kNoRow) {
-      AskForRow(tables, i, hints[i]);
-    } else {
-      rows_[i] = kNoRow;
-      records_[i] = nullptr;
-    }
+    hints[i] != kNoRow ? GuessRow(tables, i, hints[i]) : GuessNoRow(i);
   }
 }
 

@@ -88,6 +88,7 @@ int64_t RowReader::ReadLeft(const Request& request, std::span<const int32_t> pla
     finder_.Take(ids, request.buckets == nullptr ? nullptr : buckets, count);
     finder_.AskForLines(one);
     finder_.GuessFromLines(one);
+    finder_.AskForRows(one);
     for (int k = 0; k < count; ++k) {
       const int32_t i = places[done + k];
       uint32_t row;

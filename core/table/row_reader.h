@@ -107,6 +107,7 @@ template <typename Tables, typename WeightsOf, typename Copy>
   ReadFence();  // the versions were read before everything that follows
   finder_.AskForLines(tables);
   finder_.GuessFromLines(tables);
+  finder_.AskForRows(tables);
   int64_t hits = count;
   for (int i = 0; !kReadersLock && i < count; ++i) {
     const std::byte* record = finder_.Settle(tables, i, &rows[i]);
