@@ -93,7 +93,13 @@ def test_steps_are_measured_apart_and_compared_with_the_first_number_of_threads(
         "read, A, 500 rows, 2 threads",
     ]
     shares = [each for each in found if each.limit is not None]
-    apart = [each for each in found if each.limit is None]
+    plans = [each for each in found if each.unit == "ns/id"]
+    apart = [each for each in found if each.limit is None and each not in plans]
+    assert [each.measure.rsplit(", ", 2)[0] for each in plans] == [
+        "plan alone, A",
+        "plan alone, B",
+        "plan alone, A, an eighth of a batch",
+    ]
     assert [each.measure for each in shares] == [
         "a plan against what its rows take, A, 500 rows, 1 thread",
         "a plan against what its rows take, A, 1,000 rows, 1 thread",

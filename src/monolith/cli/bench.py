@@ -50,15 +50,21 @@ def rows_of(args: argparse.Namespace) -> Sequence[Row]:
 
 def render(outcome: Outcome, setting: Setting, *, as_json: bool, quick: bool, check: bool) -> str:
     """What was measured, as JSON or as text: in words, or with a verdict on each line."""
-    described = describe(setting)
-    if outcome.busy:
-        described["warning"] = f"others used up to {outcome.busy:.0%} of the processors: figures and ratios are too low"
+    described = describe_run(outcome, setting)
     if as_json:
         return report.as_json(outcome.measurements, described, setting)
     if quick:
         described["size"] = _QUICK_CHECK if check else _QUICK
     text = report.as_text if check else report.as_ratios
     return text(outcome.measurements, described)
+
+
+def describe_run(outcome: Outcome, setting: Setting) -> dict[str, str]:
+    """The head of a report on a run that was made, with a warning where others had much of the processors."""
+    described = describe(setting)
+    if outcome.busy:
+        described["warning"] = f"others used up to {outcome.busy:.0%} of the processors: figures and ratios are too low"
+    return described
 
 
 def describe(setting: Setting) -> dict[str, str]:

@@ -38,6 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="N",
         help="threads of ours and of every peer (default: 2, or 1 on one core); of several numbers, such as 1 2 4 8, "
-        "the row `steps` compares all and the other rows take the last",
+        "the rows `steps` and `threads` compare all and the other rows take the last",
     )
     parser.add_argument("--directory", type=Path, help="folder on the disk to save to (default: the temporary folder)")

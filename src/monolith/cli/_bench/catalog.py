@@ -54,6 +54,16 @@ ROWS = (
         needed_bytes=lambda setting: setting.huge_rows * 200,
     ),
     Row(
+        key="callers",
+        title="several Python threads that train on one table, against one",
+        needed_bytes=lambda setting: setting.small_rows * 250,
+    ),
+    Row(
+        key="embeddings",
+        title="Embeddings of 26 slots, against torchrec's fused collection, torch, and the calls it makes",
+        needed_bytes=lambda setting: setting.small_rows * 1500,
+    ),
+    Row(
         key="growth",
         title="batch times and memory while a table grows from empty",
         needed_bytes=lambda setting: setting.huge_rows * 200,
@@ -89,6 +99,9 @@ ROWS = (
         needed_bytes=lambda setting: setting.small_rows * 200,
     ),
 )
+
+FAST_KEYS = ("steps", "training", "lookup", "embeddings", "threads", "callers", "insert", "gather")
+"""Rows of `benchmarks/fast_everywhere.py`: those that every architecture is held to."""
 
 PS_ROWS = (
     Row(

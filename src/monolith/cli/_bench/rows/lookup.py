@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import statistics
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from monolith.cli._bench.timing import Contestant, take_turns
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
 
-LIMITS = {"torch EmbeddingBag": 1.25, "FBGEMM": None}
-"""What each peer must be exceeded by; FBGEMM's lookup is slower than torch's and is shown as information."""
+LIMITS = {"torch EmbeddingBag": 2.0 if platform.machine() == "aarch64" else 1.25, "FBGEMM": None}
+"""What each peer must be exceeded by. torch's lookup is written for x86-64 by hand, and several times as fast there;
+FBGEMM's is slower than torch's and shown as information."""
 
 
 def measure(setting: Setting) -> list[Measurement]:

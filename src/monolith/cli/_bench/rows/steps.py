@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio
 from monolith.cli._bench.progress import tell
-from monolith.cli._bench.timing import WARM_UP_STEPS, quiet_collector
+from monolith.cli._bench.timing import WARM_UP_STEPS, Contestant, quiet_collector, take_turns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +28,12 @@ Seconds = dict[str, list[float]]
 
 
 def measure(setting: Setting) -> list[Measurement]:
-    """Workload A on the small and the large table."""
-    return [*_measure_table(setting, setting.small_rows), *_measure_table(setting, setting.large_rows)]
+    """Workload A on the small and the large table, and plans of batches of several kinds."""
+    return [
+        *_measure_table(setting, setting.small_rows),
+        *_measure_table(setting, setting.large_rows),
+        *_measure_plans(setting),
+    ]
 
 
 def _measure_table(setting: Setting, num_rows: int) -> list[Measurement]:
@@ -106,6 +110,31 @@ def _plan_share(num_rows: int, count: int, seconds: Seconds) -> Measurement:
         sense=Sense.AT_MOST,
         note="rows are read and trained id by id",
     )
+
+
+def _measure_plans(setting: Setting) -> list[Measurement]:
+    """What an id costs by one thread where ids repeat, where hardly any does, and where a plan is made in one part."""
+    repeating = workload.zipf_batches(setting, setting.small_rows)
+    some = max(setting.ids_per_batch // 8, 1)
+    kinds = {
+        "A": [batch.ids for batch in repeating],
+        "B": [batch.ids for batch in workload.uniform_batches(setting, setting.large_rows)],
+        "A, an eighth of a batch": [batch.ids[:some] for batch in repeating],
+    }
+    ours.use_threads(1)
+    table = ours.new_table()
+    contestants = {kind: Contestant(table.plan, batches) for kind, batches in kinds.items()}
+    rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
+    return [
+        Measurement(
+            row="steps",
+            measure=f"plan alone, {kind}, {len(batches[0]):,} ids, 1 thread",
+            figure=statistics.median(1e9 / rate / len(batches[0]) for rate in rates[kind]),
+            unit="ns/id",
+            note=f"{1e3 / statistics.median(rates[kind]):.3g} ms a batch",
+        )
+        for kind, batches in kinds.items()
+    ]
 
 
 def _threads(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from monolith.cli._bench import ours, workload
@@ -12,62 +13,69 @@ from monolith.cli._bench.skip import RowSkippedError
 from monolith.cli._bench.timing import Contestant, quiet_collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from monolith.cli._bench.setting import Setting
 
-LIMITS = {"A": 1.6, "B": 1.8}
-"""For two threads; with more of them the ratio is shown and not judged."""
+LIMITS = {
+    (1, 2): {"A": 1.6, "B": 1.8},
+    (1, 8): {"A": 6.5, "B": 6.5},
+    (8, 16): {"A": 1.3, "B": 1.3},
+}
+"""By fewer and more threads, each with a core of its own; other steps are shown and not judged."""
 
 
 def measure(setting: Setting) -> list[Measurement]:
     """Lookup and the whole step, workload A on the small and large table, B on the large and huge one."""
-    if setting.threads < 2:
+    counts = setting.thread_counts or (1, setting.threads)
+    if len(set(counts)) < 2:
         raise RowSkippedError(
             "there is nothing to compare with one thread; give --threads 2 on a machine with two cores"
         )
+    tables = [("A", setting.small_rows), ("A", setting.large_rows), ("B", setting.large_rows), ("B", setting.huge_rows)]
     return [
-        *_measure_table(setting, "A", setting.small_rows, workload.zipf_batches),
-        *_measure_table(setting, "A", setting.large_rows, workload.zipf_batches),
-        *_measure_table(setting, "B", setting.large_rows, workload.uniform_batches),
-        *_measure_table(setting, "B", setting.huge_rows, workload.uniform_batches),
+        measurement
+        for name, rows in dict.fromkeys(tables)
+        for measurement in _measure_table(setting, name, rows, counts)
     ]
 
 
-def _measure_table(
-    setting: Setting, name: str, num_rows: int, draw: Callable[[Setting, int], list[workload.Batch]]
-) -> list[Measurement]:
-    tell(f"    {name}, {num_rows:,} rows")
-    ours.use_threads(setting.threads)
+def _measure_table(setting: Setting, name: str, num_rows: int, counts: Sequence[int]) -> list[Measurement]:
+    tell(f"    {name}, {num_rows:,} rows, threads {' '.join(map(str, counts))}")
+    ours.use_threads(max(counts))
     table = ours.Ours(ours.new_table(), workload.output_gradient(setting.ids_per_batch, ours.DIM))
     ours.fill(table.table, num_rows)
-    batches = draw(setting, num_rows)
-    steps: dict[str, Callable[[workload.Batch], object]] = {
-        "lookup": table.lookup,
-        "lookup + apply_gradients": table.train,
-    }
-    return [
-        _compare(setting, f"threads: {step_name}, {name}, {num_rows:,} rows", name, Contestant(step, batches))
-        for step_name, step in steps.items()
-    ]
+    batches = (workload.zipf_batches if name == "A" else workload.uniform_batches)(setting, num_rows)
+    steps = {"lookup": table.lookup, "lookup + apply_gradients": table.train}
+    found = []
+    for step_name, step in steps.items():
+        rates = _rates(setting, counts, Contestant(step, batches))
+        measure = f"threads: {step_name}, {name}, {num_rows:,} rows"
+        found += [_compare(f"{measure}, {more}", name, rates, (fewer, more)) for fewer, more in pairwise(counts)]
+    return found
 
 
-def _compare(setting: Setting, measure: str, name: str, contestant: Contestant[workload.Batch]) -> Measurement:
-    many: list[float] = []
-    one: list[float] = []
+def _rates(setting: Setting, counts: Sequence[int], contestant: Contestant[workload.Batch]) -> dict[int, list[float]]:
+    """Thousands of examples per second by number of threads, in turns."""
+    rates: dict[int, list[float]] = {count: [] for count in counts}
     with quiet_collector():
         for _ in range(setting.rounds):
-            for threads, rates in ((setting.threads, many), (1, one)):
-                ours.use_threads(threads)
-                rates.append(contestant.turn(setting.seconds) * setting.examples / 1e3)
+            for count, found in rates.items():
+                ours.use_threads(count)
+                found.append(contestant.turn(setting.seconds) * setting.examples / 1e3)
+    return rates
+
+
+def _compare(measure: str, name: str, rates: dict[int, list[float]], counts: tuple[int, int]) -> Measurement:
+    few, many = (rates[count] for count in counts)
     return Measurement(
         row="threads",
         measure=measure,
         figure=statistics.median(many),
         unit="k examples/s",
-        peer="one thread",
-        peer_figure=statistics.median(one),
-        ratio=median_ratio(many, one),
-        limit=LIMITS[name] if setting.threads == 2 else None,
-        note=f"{setting.threads} threads; {spread(many)}",
+        peer=f"{counts[0]} threads" if counts[0] > 1 else "one thread",
+        peer_figure=statistics.median(few),
+        ratio=median_ratio(many, few),
+        limit=LIMITS.get(counts, {}).get(name),
+        note=f"{counts[1]} threads; {spread(many)}",
     )

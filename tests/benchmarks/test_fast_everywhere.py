@@ -1,0 +1,111 @@
+"""benchmarks/fast_everywhere.py measures its rows with the threads it is told, and says what must be reached."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from monolith.cli._bench import catalog, runner
+from monolith.cli._bench.catalog import Row
+from monolith.cli._bench.measurement import Measurement
+from monolith.cli._bench.rows import callers, insert, threads
+from monolith.cli._bench.setting import Setting
+
+TINY = Setting(small_rows=1500, large_rows=3000, huge_rows=3000, examples=8, num_batches=3, rounds=2, seconds=0.02)
+
+
+@pytest.fixture(scope="module")
+def script(project_root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fast", project_root / "benchmarks" / "fast_everywhere.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Runs:
+    """In place of the runner: notes what it is asked for, and answers with one line."""
+
+    def __init__(self, busy: float = 0.0) -> None:
+        self.keys: list[str] = []
+        self.setting = Setting()
+        self._busy = busy
+
+    def __call__(self, rows: list[Row], setting: Setting, *, tell: object) -> runner.Outcome:
+        self.keys, self.setting = [row.key for row in rows], setting
+        missed = Measurement(row="steps", measure="a plan", figure=1.0, unit="ms", limit=2.0)
+        return runner.Outcome(measurements=[missed], busy=self._busy)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    made = Runs(busy=0.5)
+    monkeypatch.setattr(runner, "run", made)
+    return made
+
+
+def test_it_measures_every_row_that_architectures_are_held_to(
+    script: ModuleType, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main([]) == 0
+    assert tuple(runs.keys) == catalog.FAST_KEYS
+    assert set(runs.keys) <= {row.key for row in catalog.ROWS}
+    assert (runs.setting.threads, runs.setting.thread_counts) == (2, ())
+    assert runs.setting.huge_rows == runs.setting.large_rows == 10_000_000
+    printed = capsys.readouterr().out
+    assert ">= 2 ms" in printed
+    assert "others used up to 50% of the processors" in printed
+
+
+def test_rows_and_threads_can_be_chosen_and_a_miss_can_fail(script: ModuleType, runs: Runs) -> None:
+    assert script.main(["--rows", "gather", "steps", "--threads", "1", "8", "16", "--quick", "--check"]) == 1
+    assert runs.keys == ["steps", "gather"]
+    assert (runs.setting.threads, runs.setting.thread_counts) == (16, (1, 8, 16))
+    assert runs.setting.small_rows == Setting().quick().small_rows
+
+
+def test_markdown_has_the_limit_and_the_warning(
+    script: ModuleType, runs: Runs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script.main(["--markdown"])
+    printed = capsys.readouterr().out
+    assert "| a plan | 1 ms |  |  | >= 2 ms | NO |" in printed
+    assert "- warning: others used" in printed
+
+
+def test_threads_are_compared_step_by_step_and_judged_where_a_limit_is_known() -> None:
+    setting = Setting(**{**TINY.to_json(), "thread_counts": (1, 2, 3), "threads": 3})
+    measured = threads.measure(setting)
+    assert [each.peer for each in measured[:2]] == ["one thread", "2 threads"]
+    assert [each.limit for each in measured[:2]] == [1.6, None]
+    assert len(measured) == 3 * 2 * 2, "three tables, as the huge one is the large one; two calls; two steps"
+
+
+def test_one_of_several_callers_that_starves_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(callers, "_rates", lambda *_, callers, **__: [4.0] * (callers - 1) + [1.0])
+    together, share = callers.measure(TINY)
+    assert together.ratio == pytest.approx(13.0)
+    assert share.ok is False
+
+
+def test_what_inserts_cost_stands_beside_the_memory_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def seconds_of_fresh(num_bytes: int) -> float:
+        asked.append(num_bytes)
+        return 1e9
+
+    monkeypatch.setattr(insert, "_seconds_of_fresh", seconds_of_fresh)
+    training, *others = insert.measure(TINY)
+    assert training.ok is True
+    assert training.peer == insert.FRESH
+    assert min(asked) > 3000 * 144, "header, weights and state of every row"
+    assert {each.peer for each in others} == {""}
+
+
+def test_fresh_memory_takes_time_by_its_size() -> None:
+    assert 0 < min(insert._seconds_of_fresh(1 << 12) for _ in range(5)) < insert._seconds_of_fresh(1 << 26)
