@@ -203,8 +203,8 @@ class PlannedWalk {
   }
 
   // Before each visit it asks for a row of `next`: many requests at once would keep the visits after them waiting, and
-  // rows of no cache took half as long again. Leaves out the buckets that it finds locked and notes them in `busy`; with
-  // null it visits all, and the lock is held.
+  // rows of no cache took half as long again. Leaves out the buckets that it finds locked and notes them in `busy`;
+  // with null it visits all, and the lock is held.
   template <typename AnyBlock, typename Visitor>
   void VisitBlock(AnyBlock& block, const AnyBlock& next, Holder& holder, std::vector<uint32_t>* busy, Visitor& visitor,
                   Local& local) {
