@@ -35,6 +35,7 @@ class AnsweringModel:
     version = ModelVersion(1, -1, {})
     is_ready = True
     why_not_ready = None
+    problem = None
     staleness = None
     num_rows = 0
     memory_bytes = 0
