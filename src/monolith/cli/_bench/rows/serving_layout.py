@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -59,9 +59,7 @@ def _against(times: dict[str, list[float]], own: str, peer: str, measure: str, l
 
 
 def _contestants(embeddings: Embeddings, num_rows: int) -> dict[str, Callable[[int], object]]:
-    store = embeddings.store
-    if not isinstance(store, LocalStore):
-        raise TypeError("the rows are expected in this process")
+    store = cast("LocalStore", embeddings.store)  # made above, in this process
     plain = [encoded_request(seed, num_rows) for seed in range(_REQUESTS)]
     shared = [encoded_request(seed, num_rows, num_shared=NUM_SHARED) for seed in range(_REQUESTS)]
     parser = Parser("example_batch", [Ids(name) for name in NAMES])
