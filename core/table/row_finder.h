@@ -1,8 +1,8 @@
 // Guesses the rows of a block of ids, so that their cache and address-translation misses overlap.
 //
-// Short loops over the block: hash the ids; ask memory for their index lines; match the tags; ask for the rows that they
-// point to. What a caller does in between and afterwards, with this block or with others, happens while the answers
-// arrive.
+// Short loops over the block: hash the ids; ask memory for their index lines; match the tags; ask for the rows that
+// they point to. What a caller does in between and afterwards, with this block or with others, happens while the
+// answers arrive.
 //
 // Nothing is locked: the result is a guess, and memory may be changing meanwhile (table/bucket_lock.h). Settle() turns
 // a guess into the answer, exactly so under the bucket's lock; without it, iff the bucket's version has not moved.
