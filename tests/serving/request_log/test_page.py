@@ -35,6 +35,7 @@ def test_the_page_runs(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "clicks", raising=False)  # that of another page
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
     blocks = re.findall(r"^```(python|bash|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks] == ["python", "bash", "console", "python", "bash"]
