@@ -22,6 +22,7 @@ import torch
 
 from hooks.server.certificates import make_certificate
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
+from monolith.serving.server.http_front import _listen
 from monolith.testing import SmallModel
 from serving.server.test_grpc import RAGGED
 from serving.server.test_grpc import call as call_grpc
@@ -335,3 +336,11 @@ def test_a_signal_ends_the_wait_whenever_it_comes(start: Callable[..., ModelServ
     finally:
         sys.settrace(tracer)
         signal.signal(signal.SIGUSR2, earlier)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged(host: str) -> None:
+    with _listen(host, 0) as listening, socket.create_connection((host, listening.getsockname()[1])):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -133,10 +133,9 @@ class _Connection:
             left -= len(self._received())
         return int(head[9:12])
 
-    def must_ask(self) -> None:
-        """Asks, and expects to be answered."""
-        if not _is_answer(self.ask()):
-            raise RuntimeError("the server refused for overload")
+    def close(self) -> None:
+        """Ends it."""
+        self._socket.close()
 
     def _received(self) -> bytes:
         data = self._socket.recv(1 << 16)
@@ -161,10 +160,11 @@ _ASKS: dict[tuple[int, bytes], Callable[[], object]] = {}
 
 
 def _ask_in_turn(port: int, request: bytes, requests: int) -> None:
-    ask = _ASKS.get((port, request)) or _Connection(port, request).must_ask
-    _ASKS[port, request] = ask
+    connection = _Connection(port, request)  # a new one: the server ends those that rest for the turns of others
     for _ in range(requests):
-        ask()
+        if not _is_answer(connection.ask()):
+            raise RuntimeError("the server refused for overload")
+    connection.close()
 
 
 def _ask_grpc_in_turn(port: int, request: bytes, requests: int) -> None:

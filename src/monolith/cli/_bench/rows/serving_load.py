@@ -60,12 +60,15 @@ def _measure_loads(setting: Setting, folder: Path) -> _Loads:
     with PublishingProcess(setting, folder) as publishing, client_and_one_core() as client:
         predictor = Predictor(publishing.export)
         predict_us = take_cpu_turns({"predict": lambda _: predictor.predict(request)}, setting)["predict"]
-        rules = QueueRules(max_wait_seconds=_MAX_WAIT_SECONDS)
-        with running_server(predictor, queue=rules) as server:
+        with running_server(predictor, queue=QueueRules(max_wait_seconds=seconds)) as server:  # which refuses nothing
             port = server.port or 0
             client.ask_in_turn(port, rest, 20)
             most = [client.ask_always(port, rest, seconds / 3, connections=_CONNECTIONS) for _ in range(3)]
             rate = statistics.median(most)
+        rules = QueueRules(max_wait_seconds=_MAX_WAIT_SECONDS)
+        with running_server(Predictor(publishing.export), queue=rules) as server:
+            port = server.port or 0
+            client.ask_in_turn(port, rest, 20)
             half = _load(client, port, rest, 0.5 * rate, seconds, "half of what it can answer")
             full = _load(client, port, rest, 0.9 * rate, seconds, "0.9 of what it can answer")
             overload = _load(client, port, rest, 3.0 * rate, seconds, "three times what it can answer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import statistics
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -31,8 +30,10 @@ _SECONDS = 2.0
 
 def measure(setting: Setting) -> list[Measurement]:
     """Ray's proxy and its replica are processes on the core that our server has in its turn."""
-    if importlib.util.find_spec("ray") is None or importlib.util.find_spec("ray.serve") is None:
-        raise RowSkippedError("Ray Serve is not installed: pip install 'ray[serve]'")
+    try:
+        importlib.import_module("ray.serve")
+    except ImportError as error:
+        raise RowSkippedError(f"Ray Serve is not installed: pip install 'ray[serve]' ({error})") from error
     ours.use_threads(1)
     rest = encoded_http_request(encoded_request(0, setting.small_rows))
     mine, theirs = list[float](), list[float]()
