@@ -338,9 +338,8 @@ def test_a_signal_ends_the_wait_whenever_it_comes(start: Callable[..., ModelServ
         signal.signal(signal.SIGUSR2, earlier)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged(host: str) -> None:
-    with _listen(host, 0) as listening, socket.create_connection((host, listening.getsockname()[1])):
+def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged() -> None:
+    with _listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -97,8 +97,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UnavailableError(f"cannot listen on {host!r} port {port}: {error}; choose another port, or 0") from error
-    # Connections have it from here; asyncio sets it only for sockets that name their protocol. Without it the body of an
-    # answer waits until the client has acknowledged its head, which takes 40 ms on a connection that is used again.
+    # Connections have it from here; asyncio sets it only for sockets that name their protocol. Without it the body of
+    # an answer waits until the client has acknowledged its head, 40 ms on a connection that is used again.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
