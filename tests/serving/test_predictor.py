@@ -20,6 +20,7 @@ from monolith.errors import DeadlineExceededError, InvalidArgumentError, NotFoun
 from monolith.export.opened import open_export
 from monolith.export.writer import ExportOptions
 from monolith.serving import Predictor
+from monolith.serving.export_versions import ExportVersions
 from monolith.train import Trainer
 from serving.small_models import Ranker, make_batch, trained
 
@@ -264,3 +265,30 @@ def test_signatures_say_types_and_shapes(predictor: Predictor) -> None:
     assert predictor.num_rows > 0
     assert predictor.memory_bytes > 0
     assert isinstance(Ranker, type)
+
+
+def test_storage_that_is_away_for_a_moment_does_not_end_the_watch_for_newer_exports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trained(2)
+    trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
+    trainer.export(str(tmp_path / "later"), example=make_batch(0), options=ExportOptions(version=2))
+    looked, really = threading.Event(), ExportVersions.newest_number
+
+    def newest_number(versions: ExportVersions) -> int:
+        if not looked.is_set():
+            looked.set()
+            raise UnavailableError("the storage is away")
+        return really(versions)
+
+    with Predictor(str(tmp_path)) as predictor:
+        monkeypatch.setattr(ExportVersions, "newest_number", newest_number)
+        assert looked.wait(WAIT)
+        (tmp_path / "later" / "2").rename(tmp_path / "2")
+        waited = threading.Event()
+        for _ in range(int(WAIT / 0.05)):
+            if predictor.version.export == 2:
+                break
+            waited.wait(0.05)
+        assert predictor.version.export == 2
+        assert predictor.problem is None

@@ -245,6 +245,7 @@ class Predictor:
     def _watch(self) -> None:
         refused = -1
         while not self._stop.wait(POLL_SECONDS):
+            newest = refused  # where the storage is away, nothing is refused
             try:
                 newest = self._versions.newest_number()
                 if newest <= max(refused, self._live.model.export.manifest.version):
