@@ -163,8 +163,11 @@ class Pool {
   void Work(int number) {
     int place = number;
     bool was_asleep = false;
-    while (number < num_threads()) {
+    for (;;) {
+      // In this order: whoever makes the pool smaller says so before it moves the word, so a worker that still sees the
+      // old number has not seen that move, and does not sleep through it.
       const uint32_t seen = calls_.load(std::memory_order_seq_cst);
+      if (number >= num_threads_.load(std::memory_order_seq_cst)) return;
       if (Help(&place, was_asleep)) {
         was_asleep = false;
       } else {

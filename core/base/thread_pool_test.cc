@@ -167,6 +167,17 @@ TEST_F(ThreadPoolTest, ThreadsComeAndGoBesideCalls) {
   for (std::thread& caller : callers) caller.join();
 }
 
+// A worker that falls asleep just then must hear that it is one too many. The moment is short: without the order of the
+// two loads in Pool::Work() about one round in fifty thousand never ended, so run it with --gtest_repeat to be sure.
+TEST_F(ThreadPoolTest, ASmallerPoolWaitsForNobodyWhoSleeps) {
+  for (int round = 0; round < 500; ++round) {
+    SetNumThreads(6);
+    ParallelFor(12, [](int) {});
+    SetNumThreads(1);
+  }
+  EXPECT_EQ(NumThreads(), 1);
+}
+
 TEST_F(ThreadPoolTest, AThreadThatIsAloneUsesNoOther) {
   SetNumThreads(4);
   const AloneScope alone(true);
