@@ -80,6 +80,12 @@ void BindPlan(nb::module_& m) {
             WithoutGil([&] { SpreadRows(plan, dim, Span(values), Span(out)); });
           },
           "dim"_a, "values"_a.noconvert(), "out"_a.noconvert())
+      .def(
+          "is_of",
+          [](const Plan& plan, const In<int64_t>& ids) {
+            return WithoutGil([&] { return IsPlanOf(plan, Span(ids)); });
+          },
+          "ids"_a.noconvert())
       .def_prop_ro(
           "counts", [](const Plan& plan) { return ArrayOf(CountsOf(plan)); }, nb::rv_policy::move)
       .def(

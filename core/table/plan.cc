@@ -1,6 +1,7 @@
 #include "table/plan.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <string>
 #include <utility>
@@ -8,7 +9,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/largest_first.h"
 #include "base/thread_pool.h"
+#include "memory/array_block.h"
 #include "table/id_checks.h"
 #include "table/plan_kernels.h"
 #include "table/row_copy.h"
@@ -54,6 +57,7 @@ class Planner {
     if (num_parts_ == 1) {
       PlanWhole();
     } else {
+      TakeMemory();
       MakeRuns();
       Count();
       PlaceParts();
@@ -85,16 +89,18 @@ class Planner {
 
   void PlanWhole() {
     const std::vector<uint32_t> table_ends(plan_.table_splits.begin() + 1, plan_.table_splits.end());
-    own_buckets_ = Buffer<uint16_t>(buckets_.size());
+    memory_ = ArrayBlock(ArrayBlock::BytesFor<uint16_t>(buckets_.size()));
+    own_buckets_ = memory_.Take<uint16_t>(buckets_.size());
     CopyBuckets(0, static_cast<int64_t>(buckets_.size()));
-    const Part part{ids_.data(), has_buckets() ? own_buckets_.data() : nullptr, table_ends.data(), plan_.num_tables, 0,
+    const Part part{ids_.data(), has_buckets() ? own_buckets_ : nullptr, table_ends.data(), plan_.num_tables, 0,
                     kNumBuckets};
-    const DistinctIds distinct = Distinct(part, reinterpret_cast<uint32_t*>(plan_.inverse.data()));
+    auto* numbers = reinterpret_cast<uint32_t*>(plan_.inverse.data());
+    const DistinctIds distinct = Distinct(part, numbers);
     MakeUnique(distinct.size);
     Buffer<PlaceOfId> places = SortDistinct(part, distinct, 0, 0,
                                             {plan_.unique.data(), has_buckets() ? plan_.buckets.data() : nullptr,
                                              plan_.starts.data(), plan_.splits.data() + 1});
-    LinkWhole(part.size(), places.data(), plan_.order.data(), plan_.inverse.data());
+    LinkIds(nullptr, part.size(), places.data(), plan_.order.data(), numbers);
   }
 
   void CopyBuckets(int64_t begin, int64_t end) {
@@ -102,6 +108,21 @@ class Planner {
     for (int64_t i = begin; i < end; ++i) most = std::max(most, own_buckets_[i] = buckets_[i]);
     if (most >= kNumBuckets) [[unlikely]]
       throw Error(Code::kInvalidArgument, "a bucket must be in [0, 1024), got " + std::to_string(most));
+  }
+
+  void TakeMemory() {
+    const size_t size = ids_.size();
+    memory_ = ArrayBlock(ArrayBlock::BytesFor<int64_t, uint16_t, int64_t, int32_t, uint32_t, int64_t, int32_t>(size) +
+                         (has_buckets() ? ArrayBlock::BytesFor<uint16_t, uint16_t>(size) : 0));
+    own_ids_ = memory_.Take<int64_t>(size);
+    own_buckets_ = memory_.Take<uint16_t>(size);
+    dealt_ = {memory_.Take<int64_t>(size), memory_.Take<int32_t>(size), nullptr};
+    numbers_ = memory_.Take<uint32_t>(size);
+    unique_ = memory_.Take<int64_t>(size);
+    starts_ = memory_.Take<int32_t>(size);
+    if (!has_buckets()) return;
+    dealt_.buckets = memory_.Take<uint16_t>(size);
+    unique_buckets_ = memory_.Take<uint16_t>(size);
   }
 
   // In input order, those of one task after those of another.
@@ -124,34 +145,35 @@ class Planner {
   // Calls body(run, r) for each run; r counts from 0.
   template <typename Body>
   void ForRuns(Body&& body) {
-    ParallelFor(num_chunks_, [&](int chunk) {
-      for (size_t r = chunk == 0 ? 0 : runs_of_chunks_[chunk - 1]; r < runs_of_chunks_[chunk]; ++r) body(runs_[r], r);
-    });
+    ParallelFor(num_chunks_, [&](int chunk) { ForRunsOf(chunk, body); });
+  }
+  template <typename Body>
+  void ForRunsOf(int chunk, Body&& body) {
+    for (size_t r = chunk == 0 ? 0 : runs_of_chunks_[chunk - 1]; r < runs_of_chunks_[chunk]; ++r) body(runs_[r], r);
   }
 
   // The only pass that reads what was given: its owner may be writing there, and what was counted must be what is
   // dealt out.
   void Count() {
-    own_ids_ = Buffer<int64_t>(ids_.size());
-    own_buckets_ = Buffer<uint16_t>(ids_.size());
     ForRuns([this](Run run, size_t r) {
-      uint32_t* counts = Counters(r + 1);
+      uint32_t counts[kNumBuckets];
       std::fill_n(counts, num_parts_, 0u);
       for (int64_t at = run.begin; at < run.end; at += kIdsPerBlock) {
         const int64_t count = std::min(kIdsPerBlock, run.end - at);
         if (has_buckets()) {
-          std::copy_n(ids_.data() + at, count, own_ids_.data() + at);
+          std::copy_n(ids_.data() + at, count, own_ids_ + at);
           CopyBuckets(at, at + count);
         } else {
-          FindBuckets(ids_.data() + at, count, own_ids_.data() + at, own_buckets_.data() + at);
+          FindBuckets(ids_.data() + at, count, own_ids_ + at, own_buckets_ + at);
         }
-        CountParts(own_buckets_.data() + at, count, shift_, counts);
+        CountParts(own_buckets_ + at, count, shift_, counts);
       }
+      std::copy_n(counts, num_parts_, Counters(r + 1));
     });
   }
 
   // From how many ids of each part run r has, in Counters(r + 1), to where they end; and in Counters(0), to where the
-  // parts begin.
+  // parts begin. A run begins where the one before it ends.
   void PlaceParts() {
     uint32_t* begins = Counters(0);
     std::fill_n(begins, num_parts_, 0u);
@@ -169,58 +191,50 @@ class Planner {
     for (size_t p = 0; p < num_parts_; ++p) to[p] += from[p];
   }
 
-  // A run begins where the one before it ends, and moves that end to its own.
   void Deal() {
-    part_ids_ = Buffer<int64_t>(ids_.size());
-    part_positions_ = Buffer<int32_t>(ids_.size());
-    if (has_buckets()) part_buckets_ = Buffer<uint16_t>(ids_.size());
-    const DealtIds dealt{part_ids_.data(), part_positions_.data(), has_buckets() ? part_buckets_.data() : nullptr};
     ForRuns([&](Run run, size_t r) {
-      DealOut(own_ids_.data() + run.begin, own_buckets_.data() + run.begin, run.end - run.begin,
-              static_cast<int32_t>(run.begin), shift_, Counters(r), dealt);
+      DealOut(own_ids_ + run.begin, own_buckets_ + run.begin, run.end - run.begin, static_cast<int32_t>(run.begin),
+              shift_, Counters(r), dealt_);
     });
   }
 
-  // Where the ids that a part has of each table end; after Deal().
+  // Where the ids that a part has of each table end.
   std::vector<uint32_t> TableEnds(size_t p) {
     std::vector<uint32_t> ends;
-    for (const size_t num_runs : runs_of_tables_)
-      ends.push_back(num_runs == 0 ? 0 : Counters(num_runs - 1)[p] - part_begins_[p]);
+    for (const size_t num_runs : runs_of_tables_) ends.push_back(Counters(num_runs)[p] - part_begins_[p]);
     return ends;
   }
 
   // Makes the plan of each part, with numbers from 0 on, where the part is.
   void PlanParts() {
-    unique_ = Buffer<int64_t>(ids_.size());
-    starts_ = Buffer<int32_t>(ids_.size());
-    if (has_buckets()) unique_buckets_ = Buffer<uint16_t>(ids_.size());
     num_unique_.resize(num_parts_);
-    ParallelFor(static_cast<int>(num_parts_), [&](int p) { PlanPart(static_cast<size_t>(p)); });
+    const auto size_of = [this](int p) { return part_begins_[p + 1] - part_begins_[p]; };
+    const std::vector<int> parts = LargestFirst(static_cast<int>(num_parts_), size_of);
+    ParallelFor(static_cast<int>(num_parts_), [&](int task) { PlanPart(static_cast<size_t>(parts[task])); });
   }
 
   void PlanPart(size_t p) {
     const uint32_t begin = part_begins_[p];
     const std::vector<uint32_t> table_ends = TableEnds(p);
-    const Part part{part_ids_.data() + begin,
-                    has_buckets() ? part_buckets_.data() + begin : nullptr,
+    const Part part{dealt_.ids + begin,
+                    has_buckets() ? dealt_.buckets + begin : nullptr,
                     table_ends.data(),
                     plan_.num_tables,
                     static_cast<uint32_t>(p << shift_),
                     uint32_t{1} << shift_};
-    Buffer<uint32_t> numbers(part.size());
-    const DistinctIds distinct = Distinct(part, numbers.data());
-    Buffer<PlaceOfId> places =
-        SortDistinct(part, distinct, static_cast<int32_t>(begin), 0,
-                     {unique_.data() + begin, has_buckets() ? unique_buckets_.data() + begin : nullptr,
-                      starts_.data() + begin, plan_.splits.data() + CellsPerPart() * p + 1});
-    LinkPart(part_positions_.data() + begin, numbers.data(), part.size(), places.data(), plan_.order.data(),
-             plan_.inverse.data());
+    uint32_t* numbers = numbers_ + begin;
+    const DistinctIds distinct = Distinct(part, numbers);
+    Buffer<PlaceOfId> places = SortDistinct(part, distinct, static_cast<int32_t>(begin), 0,
+                                            {unique_ + begin, has_buckets() ? unique_buckets_ + begin : nullptr,
+                                             starts_ + begin, plan_.splits.data() + CellsPerPart() * p + 1});
+    LinkIds(dealt_.positions + begin, part.size(), places.data(), plan_.order.data(), numbers);
     num_unique_[p] = distinct.size;
   }
 
   size_t CellsPerPart() const { return static_cast<size_t>(plan_.num_tables) << shift_; }
 
-  // Puts the plans of the parts end to end.
+  // Puts the plans of the parts end to end, and the numbers of their ids back in input order: neighbours there are of
+  // different parts, so that the threads that plan these would write the same cache lines.
   void Join() {
     std::vector<int32_t> firsts;  // of each part
     int32_t total = 0;
@@ -232,16 +246,18 @@ class Planner {
     ParallelFor(num_chunks_, [&](int chunk) {
       const size_t parts_end = num_parts_ * (chunk + 1) / num_chunks_;
       for (size_t p = num_parts_ * chunk / num_chunks_; p < parts_end; ++p) JoinPart(p, firsts[p]);
-      const int64_t begin = NumIds() * chunk / num_chunks_, end = NumIds() * (chunk + 1) / num_chunks_;
-      ShiftInverse(own_buckets_.data() + begin, end - begin, shift_, firsts.data(), plan_.inverse.data() + begin);
+      ForRunsOf(chunk, [&](Run run, size_t r) {
+        GatherDealt(own_buckets_ + run.begin, run.end - run.begin, shift_, Counters(r), numbers_, firsts.data(),
+                    plan_.inverse.data() + run.begin);
+      });
     });
   }
 
   void JoinPart(size_t p, int32_t first) {
     const size_t from = part_begins_[p], to = static_cast<size_t>(first), count = num_unique_[p];
-    std::copy_n(unique_.data() + from, count, plan_.unique.data() + to);
-    std::copy_n(starts_.data() + from, count, plan_.starts.data() + to);
-    if (has_buckets()) std::copy_n(unique_buckets_.data() + from, count, plan_.buckets.data() + to);
+    std::copy_n(unique_ + from, count, plan_.unique.data() + to);
+    std::copy_n(starts_ + from, count, plan_.starts.data() + to);
+    if (has_buckets()) std::copy_n(unique_buckets_ + from, count, plan_.buckets.data() + to);
     int64_t* splits = plan_.splits.data() + CellsPerPart() * p + 1;
     for (size_t cell = 0; cell < CellsPerPart(); ++cell) splits[cell] += first;
   }
@@ -256,16 +272,24 @@ class Planner {
   std::vector<size_t> runs_of_chunks_, runs_of_tables_;  // up to this one, and its own
   Buffer<uint32_t> counters_;                            // [runs + 1][parts]: see PlaceParts()
   std::vector<uint32_t> part_begins_;                    // [parts + 1]
-  Buffer<int64_t> own_ids_;                              // as they were when they were counted
-  Buffer<uint16_t> own_buckets_;
-  Buffer<int64_t> part_ids_;  // part by part
-  Buffer<int32_t> part_positions_;
-  Buffer<uint16_t> part_buckets_;
-  Buffer<int64_t> unique_;  // of each part, where the part is
-  Buffer<int32_t> starts_;
-  Buffer<uint16_t> unique_buckets_;
+  ArrayBlock memory_;                                    // of the arrays that follow
+  int64_t* own_ids_ = nullptr;                           // as they were when they were counted
+  uint16_t* own_buckets_ = nullptr;
+  DealtIds dealt_{};             // part by part
+  uint32_t* numbers_ = nullptr;  // of the ids of each part in its plan, where the part is
+  int64_t* unique_ = nullptr;    // of each part, where the part is
+  int32_t* starts_ = nullptr;
+  uint16_t* unique_buckets_ = nullptr;
   std::vector<uint32_t> num_unique_;  // [parts]
 };
+
+// Runs body(begin, end) over the input positions of a plan, in pieces of equal size.
+template <typename Body>
+void ForPositions(const Plan& plan, Body&& body) {
+  const int64_t num_ids = plan.num_ids(), threads = num_ids / kIdsPerTask + 1;
+  ParallelFor(static_cast<int>((num_ids + kIdsPerBlock - 1) / kIdsPerBlock), static_cast<int>(threads),
+              [&](int task) { body(task * kIdsPerBlock, std::min(num_ids, (task + 1) * kIdsPerBlock)); });
+}
 
 }  // namespace
 
@@ -289,14 +313,23 @@ void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::s
                                             std::to_string(plan.num_ids()) + ", each of dim " + std::to_string(dim));
   }
   constexpr int64_t kAhead = 16;
-  const int64_t num_ids = plan.num_ids();
-  ParallelFor(static_cast<int>((num_ids + kIdsPerTask - 1) / kIdsPerTask), [&](int task) {
-    const int64_t end = std::min(num_ids, (task + 1) * kIdsPerTask);
-    for (int64_t i = task * kIdsPerTask; i < end; ++i) {
+  ForPositions(plan, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
       if (i + kAhead < end) __builtin_prefetch(values.data() + static_cast<int64_t>(plan.inverse[i + kAhead]) * dim);
       CopyFloats(out.data() + i * dim, values.data() + static_cast<int64_t>(plan.inverse[i]) * dim, dim);
     }
   });
+}
+
+bool IsPlanOf(const Plan& plan, std::span<const int64_t> ids) {
+  if (static_cast<int64_t>(ids.size()) != plan.num_ids()) return false;
+  std::atomic<bool> same{true};
+  ForPositions(plan, [&](int64_t begin, int64_t end) {
+    int64_t differences = 0;  // without a branch: they are nearly always the same
+    for (int64_t i = begin; i < end; ++i) differences += plan.unique[plan.inverse[i]] != ids[i];
+    if (differences != 0) same.store(false, std::memory_order_relaxed);
+  });
+  return same.load(std::memory_order_relaxed);
 }
 
 }  // namespace monolith

@@ -53,4 +53,7 @@ Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_split
 // Throws kInvalidArgument unless values holds num_unique() rows of `dim` floats and out num_ids().
 void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out);
 
+// Whether a plan was made of these ids; for one whose ids tell their buckets. Reads each id once.
+bool IsPlanOf(const Plan& plan, std::span<const int64_t> ids);
+
 }  // namespace monolith

@@ -25,6 +25,18 @@ uint32_t MinWithoutBranch(uint32_t a, uint32_t b) {
   return least;
 }
 
+// Where the next id of each part goes. A copy of where they begin: the counters of another run may share a cache line
+// with these, and whoever deals that one out would take it away again and again.
+class NextOfParts {
+ public:
+  NextOfParts(const uint32_t* begins, int shift) : shift_(shift) { std::copy_n(begins, kNumBuckets >> shift, next_); }
+  uint32_t Take(uint16_t bucket) { return next_[bucket >> shift_]++; }
+
+ private:
+  const int shift_;
+  uint32_t next_[kNumBuckets];
+};
+
 // An open hash table of numbers; an empty slot has the largest number there is. At most half full, and where ids repeat
 // as they do in batches, at most a quarter.
 template <typename Slot>
@@ -121,10 +133,11 @@ void CountParts(const uint16_t* buckets, int64_t count, int shift, uint32_t* cou
 }
 
 void DealOut(const int64_t* ids, const uint16_t* buckets, int64_t count, int32_t first_position, int shift,
-             uint32_t* next, const DealtIds& out) {
+             const uint32_t* begins, const DealtIds& out) {
   const DealtIds to = out;  // which nothing written here can change
+  NextOfParts next(begins, shift);
   const auto deal = [&](int64_t i) __attribute__((always_inline)) {
-    const uint32_t at = next[buckets[i] >> shift]++;
+    const uint32_t at = next.Take(buckets[i]);
     to.ids[at] = ids[i];
     to.positions[at] = first_position + static_cast<int32_t>(i);
     return at;
@@ -133,6 +146,14 @@ void DealOut(const int64_t* ids, const uint16_t* buckets, int64_t count, int32_t
     for (int64_t i = 0; i < count; ++i) deal(i);
   } else {
     for (int64_t i = 0; i < count; ++i) to.buckets[deal(i)] = buckets[i];
+  }
+}
+
+void GatherDealt(const uint16_t* buckets, int64_t count, int shift, const uint32_t* begins, const uint32_t* dealt,
+                 const int32_t* firsts, int32_t* out) {
+  NextOfParts next(begins, shift);
+  for (int64_t i = 0; i < count; ++i) {
+    out[i] = firsts[buckets[i] >> shift] + static_cast<int32_t>(dealt[next.Take(buckets[i])]);
   }
 }
 
@@ -203,27 +224,18 @@ Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctIds& distinct, in
   return places;
 }
 
-void LinkPart(const int32_t* positions, const uint32_t* numbers, uint32_t size, PlaceOfId* places, int32_t* order,
-              int32_t* inverse) {
-  for (uint32_t j = 0; j < size; ++j) {
+void LinkIds(const int32_t* positions, uint32_t size, PlaceOfId* places, int32_t* order, uint32_t* numbers) {
+  const auto link = [&](uint32_t j, int32_t position) __attribute__((always_inline)) {
     PlaceOfId& place = places[numbers[j]];
-    const int32_t position = positions[j], number = place.number;
-    order[place.next++] = position;
-    inverse[position] = number;
-  }
-}
-
-void LinkWhole(uint32_t size, PlaceOfId* places, int32_t* order, int32_t* inverse) {
-  for (uint32_t j = 0; j < size; ++j) {
-    PlaceOfId& place = places[inverse[j]];
     const int32_t number = place.number;
-    order[place.next++] = static_cast<int32_t>(j);
-    inverse[j] = number;
+    order[place.next++] = position;
+    numbers[j] = static_cast<uint32_t>(number);
+  };
+  if (positions == nullptr) {
+    for (uint32_t j = 0; j < size; ++j) link(j, static_cast<int32_t>(j));
+  } else {
+    for (uint32_t j = 0; j < size; ++j) link(j, positions[j]);
   }
-}
-
-void ShiftInverse(const uint16_t* buckets, int64_t count, int shift, const int32_t* firsts, int32_t* inverse) {
-  for (int64_t i = 0; i < count; ++i) inverse[i] += firsts[buckets[i] >> shift];
 }
 
 }  // namespace monolith

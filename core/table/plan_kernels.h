@@ -23,9 +23,12 @@ struct DealtIds {
   int32_t* positions;
   uint16_t* buckets;
 };
-// Deals out ids whose positions are first_position and those after it; next[p] is where the next id of part p goes.
+// Deals out ids whose positions are first_position and those after it; begins[p] is where the first id of part p goes.
 void DealOut(const int64_t* ids, const uint16_t* buckets, int64_t count, int32_t first_position, int shift,
-             uint32_t* next, const DealtIds& out);
+             const uint32_t* begins, const DealtIds& out);
+// The way back: out[i] = firsts[p] + dealt[where DealOut() put id i], with p the part of the id.
+void GatherDealt(const uint16_t* buckets, int64_t count, int shift, const uint32_t* begins, const uint32_t* dealt,
+                 const int32_t* firsts, int32_t* out);
 
 // Its ids of table t are ids[table_ends[t - 1] .. table_ends[t]), with 0 for table_ends[-1].
 struct Part {
@@ -67,13 +70,8 @@ struct PlaceOfId {
 Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctIds& distinct, int32_t begin, int32_t first,
                                const PartOut& out);
 
-// order[..] = the positions of each id in turn, in input order; inverse[position] = the number of its id in the plan.
-void LinkPart(const int32_t* positions, const uint32_t* numbers, uint32_t size, PlaceOfId* places, int32_t* order,
-              int32_t* inverse);
-// The same where positions[j] is j; inverse has the numbers at first.
-void LinkWhole(uint32_t size, PlaceOfId* places, int32_t* order, int32_t* inverse);
-
-// inverse[i] += firsts[part of i]
-void ShiftInverse(const uint16_t* buckets, int64_t count, int shift, const int32_t* firsts, int32_t* inverse);
+// order[..] = the positions of each id in turn, in input order; numbers[j] turns from the number of the id among the
+// distinct ones to its number in the plan. `positions` may be null: j is at position j.
+void LinkIds(const int32_t* positions, uint32_t size, PlaceOfId* places, int32_t* order, uint32_t* numbers);
 
 }  // namespace monolith

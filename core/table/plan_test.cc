@@ -177,5 +177,25 @@ TEST(PlanTest, GivenBucketsSayWhereIdsAre) {
   EXPECT_EQ(MakePlan(ids, splits, true).BucketsFrom(0), nullptr);
 }
 
+TEST(PlanTest, IsOfItsOwnIdsAlone) {
+  std::mt19937_64 random(7);
+  std::vector<int64_t> ids = Draw(&random, 20'000, SpreadIds(3'000));
+  for (const int threads : {1, 4}) {
+    SetNumThreads(threads);
+    const Plan plan = PlanOf(ids);
+    EXPECT_TRUE(IsPlanOf(plan, ids));
+    EXPECT_FALSE(IsPlanOf(plan, std::span(ids).first(ids.size() - 1)));
+    for (const size_t changed : {size_t{0}, ids.size() / 2, ids.size() - 1}) {
+      std::vector<int64_t> others = ids;
+      others[changed] ^= int64_t{1} << 63;
+      EXPECT_FALSE(IsPlanOf(plan, others)) << changed;
+    }
+    std::vector<int64_t> longer = ids;
+    longer.push_back(ids[0]);
+    EXPECT_FALSE(IsPlanOf(plan, longer));
+  }
+  EXPECT_TRUE(IsPlanOf(PlanOf({}), {}));
+}
+
 }  // namespace
 }  // namespace monolith

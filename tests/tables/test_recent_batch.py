@@ -111,7 +111,7 @@ def test_ids_that_changed_meanwhile_get_a_plan_of_their_own() -> None:
     assert recent.take_plan(ids, ids) is None
     assert recent.expects_update(ids)
     plan = table.plan(ids).core
-    recent.keep(ids, plan)
+    recent.keep(plan)
     ids[0] += 1
     assert recent.take_plan(ids, ids) is None
     assert not recent.expects_update(ids)
@@ -120,7 +120,7 @@ def test_ids_that_changed_meanwhile_get_a_plan_of_their_own() -> None:
 def test_a_plan_is_given_away_once() -> None:
     recent, table, ids = RecentBatch(), new_table(), batch(1)
     plan = table.plan(ids).core
-    recent.keep(ids, plan)
+    recent.keep(plan)
     assert recent.take_plan(ids, ids) is plan
     assert recent.take_plan(ids, ids) is None
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from monolith.tables.batch_memory import new_rows
-
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from monolith import _core
@@ -29,9 +26,8 @@ class RecentBatch(threading.local):
         self._is_training = False
         self._looked_up: int | None = None
         """Which object the ids of the last lookup were."""
-        self._ids: NDArray[np.int64] | None = None
         self._plan: _core.Plan | None = None
-        """Of `_ids`, until an update takes it."""
+        """Of the last lookup, until an update takes it."""
 
     def expects_update(self, given: object) -> bool:
         """Whether a lookup of the ids in this object should make a plan and `keep` it."""
@@ -40,17 +36,18 @@ class RecentBatch(threading.local):
         self._looked_up = id(given)
         return self._is_training
 
-    def keep(self, ids: NDArray[np.int64], plan: _core.Plan) -> None:
-        """For the update that follows; the ids are copied, as the caller may change them meanwhile."""
-        self._ids = new_rows((2 * ids.size,)).view(np.int64)
-        np.copyto(self._ids, ids)
+    def keep(self, plan: _core.Plan) -> None:
+        """For the update that follows."""
         self._plan = plan
 
     def take_plan(self, given: object, ids: NDArray[np.int64]) -> _core.Plan | None:
-        """The plan of these ids, given as this object, if they were looked up last; it is given away once."""
+        """The plan of these ids, given as this object, if they were looked up last; it is given away once.
+
+        The caller may have changed them meanwhile, so they are compared with what was planned.
+        """
         plan, self._plan = self._plan, None
         if plan is None:
             self._is_training = self._looked_up == id(given)
             return None
-        self._is_training = np.array_equal(self._ids, ids)  # type: ignore[arg-type]  # kept with the plan
+        self._is_training = plan.is_of(ids)
         return plan if self._is_training else None

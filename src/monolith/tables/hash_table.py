@@ -112,7 +112,7 @@ class HashTable(WholeGroup):
         rows = new_rows((plan.num_unique * self.dim,))
         self._core.read(plan, rows, number)
         plan.spread(self.dim, rows, values.reshape(-1))
-        self._recent.keep(flat, plan)
+        self._recent.keep(plan)
         return hand_back(values, ids)
 
     def lookup_rows(self, ids: Ids) -> FoundRows:
