@@ -42,30 +42,41 @@ struct Grouped {
   Buffer<int32_t> order;
 };
 
-// Adds rows of floats to others and notices what is not finite: times zero that gives NaN, everything else zero.
+// Adds rows of floats to others and notices sums that are not finite: times zero they give NaN, all others zero. A sum
+// that is not finite stays so, whatever is added to it later.
 class Adder {
  public:
-  // By copies, which become registers: in place the compiler would have to fear that one overlaps the other.
+  // sum += gradient * scale. kDim: how many floats, or 0 where `dim` says it.
   template <int kDim>
-  void Add(float* sum, const float* gradient) {
-    constexpr int kStep = std::min(kDim, 16);
-    for (int at = 0; at < kDim; at += kStep) {
-      float total[kStep], given[kStep];
-      std::memcpy(total, sum + at, sizeof(total));
-      std::memcpy(given, gradient + at, sizeof(given));
-      for (int lane = 0; lane < kStep; ++lane) total[lane] += given[lane];
-      for (int lane = 0; lane < kStep; ++lane) zeros_[lane] += given[lane] * 0.0f;
-      std::memcpy(sum + at, total, sizeof(total));
+  void Add(float* sum, const float* gradient, float scale, int dim) {
+    const int count = kDim == 0 ? dim : kDim;
+    int at = 0;
+    for (; at + kLanes <= count; at += kLanes) {
+      Lanes total, given;
+      std::memcpy(&total, sum + at, sizeof(total));
+      std::memcpy(&given, gradient + at, sizeof(given));
+      total += given * scale;
+      zeros_[at / kLanes % kNumZeros] += total * 0.0f;
+      std::memcpy(sum + at, &total, sizeof(total));
+    }
+    for (; at < count; ++at) {
+      sum[at] += gradient[at] * scale;
+      zeros_[0][at % kLanes] += sum[at] * 0.0f;
     }
   }
-  void AddScaled(float* __restrict sum, const float* __restrict gradient, float scale, int dim) {
-    AddScaledFloats(sum, gradient, scale, dim);
-    for (int i = 0; i < dim; ++i) zeros_[0] += gradient[i] * 0.0f;
+  bool all_finite() const {
+    float lanes[kLanes * kNumZeros];
+    std::memcpy(lanes, zeros_, sizeof(lanes));
+    return AllFinite(lanes, kLanes * kNumZeros);
   }
-  bool all_finite() const { return AllFinite(zeros_, 16); }
 
  private:
-  float zeros_[16] = {};
+  // One register of any processor: gcc keeps arrays of floats in memory instead, which takes twice as long.
+  static constexpr int kLanes = 4;
+  using Lanes [[gnu::vector_size(sizeof(float) * kLanes)]] = float;
+  static constexpr int kNumZeros = 4;  // so that one addition need not wait for another
+
+  Lanes zeros_[kNumZeros] = {};
 };
 
 }  // namespace
@@ -148,36 +159,39 @@ bool PooledLayout::AddAll(std::span<const SlotIds> ids, int64_t num_examples, st
 template <int kDim, typename SumOf>
 bool PooledLayout::AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples,
                            const SlotGradient& gradient, SumOf sum_of) const {
-  constexpr int64_t kAhead = 16;
-  Adder adder;
+  constexpr int64_t kAhead = 16;  // examples between asking for memory and adding there
+  const int dim = kDim == 0 ? dims_[slot.table] : kDim;
   const int64_t stride = gradient.stride, first = ids.first;
+  Adder adder;
   const float* row = gradient.rows;
   for (int64_t example = 0; example < num_examples; ++example, row += stride) {
-    if (kDim == 0 || ids.per_example != 1) {
-      AddExample(slot, ids, example, row, sum_of, adder);
+    if (example + kAhead < num_examples) {
+      const float* ahead = row + kAhead * stride;
+      PrefetchLines(ahead, sizeof(float) * dim);
+      Prefetch(ahead + dim - 1);  // rows of gradients may begin anywhere in a line
+    }
+    if (ids.per_example != 1) {
+      AddExample<kDim>(slot, ids, example, row, sum_of, adder);
       continue;
     }
-    if (example + kAhead < num_examples) {
-      Prefetch(row + kAhead * stride);
-      Prefetch(sum_of(first + example + kAhead));
-    }
-    adder.Add<kDim>(sum_of(first + example), row);
+    PrefetchLines(sum_of(std::min(first + example + kAhead, ids.last)), sizeof(float) * dim);
+    adder.Add<kDim>(sum_of(first + example), row, 1.0f, dim);
   }
   return adder.all_finite();
 }
 
-template <typename SumOf, typename AnyAdder>
+template <int kDim, typename SumOf, typename AnyAdder>
 void PooledLayout::AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient,
                               SumOf sum_of, AnyAdder& adder) const {
   const int dim = dims_[slot.table];
   const int64_t from = ids.Begin(example), to = ids.Begin(example + 1);
   if (slot.places > 0) {
     const int64_t taken = std::min(to - from, slot.places);
-    for (int64_t i = 0; i < taken; ++i) adder.AddScaled(sum_of(from + i), gradient + i * dim, 1.0f, dim);
+    for (int64_t i = 0; i < taken; ++i) adder.template Add<kDim>(sum_of(from + i), gradient + i * dim, 1.0f, dim);
     return;
   }
   const float scale = slot.is_mean ? 1.0f / static_cast<float>(to - from) : 1.0f;
-  for (int64_t i = from; i < to; ++i) adder.AddScaled(sum_of(i), gradient, scale, dim);
+  for (int64_t i = from; i < to; ++i) adder.template Add<kDim>(sum_of(i), gradient, scale, dim);
 }
 
 void PooledLayout::FindSources(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples,

@@ -14,21 +14,16 @@ namespace monolith {
 namespace {
 
 constexpr int64_t kExamplesPerTask = 256;
+// Slot by slot, so that a loop knows all about its slot; few examples at a time, so that what the slots write side by
+// side is still in the cache. The rows of the next block are asked for while one is copied.
+constexpr int64_t kExamplesPerBlock = 32;
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
-
-int CommonOf(const std::vector<int>& dims) {
-  return std::all_of(dims.begin(), dims.end(), [&](int dim) { return dim == dims[0]; }) ? dims[0] : 0;
-}
 
 }  // namespace
 
 PooledLayout::PooledLayout(std::vector<PooledSlot> slots, std::vector<int> dims, int64_t width)
-    : slots_(std::move(slots)),
-      dims_(std::move(dims)),
-      width_(width),
-      common_dim_(CommonOf(dims_)),
-      groups_(GroupByOwner(slots_)) {
+    : slots_(std::move(slots)), dims_(std::move(dims)), width_(width), groups_(GroupByOwner(slots_)) {
   for (const PooledSlot& slot : slots_) {
     if (slot.table < 0 || slot.table >= static_cast<int>(dims_.size())) {
       Refuse("a slot's table is " + std::to_string(slot.table) + ", there are " + std::to_string(dims_.size()));
@@ -46,7 +41,7 @@ std::vector<PooledLayout::SlotIds> PooledLayout::Locate(const PooledShape& shape
   size_t splits_used = 0;
   int64_t first = 0;
   for (const int64_t per_example : shape.ids_per_example) {
-    SlotIds ids{first, per_example, nullptr};
+    SlotIds ids{first, static_cast<int64_t>(num_ids) - 1, per_example, nullptr};
     if (per_example < 0) {
       if (splits_used + num_splits > shape.row_splits.size()) Refuse("row_splits are missing");
       const auto own = shape.row_splits.subspan(splits_used, num_splits);
@@ -98,40 +93,49 @@ void PooledLayout::PoolExample(const PooledSlot& slot, const SlotIds& ids, int64
 }
 
 template <int kDim, typename RowOf>
-void PooledLayout::PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of,
-                                float* outputs) const {
-  for (int64_t example = begin; example < end; ++example) {
-    float* output = outputs + example * width_;
-    for (size_t s = 0; s < slots_.size(); ++s) {
-      const SlotIds& own = ids[s];
-      if (own.per_example == 1) {
-        if (example + 1 < end) Prefetch(row_of(own.first + example + 1));
-        if (slots_[s].places <= 1) {
-          float* to = output + slots_[s].column;
-          const float* row = row_of(own.first + example);
-          if constexpr (kDim != 0) {
-            CopyPiece<kDim>(to, row);
-          } else {
-            CopyFloats(to, row, dims_[slots_[s].table]);
-          }
-          continue;
-        }
-      }
-      PoolExample(slots_[s], own, example, row_of, output + slots_[s].column);
+void PooledLayout::CopyRows(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of,
+                            float* output) const {
+  const int dim = kDim == 0 ? dims_[slot.table] : kDim;
+  for (int64_t example = begin; example < end; ++example, output += width_) {
+    PrefetchLines(row_of(std::min(ids.first + example + kExamplesPerBlock, ids.last)), sizeof(float) * dim);
+    const float* row = row_of(ids.first + example);
+    if constexpr (kDim == 0) {
+      CopyFloats(output, row, dim);
+    } else {
+      CopyPiece<kDim>(output, row);
     }
   }
 }
 
 template <typename RowOf>
+void PooledLayout::PoolSlot(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of,
+                            float* output) const {
+  if (ids.per_example != 1 || slot.places > 1) {
+    for (int64_t example = begin; example < end; ++example, output += width_) {
+      PoolExample(slot, ids, example, row_of, output);
+    }
+    return;
+  }
+  switch (dims_[slot.table]) {
+    case 8: return CopyRows<8>(slot, ids, begin, end, row_of, output);
+    case 16: return CopyRows<16>(slot, ids, begin, end, row_of, output);
+    case 32: return CopyRows<32>(slot, ids, begin, end, row_of, output);
+    default: return CopyRows<0>(slot, ids, begin, end, row_of, output);
+  }
+}
+
+template <typename RowOf>
 void PooledLayout::PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const {
-  const int dim = common_dim_;
   const int64_t tasks = (num_examples + kExamplesPerTask - 1) / kExamplesPerTask;
   ParallelFor(static_cast<int>(tasks), [&](int task) {
-    const int64_t begin = task * kExamplesPerTask, end = std::min(begin + kExamplesPerTask, num_examples);
-    if (dim == 8) return PoolExamples<8>(ids, begin, end, row_of, outputs);
-    if (dim == 16) return PoolExamples<16>(ids, begin, end, row_of, outputs);
-    if (dim == 32) return PoolExamples<32>(ids, begin, end, row_of, outputs);
-    PoolExamples<0>(ids, begin, end, row_of, outputs);
+    const int64_t task_end = std::min((task + 1) * kExamplesPerTask, num_examples);
+    for (int64_t begin = task * kExamplesPerTask; begin < task_end; begin += kExamplesPerBlock) {
+      const int64_t end = std::min(begin + kExamplesPerBlock, task_end);
+      float* output = outputs + begin * width_;
+      for (size_t s = 0; s < slots_.size(); ++s) {
+        PoolSlot(slots_[s], ids[s], begin, end, row_of, output + slots_[s].column);
+      }
+    }
   });
 }
 

@@ -61,6 +61,7 @@ class PooledLayout {
   // The ids of one slot in one batch.
   struct SlotIds {
     int64_t first;              // in the flat ids
+    int64_t last;               // of the flat ids of all slots: rows are asked for ahead of use up to it
     int64_t per_example;        // or -1
     const int64_t* row_splits;  // or null
     int64_t Begin(int64_t example) const {
@@ -76,10 +77,14 @@ class PooledLayout {
   // The output of one example and slot. row_of(position) is the row of an id.
   template <typename RowOf>
   void PoolExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, RowOf&& row_of, float* output) const;
-  // Outputs of the examples [begin, end), one after the other: their rows of the output are written once, from end to
-  // end. kDim is the dim of all tables, or 0.
+  // The outputs of one slot for the examples [begin, end); `output` is that of the first.
+  template <typename RowOf>
+  void PoolSlot(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of,
+                float* output) const;
+  // The same where every example has one id. kDim: floats of a row, or 0 where they are counted at run time.
   template <int kDim, typename RowOf>
-  void PoolExamples(std::span<const SlotIds> ids, int64_t begin, int64_t end, RowOf&& row_of, float* outputs) const;
+  void CopyRows(const PooledSlot& slot, const SlotIds& ids, int64_t begin, int64_t end, RowOf&& row_of,
+                float* output) const;
   template <typename RowOf>
   void PoolAll(std::span<const SlotIds> ids, int64_t num_examples, RowOf&& row_of, float* outputs) const;
 
@@ -93,7 +98,7 @@ class PooledLayout {
   template <int kDim, typename SumOf>
   bool AddSlot(const PooledSlot& slot, const SlotIds& ids, int64_t num_examples, const SlotGradient& gradient,
                SumOf sum_of) const;
-  template <typename SumOf, typename AnyAdder>
+  template <int kDim, typename SumOf, typename AnyAdder>
   void AddExample(const PooledSlot& slot, const SlotIds& ids, int64_t example, const float* gradient, SumOf sum_of,
                   AnyAdder& adder) const;
   // Sums one row after the other: any number of threads can share the work of a single slot.
@@ -107,7 +112,6 @@ class PooledLayout {
   const std::vector<PooledSlot> slots_;
   const std::vector<int> dims_;
   const int64_t width_;
-  const int common_dim_;                        // of all tables, or 0
   const std::vector<std::vector<int>> groups_;  // slots by owner
 };
 

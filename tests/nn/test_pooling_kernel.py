@@ -155,6 +155,49 @@ def test_pooling_and_its_gradient_equal_plain_loops(case: Case, is_planned: bool
     np.testing.assert_allclose(summed, sums, atol=1e-5)
 
 
+def many_examples(num_slots: int, dim: int, lengths: list[int], *, is_uniform: bool) -> Case:
+    """Slots apart from each other, with as many examples as are pooled in several pieces."""
+    return Case(
+        dims=[dim],
+        tables=[0] * num_slots,
+        places=[0] * num_slots,
+        means=[slot % 2 == 1 for slot in range(num_slots)],
+        lengths=[lengths] * num_slots,
+        is_uniform=[is_uniform] * num_slots,
+        is_apart=True,
+        seed=dim,
+    )
+
+
+@pytest.mark.parametrize("dim", [3, 8, 16, 32, 40])
+@pytest.mark.parametrize("lengths", [[1] * 301, [0, 1, 2] * 100])
+def test_batches_of_several_pieces_equal_plain_loops(dim: int, lengths: list[int]) -> None:
+    case = many_examples(5, dim, lengths, is_uniform=lengths[0] == 1)
+    batch, layout = Batch(case), layout_of(case)
+    outputs, sums = expected(case, batch, [False] * 5)
+    shape = (len(lengths), batch.per_example, batch.row_splits, batch.splits, batch.inverse)
+    got, summed = np.full(outputs.size, np.nan, np.float32), np.full(sums.size, np.nan, np.float32)
+    layout.pool(*shape, batch.values, got)
+    columns = np.split(batch.gradients, case.columns[1:], axis=1)
+    assert layout.sum_gradients(*shape, columns, summed, batch.plan)
+    np.testing.assert_allclose(got.reshape(outputs.shape), outputs, atol=1e-5)
+    np.testing.assert_allclose(summed, sums, atol=1e-3)
+
+
+@pytest.mark.parametrize("num_slots", [2, 5])
+@pytest.mark.parametrize("is_uniform", [True, False])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_sum_that_is_not_finite_is_told(num_slots: int, is_uniform: bool, bad: float) -> None:
+    case = many_examples(num_slots, 7, [1] * 40, is_uniform=is_uniform)
+    batch, layout = Batch(case), layout_of(case)
+    shape = (40, batch.per_example, batch.row_splits, batch.splits, batch.inverse)
+    summed = np.empty(len(batch.values), np.float32)
+    for column in range(num_slots * 7):
+        gradients = batch.gradients.copy()
+        gradients[:, column] = bad  # 3e38 is finite, twice as much is not
+        assert not layout.sum_gradients(*shape, np.split(gradients, case.columns[1:], axis=1), summed, batch.plan)
+
+
 def one_slot() -> tuple[Case, Batch, _core.PooledLayout]:
     case = Case([4], [0], [0], [False], [[2, 1]], [False], False, 1)
     return case, Batch(case), layout_of(case)
