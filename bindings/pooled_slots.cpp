@@ -3,9 +3,12 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <variant>
+#include <vector>
 
 #include "bindings.h"
 #include "vector_array.h"
@@ -37,15 +40,25 @@ std::vector<PooledSlot> SlotsOf(const std::vector<int>& tables, const std::vecto
   return slots;
 }
 
-std::vector<SlotGradient> GradientsOf(const std::vector<std::optional<Rows>>& gradients, int64_t num_examples) {
+// [examples, floats] with the floats of an example side by side; examples may lie apart.
+void CheckRows(const Rows& gradient, int64_t num_examples) {
+  const bool side_by_side = gradient.size() == 0 || gradient.shape(1) == 1 || gradient.stride(1) == 1;
+  if (static_cast<int64_t>(gradient.shape(0)) != num_examples || !side_by_side) {
+    throw nb::value_error("gradients must have a row per example, with its floats side by side");
+  }
+}
+
+// Of the outputs of all slots at once, or of each by itself.
+using Gradients = std::variant<Rows, std::vector<std::optional<Rows>>>;
+
+std::vector<SlotGradient> GradientsOf(const Gradients& gradients, const PooledLayout& layout, int64_t num_examples) {
+  if (const Rows* whole = std::get_if<Rows>(&gradients)) {
+    CheckRows(*whole, num_examples);
+    return layout.GradientsOf({whole->data(), static_cast<int64_t>(whole->shape(1)), whole->stride(0)});
+  }
   std::vector<SlotGradient> rows;
-  for (const auto& gradient : gradients) {
-    if (gradient.has_value()) {
-      const bool side_by_side = gradient->size() == 0 || gradient->shape(1) == 1 || gradient->stride(1) == 1;
-      if (static_cast<int64_t>(gradient->shape(0)) != num_examples || !side_by_side) {
-        throw nb::value_error("gradients must have a row per example, with its floats side by side");
-      }
-    }
+  for (const auto& gradient : std::get<std::vector<std::optional<Rows>>>(gradients)) {
+    if (gradient.has_value()) CheckRows(*gradient, num_examples);
     rows.push_back(gradient.has_value()
                        ? SlotGradient{gradient->data(), static_cast<int64_t>(gradient->shape(1)), gradient->stride(0)}
                        : SlotGradient{});
@@ -78,10 +91,10 @@ void BindPooledSlots(nb::module_& m) {
           "sum_gradients",
           [](const PooledLayout& self, int64_t num_examples, const Flat<const int64_t>& ids_per_example,
              const Flat<const int64_t>& row_splits, const Flat<const int64_t>& splits,
-             const Flat<const int32_t>& inverse, const std::vector<std::optional<Rows>>& gradients,
-             const Flat<float>& sums, const Plan* plan) {
+             const Flat<const int32_t>& inverse, const Gradients& gradients, const Flat<float>& sums,
+             const Plan* plan) {
             const PooledShape shape{num_examples, SpanOf(ids_per_example), SpanOf(row_splits)};
-            const std::vector<SlotGradient> rows = GradientsOf(gradients, num_examples);
+            const std::vector<SlotGradient> rows = GradientsOf(gradients, self, num_examples);
             Occurrences occurrences;
             if (plan != nullptr) occurrences = OccurrencesOf(*plan);
             occurrences.splits = SpanOf(splits);

@@ -97,6 +97,16 @@ std::vector<std::vector<int>> PooledLayout::GroupByOwner(const std::vector<Poole
   return groups;
 }
 
+std::vector<SlotGradient> PooledLayout::GradientsOf(const SlotGradient& whole) const {
+  CheckSize("a row of the gradient", static_cast<size_t>(whole.width), width_);
+  if (whole.rows == nullptr) return std::vector<SlotGradient>(slots_.size());
+  std::vector<SlotGradient> gradients;
+  for (const PooledSlot& slot : slots_) {
+    gradients.push_back({whole.rows + slot.column, slot.width(dims_[slot.table]), whole.stride});
+  }
+  return gradients;
+}
+
 void PooledLayout::CheckGradients(std::span<const int64_t> splits, std::span<const SlotGradient> gradients,
                                   std::span<const float> sums) const {
   CheckSize("gradients", gradients.size(), static_cast<int64_t>(slots_.size()));

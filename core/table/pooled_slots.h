@@ -52,6 +52,8 @@ class PooledLayout {
   // width].
   void Pool(const PooledShape& shape, std::span<const int64_t> splits, std::span<const int32_t> inverse,
             std::span<const float> values, std::span<float> outputs) const;
+  // That of each slot, from the gradient of all outputs. Throws kInvalidArgument when it has another width.
+  std::vector<SlotGradient> GradientsOf(const SlotGradient& whole) const;
   // The other way: sums [V] of what the gradients ask of each row. `starts` and `order` of the plan may be left out
   // (empty): then they are made from `inverse`. Returns false iff a gradient or a sum is NaN or infinite.
   bool SumGradients(const PooledShape& shape, const Occurrences& plan, std::span<const SlotGradient> gradients,

@@ -39,8 +39,9 @@ class LookupFunction(torch.autograd.Function):
         """Adds up what came for the buffer and what came for its columns."""
         ledger, batch_pass = ctx.end.find()
         device = batch_pass.device
-        columns = [None if part is None else part.flatten(1) for part in parts]
-        if any(each is not None and each.device != device for each in (whole, *columns)):
+        columns = ctx.layout.flat_columns(parts)
+        given = next((each for each in (whole, *parts) if each is not None), None)
+        if given is not None and given.device != device:  # all are where the buffer is
             whole, columns = _moved(whole, columns, ctx.layout, device), [None] * len(columns)
         ledger.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
         return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
@@ -54,11 +55,11 @@ def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd)
 
 def outputs_of(buffer: Tensor, layout: PooledLayout) -> list[Tensor]:
     """The output of each slot, in the order of the model, as a view of the buffer [B, W]."""
-    num_examples = buffer.shape[0]
-    return [
-        part if slot.combiner.max_seq_length == 0 else part.view(slot.combiner.shape(num_examples, slot.dim))
-        for slot, part in zip(layout.model_slots, buffer.split_with_sizes(layout.widths, dim=1), strict=True)
-    ]
+    outputs = list(buffer.split_with_sizes(layout.widths, dim=1))
+    for place in layout.sequences:
+        slot = layout.model_slots[place]
+        outputs[place] = outputs[place].view(slot.combiner.shape(buffer.shape[0], slot.dim))
+    return outputs
 
 
 def _moved(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from monolith import _core
@@ -21,7 +22,6 @@ from monolith.tables.batch_memory import new_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -47,6 +47,8 @@ class PooledLayout:
         self.slots = tuple(slots)
         self.model_slots = tuple(sorted(slots, key=lambda slot: slot.column))
         """In the order of the model, which is that of the columns."""
+        self.sequences = [place for place, slot in enumerate(self.model_slots) if slot.combiner.max_seq_length > 0]
+        """Which of these have outputs [B, n, dim]."""
         self.widths = [slot.width for slot in self.model_slots]
         self.width = sum(self.widths)
         """Floats of the outputs of one example (W)."""
@@ -63,6 +65,14 @@ class PooledLayout:
             dims=list(dims),
             width=self.width,
         )
+
+    def flat_columns(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """[B, width] of each slot, in the order of the model, from what has the shapes of its outputs."""
+        columns = list(of_slots)
+        for place in self.sequences:
+            own = columns[place]
+            columns[place] = None if own is None else own.flatten(1)
+        return columns
 
     def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
         """What is given in the order of the model."""
@@ -91,9 +101,13 @@ class PooledBatch:
         if not values.is_cpu:
             return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
         size = self.shape.num_examples, self.layout.width
-        outputs = torch.empty(size, pin_memory=True) if pinned else torch.from_numpy(new_rows(size))
-        self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
-        return outputs
+        if pinned:
+            outputs = torch.empty(size, pin_memory=True)
+            self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
+            return outputs
+        rows = new_rows(size)
+        self.layout.kernel.pool(*self._arrays, values.numpy(), rows.reshape(-1))
+        return torch.from_numpy(rows)
 
     def sum_gradients(
         self, whole: Tensor | None, columns: Sequence[Tensor | None], device: torch.device
@@ -106,28 +120,28 @@ class PooledBatch:
         if device.type != "cpu":
             summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
             return RowGradients(summed, is_finite=False)
-        sums = torch.from_numpy(new_rows((self.plan.num_values,)))
-        of_slots = self._of_slots(whole, columns)
+        sums = new_rows((self.plan.num_values,))
+        gradients = self._gradients(whole, columns)
         # Without the core's plan the kernel groups the ids by itself.
-        is_finite = self.layout.kernel.sum_gradients(*self._arrays, of_slots, sums.numpy(), self.plan.core)
-        return RowGradients(sums, is_finite)
+        is_finite = self.layout.kernel.sum_gradients(*self._arrays, gradients, sums, self.plan.core)
+        return RowGradients(torch.from_numpy(sums), is_finite)
 
-    def _of_slots(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> list[NDArray[np.float32] | None]:
-        """[B, width] of each slot, or None, in flat order."""
-        if whole is not None and any(part is not None for part in columns):
+    def _gradients(
+        self, whole: Tensor | None, columns: Sequence[Tensor | None]
+    ) -> NDArray[np.float32] | list[NDArray[np.float32] | None]:
+        """[B, W] of all slots, or [B, width] of each, or None, in flat order."""
+        if whole is None:
+            return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
+        if any(part is not None for part in columns):
             whole = whole.detach().clone()
             for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):
                 if own is not None:
                     part.add_(own)
-        if whole is not None:
-            rows = _side_by_side(whole)
-            return [rows[:, slot.column : slot.column + slot.width] for slot in self.layout.slots]
-        return [None if each is None else _side_by_side(each) for each in self.layout.in_flat_order(columns)]
+        return _side_by_side(whole)
 
 
 def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
     """The floats of each example without gaps; examples may lie apart, and `expand` may have put them in one place."""
-    detached = gradient.detach()
-    whole = detached if detached.stride(1) == 1 or detached.shape[1] == 1 else detached.contiguous()
-    rows: NDArray[np.float32] = whole.numpy()
-    return rows
+    detached = gradient.detach() if gradient.requires_grad else gradient
+    rows: NDArray[np.float32] = detached.numpy()
+    return rows if rows.strides[1] == rows.itemsize or rows.shape[1] == 1 else np.ascontiguousarray(rows)

@@ -264,7 +264,7 @@ class Embeddings(RowsBySlot):
         rule = partial(
             Update,
             step=number,
-            learning_rates=self._rates.at(number) * rate_factor,
+            learning_rates=self._rates.at(number) if rate_factor == 1 else self._rates.at(number) * rate_factor,
             times=times_of(passes, int(clock.time())),
             scale=_finite(scale),
             known_finite=all(each.is_finite for each in passes),
@@ -357,9 +357,9 @@ class Embeddings(RowsBySlot):
 
     def _pool(self, batch: PlannedBatch, values: Tensor) -> Tensor:
         """The outputs [B, W] on this module's device."""
-        with torch.no_grad():
-            device = self._place.device
-            return to_device(batch.pooled.pool(values, pinned=device.type == "cuda"), device)
+        device = self._place.device
+        outputs = batch.pooled.pool(values, pinned=device.type == "cuda")
+        return outputs if outputs.device == device else to_device(outputs, device)
 
     def _looked_up(self, buffer: Tensor, outputs: list[Tensor]) -> LookedUp:
         return LookedUp(dict(zip(self._placed, outputs, strict=True)), buffer)
