@@ -480,6 +480,16 @@ def test_planned_batches_take_no_time_or_stamp_of_their_own() -> None:
 # With the rest of torch
 
 
+def test_gradients_of_gradients_are_refused() -> None:
+    emb = make(user=ml.Slot(2))
+    factor = torch.ones(2, requires_grad=True)
+    outputs = emb({"user": torch.tensor([1])})["user"] * factor
+    (gradient,) = torch.autograd.grad(outputs.sum(), emb.anchor, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradient.sum().backward()
+    emb.discard()
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, while it traces
 def test_a_compiled_model_trains_like_an_eager_one() -> None:
     class Model(torch.nn.Module):

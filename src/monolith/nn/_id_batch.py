@@ -11,9 +11,10 @@ ids that stand for padding are left out::
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 import torch
@@ -109,6 +110,7 @@ class IdBatchReader:
     def __init__(self, slots: Sequence[PlacedSlot], tables: Sequence[str]) -> None:
         """Takes the slots in flat order: by table, then as in the model."""
         self._slots = tuple(slots)
+        self._names = [slot.name for slot in slots]
         names = [slot.table for slot in slots]
         self._first_slots = [names.index(table) for table in tables]
         self._numbers = np.array([(slot.number or 0) << SIGNATURE_BITS_V2 for slot in slots], np.int64)
@@ -122,6 +124,7 @@ class IdBatchReader:
         self._padding = [slot.slot.padding_id for slot in slots]
         self._has_padding = any(each is not None for each in self._padding)
         self._last_frame: tuple[tuple[int, ...], _Frame] | None = None
+        self._last_facts: tuple[list[object] | None, _Frame | None] = None, None
 
     def read(self, batch: Mapping[str, SlotInput]) -> IdBatch:
         """Checks everything, then lays the ids end to end.
@@ -132,9 +135,12 @@ class IdBatchReader:
         """
         if not isinstance(batch, Mapping):
             raise TypeError(f"batch must map slot names to ids, got {type(batch).__name__}")
+        given: list[Any] = list(map(batch.get, self._names))
+        known = self._known_frame(given)
+        if known is not None:
+            return self._packed(list(map(Tensor.contiguous, given)), known)
         flat, per_example, splits, num_examples = [], [], [], -1
-        for slot in self._slots:
-            ids = batch.get(slot.name)
+        for slot, ids in zip(self._slots, given, strict=True):
             if isinstance(ids, Ragged):
                 values, count = _ragged_ids(ids, slot.name)
                 splits.append(ids.row_splits.numpy())
@@ -151,7 +157,14 @@ class IdBatchReader:
         if self._has_padding:
             flat, per_example, splits = self._without_padding(flat, frame.shape)
             frame = self._frame(num_examples, per_example, splits, flat)
+        elif not splits:
+            self._last_facts = _facts_of(given), frame
         return self._packed(flat, frame)
+
+    def _known_frame(self, given: Sequence[object]) -> _Frame | None:
+        """That of the last batch of tensors, of which everything was checked, if this one is like it; most are."""
+        facts, frame = self._last_facts
+        return frame if facts is not None and facts == _facts_of(given) else None
 
     def _packed(self, flat: Sequence[Tensor], frame: _Frame) -> IdBatch:
         addresses = [values.data_ptr() for values in flat]
@@ -159,7 +172,7 @@ class IdBatchReader:
             addresses, frame.shape.sizes, self._carried, self._numbers, self._forbidden, self._wide
         )
         if bad_slot >= 0:
-            self._refuse_ids(bad_slot, flat[bad_slot].numpy(), frame.shape)
+            self._refuse_ids(bad_slot, flat[bad_slot].numpy().reshape(-1), frame.shape)
         return IdBatch(ids=ids, buckets=buckets, table_splits=frame.table_splits, shape=frame.shape)
 
     def _without_padding(
@@ -246,6 +259,17 @@ class IdBatchReader:
             f"slot {slot.name!r}: ids of id_layout='raw' must be in [0, 2^48), got {bad} in example {example};"
             f" Slot(id_layout='int64'), the default, takes any int64{padding}"
         )
+
+
+_FACTS = operator.attrgetter("dtype", "is_cpu", "layout", "shape")
+
+
+def _facts_of(given: Sequence[object]) -> list[object] | None:
+    """All that is checked of tensors of ids; None where something else is among them."""
+    try:
+        return list(map(_FACTS, given))
+    except AttributeError:
+        return None
 
 
 def _wide_bits(slot: PlacedSlot) -> int:

@@ -34,17 +34,25 @@ class LookupFunction(torch.autograd.Function):
         return whole, *outputs_of(whole, layout)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, ...]:
         """Adds up what came for the buffer and what came for its columns."""
-        ledger, batch_pass = ctx.end.find()
-        device = batch_pass.device
-        columns = ctx.layout.flat_columns(parts)
-        given = next((each for each in (whole, *parts) if each is not None), None)
-        if given is not None and given.device != device:  # all are where the buffer is
-            whole, columns = _moved(whole, columns, ctx.layout, device), [None] * len(columns)
-        ledger.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
-        return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
+        # Only with create_graph=True could somebody differentiate this again, who is then told that it cannot be.
+        collect = _collect_once if torch.is_grad_enabled() else _collect
+        return collect(ctx, whole, *parts)
+
+
+def _collect(ctx: Any, whole: Tensor | None, *parts: Tensor | None) -> tuple[Tensor | None, ...]:
+    ledger, batch_pass = ctx.end.find()
+    device, layout = batch_pass.device, ctx.layout
+    columns = layout.flat_columns(parts)
+    given = next((each for each in (whole, *parts) if each is not None), None)
+    if given is not None and given.device != device:  # all are where the buffer is
+        whole, columns = _moved(whole, columns, layout, device), [None] * len(columns)
+    ledger.add_gradient(batch_pass, batch_pass.pooled.sum_gradients(whole, columns, device))
+    return ctx.anchor.new_zeros(ctx.anchor.shape), None, None, None
+
+
+_collect_once = once_differentiable(_collect)
 
 
 def look_up(anchor: Tensor, buffer: Tensor, layout: PooledLayout, end: GraphEnd) -> tuple[Tensor, ...]:

@@ -165,17 +165,18 @@ class Embeddings(RowsBySlot):
             batch = self._planned(turn, batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
-        if not (self.training and torch.is_grad_enabled() and self._anchor.requires_grad):
+        anchor = self._anchor
+        if not (self.training and torch.is_grad_enabled() and anchor.requires_grad):
             self.drop(batch)
             buffer = self._pool(batch, self._worker.read(batch.plan, train=False))
             return self._looked_up(buffer, outputs_of(buffer, self._layout))
-        if self._ledger.anchor is not self._anchor:
-            self._ledger.watch(self._anchor)
+        if self._ledger.anchor is not anchor:
+            self._ledger.watch(anchor)
         self._ledger.require_unused(batch)
         values = self._rows_to_train(batch)
         latest = self._latest(batch, values)
         end = self._ledger.open(batch, values.device, latest)  # from here on the batch ends, whatever happens
-        whole, *outputs = look_up(self._anchor, self._pool(batch, values), self._layout, end)
+        whole, *outputs = look_up(anchor, self._pool(batch, values), self._layout, end)
         return self._looked_up(whole, outputs)
 
     def plan(
