@@ -19,9 +19,10 @@ from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_byte
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export.opened import open_export
 from monolith.export.writer import ExportOptions
-from monolith.serving import Predictor
+from monolith.serving import Predictor, version_watch
 from monolith.serving.export_versions import ExportVersions
 from monolith.train import Trainer
+from serving.server.promoted_models import wait_until
 from serving.small_models import Ranker, make_batch, trained
 
 WAIT = 60.0
@@ -69,7 +70,7 @@ class NoTask:
 sys.meta_path.insert(0, NoTask())
 import torch
 from monolith.checkpoint.tensor_bytes import tensors_from_bytes, tensors_to_bytes
-from monolith.serving import Predictor
+from monolith.serving import Predictor, version_watch
 from monolith.tensors import Ragged
 found = tensors_from_bytes(open(sys.argv[2], "rb").read(), origin="request")
 columns = {n: t for n, t in found.items() if ":" not in n}
@@ -209,11 +210,7 @@ def test_an_export_that_cannot_be_used_leaves_the_old_one_serving(tmp_path: Path
     (folder / "weights.safetensors").write_bytes(b"torn")
     with Predictor(str(tmp_path)) as predictor:
         folder.rename(tmp_path / "2")
-        waited = threading.Event()
-        for _ in range(int(WAIT / 0.05)):
-            if predictor.problem is not None:
-                break
-            waited.wait(0.05)
+        wait_until(lambda: predictor.problem is not None)
         assert "weights.safetensors" in str(predictor.problem)
         assert predictor.predict(make_batch(1)).version.export == 1
         assert predictor.is_ready
@@ -267,28 +264,26 @@ def test_signatures_say_types_and_shapes(predictor: Predictor) -> None:
     assert isinstance(Ranker, type)
 
 
-def test_storage_that_is_away_for_a_moment_does_not_end_the_watch_for_newer_exports(
+def test_storage_that_is_away_is_a_problem_until_it_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
     trainer = trained(2)
     trainer.export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
     trainer.export(str(tmp_path / "later"), example=make_batch(0), options=ExportOptions(version=2))
-    looked, really = threading.Event(), ExportVersions.newest_number
+    away, really = threading.Event(), ExportVersions.newest_number
 
     def newest_number(versions: ExportVersions) -> int:
-        if not looked.is_set():
-            looked.set()
+        if away.is_set():
             raise UnavailableError("the storage is away")
         return really(versions)
 
+    monkeypatch.setattr(ExportVersions, "newest_number", newest_number)
     with Predictor(str(tmp_path)) as predictor:
-        monkeypatch.setattr(ExportVersions, "newest_number", newest_number)
-        assert looked.wait(WAIT)
+        away.set()
+        wait_until(lambda: predictor.problem == "the storage is away")
+        assert predictor.predict(make_batch(1)).version.export == 1
+        away.clear()
+        wait_until(lambda: predictor.problem is None)
         (tmp_path / "later" / "2").rename(tmp_path / "2")
-        waited = threading.Event()
-        for _ in range(int(WAIT / 0.05)):
-            if predictor.version.export == 2:
-                break
-            waited.wait(0.05)
-        assert predictor.version.export == 2
-        assert predictor.problem is None
+        wait_until(lambda: predictor.version.export == 2)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.clock import SystemClock
 from monolith.deltalog import DeltaLog
-from monolith.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
+from monolith.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, has_base_of_all
@@ -16,6 +14,7 @@ from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.log_readiness import why_behind
 from monolith.serving.prediction import Prediction
 from monolith.serving.promotion.dense_gate import WithWeights
+from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.gate import Gate
 
 __all__ = ["Predictor"]
-
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS = 1.0
-"""Between two looks for a newer export."""
 
 
 class Predictor:
@@ -80,14 +74,11 @@ class Predictor:
         self._follow = follow
         self._gate = gate
         self._versions = ExportVersions(path)
-        self._stop = threading.Event()
-        self._problem: str | None = None
+        self._watch = VersionWatch("predictor", wanted=self._newer, take_up=self._take_up)
         self._live: LiveModel = self._load([other._live.rows for other in beside])  # noqa: SLF001 - others of its kind
         self._live.rows.serve(self._live)
-        self._watcher: threading.Thread | None = None
         if not self._versions.is_fixed:
-            self._watcher = threading.Thread(target=self._watch, name="monolith-exports", daemon=True)
-            self._watcher.start()
+            self._watch.start()
 
     # Asking
 
@@ -106,7 +97,7 @@ class Predictor:
             UnavailableError: the predictor is closed.
         """
         live = self._live
-        if self._stop.is_set():
+        if self._watch.stopped.is_set():
             raise UnavailableError("predictor: it is closed")
         model = live.model.signature(signature)
         # In this order: rows are read last, so that none is older than the version, nor than the weights need.
@@ -140,7 +131,7 @@ class Predictor:
     @property
     def why_not_ready(self) -> str | None:
         """A sentence; None: it is ready. It answers in any case, from what it has."""
-        if self._stop.is_set():
+        if self._watch.stopped.is_set():
             return "it is closed"
         return why_behind(self._live.rows.follower)
 
@@ -162,13 +153,13 @@ class Predictor:
         while (reason := self.why_not_ready) is not None:
             if self._clock.monotonic() >= deadline:
                 raise DeadlineExceededError(f"predictor: not ready within {timeout_seconds} s: {reason}")
-            self._stop.wait(0.01)
+            self._watch.stopped.wait(0.01)
 
     @property
     def problem(self) -> str | None:
         """Why a newer export, or newer dense weights, are not served; None: there are none, or they are."""
         gate = self._live.gate
-        return self._problem or (None if gate is None else gate.problem)
+        return self._watch.problem or (None if gate is None else gate.problem)
 
     @property
     def follows(self) -> bool:
@@ -199,10 +190,7 @@ class Predictor:
 
     def close(self) -> None:
         """Ends following; calls that run are answered. Again: does nothing."""
-        self._stop.set()
-        if self._watcher is not None:
-            self._watcher.join()
-            self._watcher = None
+        self._watch.close()
         self._live.rows.leave(self._live)
 
     def __enter__(self) -> Self:
@@ -242,32 +230,22 @@ class Predictor:
             return rows.follower is None and rows.export == found.with_rows.manifest.version
         return rows.follower is not None and found.export is not found.with_rows
 
-    def _watch(self) -> None:
-        refused = -1
-        while not self._stop.wait(POLL_SECONDS):
-            newest = refused  # where the storage is away, nothing is refused
-            try:
-                newest = self._versions.newest_number()
-                if newest <= max(refused, self._live.model.export.manifest.version):
-                    continue
-                self._take_over(self._load([self._live.rows]))
-                self._problem = None
-            except OpError as error:
-                refused = newest
-                self._problem = error.message
-                _log.error("predictor: a newer export is not served, the one before it is: %s", error)
+    def _newer(self) -> int | None:
+        newest = self._versions.newest_number()
+        return newest if newest > self._live.model.export.manifest.version else None
 
-    def _take_over(self, new: LiveModel) -> None:
-        """Answers from a new version once it has what the log has, and has passed the gate.
+    def _take_up(self, _: int) -> None:
+        """Answers from the newest version once it has what the log has, and has passed the gate.
 
         Raises:
             FailedPreconditionError: it did not pass.
         """
         old = self._live
+        new = self._load([old.rows])
         new.rows.serve(new)
         follower = new.rows.follower
         while follower is not None and new.rows is not old.rows and not follower.is_caught_up:
-            if self._stop.wait(0.05):
+            if self._watch.stopped.wait(0.05):
                 new.rows.leave(new)
                 return
         if self._gate is not None:

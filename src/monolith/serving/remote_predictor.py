@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.errors import InvalidArgumentError, OpError, UnavailableError
+from monolith.errors import InvalidArgumentError, UnavailableError
 from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.online.follower import Follower
 from monolith.serving.entry_model import EntryModel
@@ -16,6 +14,7 @@ from monolith.serving.log_readiness import why_behind
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.shards.dense_sets import DenseSet, DenseSets
 from monolith.serving.shards.remote_rows import RemoteRows
+from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RemotePredictor"]
 
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS = 1.0
-"""Between two looks at the shards, and for a newer export."""
+_ASK_SECONDS = 1.0
+"""How long shards have to say how they are."""
 
 
 class RemotePredictor:
@@ -74,17 +71,16 @@ class RemotePredictor:
         self._live = EntryModel(found, self._remote, self._dense, threads=threads)
         self._next: EntryModel | None = None
         """A newer one whose rows the shards do not have yet."""
-        self._refused = -1
-        self._problem: str | None = None
+        self._waits_for: str | None = None
+        """Why it is not served yet."""
         self._shards_problem: str | None = "its shards have not been asked yet"
         self._last = ModelVersion(self._live.manifest.version, OWN_WEIGHTS, {})
-        self._stop = threading.Event()
         self._follower: Follower | None = None
         if follow is not None:
             self._follower = Follower({}, follow, on_dense=self._take_weights, rows_elsewhere=True)
             self._follower.start()
-        self._watcher = threading.Thread(target=self._watch, name="monolith-entry", daemon=True)
-        self._watcher.start()
+        self._watch = VersionWatch("entry", wanted=self._look, take_up=self._open)
+        self._watch.start()
 
     # Asking
 
@@ -107,7 +103,7 @@ class RemotePredictor:
             NotFoundError: a signature that the model does not have.
             OpError: rows could not be looked up.
         """
-        if self._stop.is_set():
+        if self._watch.stopped.is_set():
             raise UnavailableError("predictor: it is closed")
         prediction = self._live.predict(inputs, signature, deadline_millis=deadline_millis)
         self._last = prediction.version
@@ -138,14 +134,14 @@ class RemotePredictor:
     @property
     def why_not_ready(self) -> str | None:
         """A sentence; None: it is ready. Requests whose shards answer are answered in any case."""
-        if self._stop.is_set():
+        if self._watch.stopped.is_set():
             return "it is closed"
         return self._shards_problem or why_behind(self._follower)
 
     @property
     def problem(self) -> str | None:
         """Why a newer export is not served; None: there is none, or it is."""
-        return self._problem
+        return self._watch.problem or self._waits_for
 
     @property
     def staleness(self) -> Staleness | None:
@@ -164,11 +160,11 @@ class RemotePredictor:
 
     def close(self) -> None:
         """Ends connections. Again: does nothing."""
-        self._stop.set()
+        self._watch.stopped.set()
         if self._follower is not None:
             self._follower.close()
-        self._remote.close()
-        self._watcher.join()
+        self._remote.close()  # ends what the watch asks of shards
+        self._watch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -186,28 +182,23 @@ class RemotePredictor:
         self._live.require_fitting(found)
         self._dense.add(found)
 
-    def _watch(self) -> None:
-        while not self._stop.is_set():
-            try:
-                self._look()
-            except OpError as error:
-                if not self._stop.is_set():
-                    self._problem = error.message
-                    _log.error("predictor: a newer export is not served, the one before it is: %s", error)
-            self._stop.wait(POLL_SECONDS)
-
-    def _look(self) -> None:
-        self._shards_problem = self._live.remote.why_not_ready(POLL_SECONDS)
+    def _look(self) -> int | None:
+        """Sees to the shards, and to a newer version that waits for them; the number of one that is newer still."""
+        self._shards_problem = self._live.remote.why_not_ready(_ASK_SECONDS)
         if self._versions.is_fixed:
-            return
+            return None
+        self._take_over()
         newest = self._versions.newest_number()
-        known = self._live if self._next is None else self._next
-        if newest > max(self._refused, known.manifest.version):
-            self._refused = newest  # until it is loaded: what cannot be used is not tried again
-            self._next = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+        return newest if newest > (self._next or self._live).manifest.version else None
+
+    def _open(self, _: int) -> None:
+        self._next = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+
+    def _take_over(self) -> None:
+        """Answers from the newer version once the shards have its rows."""
         if self._next is None:
             return
-        waits_for = None if self._dense is not None else self._next.remote.why_not_ready(POLL_SECONDS)
-        self._problem = None if waits_for is None else f"version {self._next.manifest.version} waits: {waits_for}"
+        waits_for = None if self._dense is not None else self._next.remote.why_not_ready(_ASK_SECONDS)
+        self._waits_for = None if waits_for is None else f"version {self._next.manifest.version} waits: {waits_for}"
         if waits_for is None:
             self._live, self._next = self._next, None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.data.batch import Batch
-from monolith.errors import InvalidArgumentError, NotFoundError, OpError, UnavailableError
+from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export.graph import named_predictions
 from monolith.export.signature import DEFAULT_SIGNATURE
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.prediction import ModelVersion, Prediction
 from monolith.serving.request_columns import encoded_samples, num_examples, request_columns
 from monolith.serving.task_session import TaskSession
+from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskModel"]
 
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS = 1.0
-"""Between two looks for a newer checkpoint."""
 _CLOSE_SECONDS = 10.0
 """How long a call of the task is waited for at the end."""
 
@@ -72,13 +68,11 @@ class TaskModel:
         if newest is None:
             raise NotFoundError(f"'{model_dir}' has no checkpoint; train the task first, or give another model_dir")
         self._live = TaskSession(task, model_dir, newest)
-        self._problem: str | None = None
         self._changed = threading.Condition()
         self._users: dict[TaskSession, int] = {}
         """Sessions that answer -> how many calls they have."""
-        self._stop = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, name="monolith-checkpoints", daemon=True)
-        self._watcher.start()
+        self._watch = VersionWatch("task", wanted=self._other, take_up=self._take_up)
+        self._watch.start()
 
     # Asking
 
@@ -137,17 +131,17 @@ class TaskModel:
     @property
     def is_ready(self) -> bool:
         """Whether it is open."""
-        return not self._stop.is_set()
+        return not self._watch.stopped.is_set()
 
     @property
     def why_not_ready(self) -> str | None:
         """A sentence; None: it is ready."""
-        return "it is closed" if self._stop.is_set() else None
+        return "it is closed" if self._watch.stopped.is_set() else None
 
     @property
     def problem(self) -> str | None:
         """Why a newer checkpoint is not served; None: there is none, or it is."""
-        return self._problem
+        return self._watch.problem
 
     @property
     def staleness(self) -> None:
@@ -166,8 +160,7 @@ class TaskModel:
 
     def close(self) -> None:
         """Ends; calls that run are answered, and one that hangs is left behind. Again: does nothing."""
-        self._stop.set()
-        self._watcher.join()
+        self._watch.close()
         with self._changed:
             is_idle = self._changed.wait_for(lambda: not self._users, _CLOSE_SECONDS)
         if is_idle:
@@ -184,7 +177,7 @@ class TaskModel:
     def _take(self) -> TaskSession:
         """The session that answers, which stays until it is given back."""
         with self._changed:
-            if self._stop.is_set():
+            if self._watch.stopped.is_set():
                 raise UnavailableError("predictor: it is closed")
             self._users[self._live] = self._users.get(self._live, 0) + 1
             return self._live
@@ -204,21 +197,13 @@ class TaskModel:
         found = get_checkpoint_state(self._model_dir, training=False)
         return None if found is None else found.model_checkpoint_path
 
-    def _watch(self) -> None:
-        refused: str | None = None
-        while not self._stop.wait(POLL_SECONDS):
-            newest = None
-            try:
-                newest = self._newest()
-                if newest is not None and newest not in (refused, self._live.checkpoint):
-                    self._take_over(TaskSession(self._task, self._model_dir, newest))
-                    self._problem = None
-            except Exception as error:  # noqa: BLE001 - a task may raise anything; the one before goes on
-                refused = newest
-                self._problem = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
-                _log.error("task: a newer checkpoint is not served, the one before it is: %s", self._problem)
+    def _other(self) -> str | None:
+        """The checkpoint that the folder names, if another one answers."""
+        newest = self._newest()
+        return None if newest == self._live.checkpoint else newest
 
-    def _take_over(self, new: TaskSession) -> None:
+    def _take_up(self, checkpoint: str) -> None:
+        new = TaskSession(self._task, self._model_dir, checkpoint)
         with self._changed:
             old, self._live = self._live, new
             unused = old not in self._users

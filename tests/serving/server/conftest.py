@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monolith.serving.promotion import version_keeper
+from monolith.serving import version_watch
 from serving.server.promoted_models import Versions
 from serving.server.promoted_server import SLOPES, Served
 
@@ -33,7 +33,7 @@ def folder(exports: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Served]]:
-    monkeypatch.setattr(version_keeper, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
     made: list[Served] = []
 
     def start(path: Path = folder, **options: Any) -> Served:

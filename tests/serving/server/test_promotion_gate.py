@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.serving import Predictor
-from monolith.serving.promotion import Gate, Promotion, PromotionConfig, version_keeper
+from monolith.serving import Predictor, version_watch
+from monolith.serving.promotion import Gate, Promotion, PromotionConfig
 from monolith.serving.server import ModelRegistry
 from serving.server.promoted_models import Versions, batch, score, wait_until, write_gate
 
@@ -48,7 +48,7 @@ class Gated:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Gated]]:
-    monkeypatch.setattr(version_keeper, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
     made: list[Gated] = []
 
     def start(*arguments: Any, **options: Any) -> Gated:
@@ -212,7 +212,7 @@ def test_a_rollback_of_a_model_that_follows_is_as_it_was_exported(
 
 
 def test_a_predictor_alone_keeps_the_gate(versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monolith.serving.predictor.POLL_SECONDS", 0.02)
+    monkeypatch.setattr("monolith.serving.version_watch.POLL_SECONDS", 0.02)
     gate = Gate.from_file(str(write_gate(tmp_path / "gate.json", min_auc=0.9)))
     versions.export(1, ALL_RIGHT)
     with Predictor(str(versions.folder), gate=gate) as predictor:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from monolith.errors import DataLossError, NotFoundError
+from monolith.errors import DataLossError, NotFoundError, UnavailableError
+from monolith.serving import version_watch
 from monolith.serving.promotion import Promotion, PromotionConfig, version_keeper
 from monolith.serving.server import ModelRegistry
 from monolith.testing import SmallModel
@@ -66,7 +67,7 @@ class Kept:
 
 @pytest.fixture
 def keep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Kept]]:
-    monkeypatch.setattr(version_keeper, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(version_keeper, "_LOOK_SECONDS", 0.01)
     made: list[Kept] = []
 
@@ -185,3 +186,22 @@ def test_a_lost_folder_at_the_start_is_an_error() -> None:
         promotion.command("small", "resume", {})
     promotion.close()
     registry.close()
+
+
+def test_a_version_whose_files_were_away_is_served_once_they_are_back(keep: Callable[..., Kept]) -> None:
+    source = Source(1)
+    kept = keep(source)
+    away = threading.Event()
+    away.set()
+
+    def fail() -> None:
+        if away.is_set():
+            raise UnavailableError("its files are away")
+
+    source.before[2] = fail
+    source.known.append(2)
+    wait_until(lambda: kept.registry.refused("small") == {2: "its files are away"})
+    assert kept.answers() == 1
+    away.clear()
+    wait_until(lambda: kept.answers() == 2)
+    assert kept.registry.refused("small") == {}

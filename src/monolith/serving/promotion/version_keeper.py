@@ -13,6 +13,7 @@ import torch
 from monolith.clock import SystemClock
 from monolith.errors import FailedPreconditionError, NotFoundError, OpError, UnavailableError
 from monolith.serving.server.registry import STABLE
+from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +29,6 @@ __all__ = ["VersionKeeper"]
 
 _log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-"""Between two looks for newer versions."""
 COMMAND_SECONDS = 30.0
 """How long a command waits for a version to catch up with the log."""
 _LOOK_SECONDS = 0.05
@@ -73,8 +72,9 @@ class VersionKeeper:
         self._file = file
         self._gate = gate
         self._clock = clock or SystemClock()
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._watch = VersionWatch(
+            f"model {name!r}", wanted=self._next_wanted, take_up=self._take_up, polls=not source.is_fixed
+        )
         self._commands = threading.Lock()
         self._lock = threading.RLock()
         # Under the lock:
@@ -86,10 +86,8 @@ class VersionKeeper:
         """Loaded, and may answer: they passed the gate, or were let in by name."""
         self._reserved: set[int] = set()
         """Loaded for a command that is under way, which may be about to point to them."""
-        self._refused: dict[int, str] = {}
         self._start()
-        self._thread = threading.Thread(target=self._watch, name=f"versions-{name}", daemon=True)
-        self._thread.start()
+        self._watch.start()
 
     # What is asked of it
 
@@ -115,7 +113,7 @@ class VersionKeeper:
                 with self._lock:
                     self._reserved.clear()
                     self._release()
-                self._wake.set()
+                self._watch.wake()
 
     def ensure(self, number: int, *, frozen: bool | None = None, answers: bool = True, force: bool = False) -> None:
         """Loads a version for a command, if it is not loaded.
@@ -169,15 +167,12 @@ class VersionKeeper:
 
     def retry_refused(self) -> None:
         """Tries versions once more that were refused, after the command."""
-        with self._lock:
-            self._refused.clear()
-            self._registry.set_refused(self.name, {})
+        self._watch.forgive()
+        self._registry.set_refused(self.name, {})
 
     def close(self) -> None:
         """Ends looking for versions; those that are loaded are the registry's. Again: does nothing."""
-        self._stop.set()
-        self._wake.set()
-        self._thread.join()
+        self._watch.close()
 
     # At the start
 
@@ -191,7 +186,7 @@ class VersionKeeper:
             self._bring_pinned()
             self._apply(self._state)
         except BaseException:
-            self._stop.set()
+            self._watch.close()
             raise
 
     def _bring_stable(self, number: int) -> None:
@@ -276,8 +271,8 @@ class VersionKeeper:
             self._registry.add(self.name, model)
         self._models[number] = model
         (self._frozen.add if frozen else self._frozen.discard)(number)
-        self._refused.pop(number, None)
-        self._registry.set_refused(self.name, self._refused)
+        self._watch.forgive(number)
+        self._registry.set_refused(self.name, self._watch.refused)
 
     def _judge(self, number: int, model: ServedModel, *, force: bool = False) -> None:
         if self._gate is None:
@@ -297,20 +292,20 @@ class VersionKeeper:
     def _require_ready(self, number: int, model: ServedModel) -> None:
         end = self._clock.monotonic() + COMMAND_SECONDS
         while not model.is_ready:
-            if self._stop.wait(_LOOK_SECONDS) or self._clock.monotonic() > end:
+            if self._watch.stopped.wait(_LOOK_SECONDS) or self._clock.monotonic() > end:
                 raise UnavailableError(
                     f"model {self.name!r}: version {number} was not ready within {COMMAND_SECONDS:g} s:"
                     f" {model.why_not_ready}"
                 )
 
     def _wait_while_catching_up(self, model: Any) -> None:
-        while getattr(model, "is_catching_up", False) and not self._stop.wait(_LOOK_SECONDS):
+        while getattr(model, "is_catching_up", False) and not self._watch.stopped.wait(_LOOK_SECONDS):
             pass
 
     def _wanted(self, numbers: set[int]) -> set[int]:
         """Which of some versions stay: the one that answers and the newest others, and what something points to."""
         stable = self._state.labels.get(STABLE)
-        newest = sorted(numbers - (self._refused.keys() - self._models.keys()) - {stable}, reverse=True)
+        newest = sorted(numbers - (self._watch.refused.keys() - self._models.keys()) - {stable}, reverse=True)
         others = self.keep - (stable is not None)
         return ((self._state.pinned() | self._reserved) & numbers) | set(newest[:others])
 
@@ -331,54 +326,39 @@ class VersionKeeper:
             self._registry.set_label(self.name, label, None)
 
     def _refuse(self, number: int, error: OpError) -> None:
-        with self._lock:
-            self._refused[number] = error.message
-            self._registry.set_refused(self.name, self._refused)
+        self._watch.refuse(number, error.message)
+        self._registry.set_refused(self.name, self._watch.refused)
 
     # Newer versions
 
-    def _watch(self) -> None:
-        torch.set_num_threads(1)  # of this thread: the others are for requests
-        while not self._stop.is_set():
-            self._wake.clear()
-            try:
-                self._look()
-            except OpError as error:  # the folder is away for a moment
-                _log.warning("model %r: its versions cannot be looked for: %s", self.name, error)
-            except Exception:  # noqa: BLE001 - what is served goes on; the log says what happened
-                _log.exception("model %r: looking for newer versions failed", self.name)
-            self._wake.wait(None if self.source.is_fixed else POLL_SECONDS)
+    def _next_wanted(self) -> int | None:
+        """The newest version that is wanted and not here; once all are, those that nobody wants are freed.
 
-    def _look(self) -> None:
-        """Loads what is wanted and not here, newest first, and frees what is not wanted."""
-        while not self._stop.is_set():
-            number = self._next_missing()
-            if number is None:
-                break
-            self._take_up(number)
-        with self._lock:
-            self._release()
-            thawed = self._frozen - self._state.frozen - self._refused.keys()
-        for number in thawed:
-            self._take_up(number)
-
-    def _next_missing(self) -> int | None:
+        Last come those that are held as they were exported, and are to follow the log again.
+        """
         numbers = self.source.numbers()
         with self._lock:
             missing = self._wanted({*numbers, *self._models}) - self._models.keys()
-        return max(missing, default=None)
+            if not missing:
+                self._release()
+            thawed = self._frozen - self._state.frozen
+            return max((missing or thawed) - self._watch.refused.keys(), default=None)
 
     def _take_up(self, number: int) -> None:
         """Serves a version once it is ready and has passed, unless it is not wanted any more by then."""
+        torch.set_num_threads(1)  # of this thread: the others are for requests
         try:
-            model = self._open(number, frozen=False)
+            self._put_when_ready(number)
         except OpError as error:
-            self._note_refused(number, error)
-            return
+            self._registry.set_refused(self.name, {**self._watch.refused, number: error.message})
+            raise
+
+    def _put_when_ready(self, number: int) -> None:
+        model = self._open(number, frozen=False)
         is_put = False
         try:
             while not model.is_ready and self._is_due(number):
-                self._stop.wait(_LOOK_SECONDS)
+                self._watch.stopped.wait(_LOOK_SECONDS)
             if self._is_due(number):
                 self._judge(number, model)
                 with self._lock:
@@ -386,8 +366,6 @@ class VersionKeeper:
                     if is_put:
                         self._put(number, model, frozen=False)
                         self._passed.add(number)
-        except OpError as error:
-            self._note_refused(number, error)
         finally:
             if not is_put:
                 model.close()
@@ -396,8 +374,4 @@ class VersionKeeper:
         with self._lock:
             is_wanted = number in self._wanted({number, *self._models})
             is_here = number in self._models and (number not in self._frozen or number in self._state.frozen)
-            return is_wanted and not is_here and not self._stop.is_set()
-
-    def _note_refused(self, number: int, error: OpError) -> None:
-        self._refuse(number, error)
-        _log.error("model %r: version %d is not served, what was served before is: %s", self.name, number, error)
+            return is_wanted and not is_here and not self._watch.stopped.is_set()

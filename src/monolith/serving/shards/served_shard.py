@@ -14,7 +14,7 @@ from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_ver
 from monolith.serving.log_readiness import why_behind
 from monolith.serving.prediction import ModelVersion
 from monolith.serving.shards.held_rows import HeldRows
-from monolith.serving.shards.shard_exports import ExportWatch, ShardExports
+from monolith.serving.shards.shard_exports import ShardExports, watch_exports
 from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import ShardTables
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.online.follower import Staleness
+    from monolith.serving.version_watch import VersionWatch
     from monolith.tables.schema import Schema
     from monolith.tables.table_config import TableConfig
 
@@ -54,7 +55,7 @@ class ServedShard:
     """A shard that follows a log and answers. A context manager."""
 
     def __init__(
-        self, server: ShardServer, rows: HeldRows, follower: Follower | None, watch: ExportWatch | None = None
+        self, server: ShardServer, rows: HeldRows, follower: Follower | None, watch: VersionWatch[int] | None = None
     ) -> None:
         self.server = server
         self.follower = follower
@@ -162,7 +163,7 @@ def serve_shard(
         follower = None if log is None else _following(stores, log, number, catch_up=catch_up, undoing=undoing)
         watch = None
         if log is None and exports is not None:
-            watch = ExportWatch(exports, rows)
+            watch = watch_exports(exports, rows)
             undoing.callback(watch.close)
         server = ShardServer(
             rows,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.errors import FailedPreconditionError, OpError
+from monolith.errors import FailedPreconditionError
 from monolith.export.export_folder import versions_in
 from monolith.export.opened import open_export
 from monolith.files import join
 from monolith.serving.shards.shard_tables import ShardTables
+from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:
     from monolith.serving.shards.held_rows import HeldRows
     from monolith.serving.shards.shard_number import ShardNumber
     from monolith.tables.local_store import LocalStore
 
-__all__ = ["ExportWatch", "ShardExports", "VersionStores"]
-
-_log = logging.getLogger(__name__)
-
-POLL_SECONDS = 1.0
-"""Between two looks for a newer export."""
+__all__ = ["ShardExports", "VersionStores", "watch_exports"]
 
 
 class VersionStores(NamedTuple):
@@ -72,37 +66,17 @@ class ShardExports:
         return VersionStores(opened.manifest.version, stores)
 
 
-class ExportWatch:
-    """Adds newer versions to the rows of a shard, in a thread, until it is closed."""
+def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:
+    """Adds newer versions to the rows of a shard, until it is closed."""
 
-    def __init__(self, exports: ShardExports, rows: HeldRows) -> None:
-        self._exports = exports
-        self._rows = rows
-        self._refused = -1
-        self.problem: str | None = None
-        """Why a newer version is not served; None: there is none, or it is."""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="monolith-shard-exports", daemon=True)
-        self._thread.start()
+    def newer() -> int | None:
+        newest = exports.newest_number()
+        return newest if newest > rows.newest.version else None
 
-    def close(self) -> None:
-        """Ends the thread."""
-        self._stop.set()
-        self._thread.join()
+    def add(_: int) -> None:
+        version, stores = exports.newest()
+        rows.add(version, ShardTables(stores, buckets=exports.number.buckets))
 
-    def _run(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            try:
-                self._look()
-            except OpError as error:
-                self.problem = error.message
-                _log.error("shard: a newer export is not served, the one before it is: %s", error)
-
-    def _look(self) -> None:
-        newest = self._exports.newest_number()
-        if newest <= max(self._refused, self._rows.newest.version):
-            return
-        self._refused = newest  # until it is loaded: what cannot be used is not tried again
-        version, stores = self._exports.newest()
-        self._rows.add(version, ShardTables(stores, buckets=self._exports.number.buckets))
-        self.problem = None
+    watch = VersionWatch("shard", wanted=newer, take_up=add)
+    watch.start()
+    return watch
