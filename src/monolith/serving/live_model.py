@@ -122,6 +122,11 @@ class LiveModel:
             self.gate.offer(found)
 
     @property
+    def awaits_gate(self) -> bool:
+        """Whether the first weights of the log are being judged: until then it answers with those of its export."""
+        return self.gate is not None and self.gate.awaits_first
+
+    @property
     def version(self) -> ModelVersion:
         """What an answer that begins now is made with, at least."""
         _, dense = self.current

@@ -133,7 +133,10 @@ class Predictor:
         """A sentence; None: it is ready. It answers in any case, from what it has."""
         if self._watch.stopped.is_set():
             return "it is closed"
-        return why_behind(self._live.rows.follower)
+        behind = why_behind(self._live.rows.follower)
+        if behind is None and self._live.awaits_gate:
+            return "the gate judges the dense weights of the delta log"
+        return behind
 
     @property
     def is_catching_up(self) -> bool:
@@ -141,7 +144,7 @@ class Predictor:
         follower = self._live.rows.follower
         if follower is None or follower.error is not None or follower.away is not None:
             return False
-        return not follower.is_caught_up
+        return not follower.is_caught_up or self._live.awaits_gate
 
     def wait_ready(self, timeout_seconds: float = 60.0) -> None:
         """Returns when it is ready.
@@ -244,7 +247,8 @@ class Predictor:
         new = self._load([old.rows])
         new.rows.serve(new)
         follower = new.rows.follower
-        while follower is not None and new.rows is not old.rows and not follower.is_caught_up:
+        is_shared = new.rows is old.rows
+        while new.awaits_gate or (follower is not None and not is_shared and not follower.is_caught_up):
             if self._watch.stopped.wait(0.05):
                 new.rows.leave(new)
                 return

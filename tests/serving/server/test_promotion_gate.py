@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -212,7 +214,7 @@ def test_a_rollback_of_a_model_that_follows_is_as_it_was_exported(
 
 
 def test_a_predictor_alone_keeps_the_gate(versions: Versions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monolith.serving.version_watch.POLL_SECONDS", 0.02)
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
     gate = Gate.from_file(str(write_gate(tmp_path / "gate.json", min_auc=0.9)))
     versions.export(1, ALL_RIGHT)
     with Predictor(str(versions.folder), gate=gate) as predictor:
@@ -223,6 +225,53 @@ def test_a_predictor_alone_keeps_the_gate(versions: Versions, tmp_path: Path, mo
         versions.export(3, 2.0)
         wait_until(lambda: predictor.version.export == 3)
         assert predictor.problem is None
+
+
+@pytest.mark.parametrize("is_promoted", [True, False], ids=["promoted", "alone"])
+@pytest.mark.parametrize("dense_only", [True, False])
+def test_a_newer_export_answers_with_weights_of_the_log_from_its_first_answer_on(
+    serve: Callable[..., Gated],
+    versions: Versions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_promoted: bool,
+    dense_only: bool,
+) -> None:
+    gate = write_gate(tmp_path / "gate.json", min_auc=0.9)
+    versions.export(1, ALL_RIGHT)
+    publisher = versions.publisher(tmp_path / "log")
+    versions.set_slope(2.0)
+    publisher.publish()
+    with ExitStack() as stack:
+        predict: Callable[..., Any]
+        if is_promoted:
+            served = serve(versions.folder, gate, follow=tmp_path / "log")
+            predict = partial(asked, served.registry)
+        else:
+            alone = Predictor(str(versions.folder), follow=str(tmp_path / "log"), gate=Gate.from_file(str(gate)))
+            predict = stack.enter_context(alone).predict
+        inputs = {"user": [100], "x": [1.0]}
+        wait_until(lambda: predict(inputs).version.dense >= 0)
+        judging, judge, pause = threading.Event(), Gate.judge, threading.Event()
+
+        def slow(gate: Gate, model: Any, *, kind: str, against: Any) -> Any:
+            if kind == "dense":
+                judging.set()
+                pause.wait(0.3)  # in which a version that did not wait would be seen
+            return judge(gate, model, kind=kind, against=against)
+
+        monkeypatch.setattr(Gate, "judge", slow)
+        versions.export(2, 3.0, dense_only=dense_only)
+        seen = [predict(inputs).version]
+        while seen[-1].export == 1 or not judging.is_set():
+            seen.append(predict(inputs).version)
+    assert min(version.dense for version in seen) >= 0
+    publisher.close()
+
+
+def asked(registry: ModelRegistry, inputs: Any) -> Any:
+    with registry.using("ranker") as entry:
+        return entry.model.predict(inputs)
 
 
 def test_examples_that_do_not_fit_a_version_keep_it_out(

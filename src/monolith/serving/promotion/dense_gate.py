@@ -59,6 +59,8 @@ class DenseGate:
         self._changed = threading.Condition()
         self._offered: tuple[Weights, int] | None = None
         self._is_ending = False
+        self.awaits_first = False
+        """Whether weights were offered, and none were judged yet: the model still answers with those it was made of."""
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
         """Why the newest weights that were judged are not served; None: they are."""
@@ -68,6 +70,7 @@ class DenseGate:
         with self._changed:
             self._offered = candidate
             if self._thread is None:
+                self.awaits_first = True
                 self._thread = threading.Thread(target=self._run, name="monolith-gate", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -96,6 +99,7 @@ class DenseGate:
             if verdict.refused is None:
                 self._live.current = candidate
             self._note(number, verdict)
+            self.awaits_first = False
 
     def _note(self, number: int, verdict: Verdict) -> None:
         if verdict.refused is None:
