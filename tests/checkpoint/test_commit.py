@@ -10,7 +10,7 @@ import pytest
 
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver
-from monolith.checkpoint._folder import LocalFolder
+from monolith.checkpoint.folder import LocalFolder
 from monolith.checkpoint.inspection import reshard
 from monolith.errors import OpError
 from monolith.files import named_errors

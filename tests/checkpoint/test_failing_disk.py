@@ -12,7 +12,7 @@ import pytest
 from checkpoint.runs import Run, contents
 from monolith import _core
 from monolith.checkpoint import Saver
-from monolith.checkpoint._folder import RemoteFolder
+from monolith.checkpoint.folder import RemoteFolder
 from monolith.errors import UnavailableError
 from monolith.files import named_errors
 

@@ -22,7 +22,7 @@ import pytest
 from checkpoint.runs import Run, contents
 from checkpoint.zygote import Zygote
 from monolith.checkpoint import ModelDirLock, Saver, TrainState
-from monolith.checkpoint._folder import LocalFolder
+from monolith.checkpoint.folder import LocalFolder
 from monolith.checkpoint.model_dir_lock import LOCK
 from monolith.errors import (
     DataLossError,
@@ -274,7 +274,7 @@ KILLED = textwrap.dedent("""
     import os, signal
     from checkpoint.runs import Run
     from monolith.checkpoint import Saver
-    from monolith.checkpoint._folder import LocalFolder
+    from monolith.checkpoint.folder import LocalFolder
 
     folder, at, number = arguments
     countdown = int(number)

@@ -101,7 +101,7 @@ def test_a_save_that_fails_leaves_the_model_that_was_there(tmp_path: Path, monke
     ml.save(run.model, tmp_path)
     expected = predictions(run.model)
     run.train(1)
-    monkeypatch.setattr("monolith.checkpoint._writing.write_tensors", _fails)
+    monkeypatch.setattr("monolith.checkpoint.writing.write_tensors", _fails)
     with pytest.raises(OSError, match="no space"):
         ml.save(run.model, tmp_path)
     fresh = Trained()

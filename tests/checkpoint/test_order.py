@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 from monolith.checkpoint import Saver, TrainState
-from monolith.checkpoint._catalog import Catalog
-from monolith.checkpoint._folder import LocalFolder, open_folder
+from monolith.checkpoint.catalog import Catalog
+from monolith.checkpoint.folder import LocalFolder, open_folder
 from monolith.checkpoint.model_dir_lock import GENERATION, GenerationClaim
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError
 

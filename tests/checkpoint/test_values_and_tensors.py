@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from checkpoint.runs import Run
 from monolith.checkpoint import Manifest, Saver
-from monolith.checkpoint._folder import PIECE_BYTES, LocalFolder
-from monolith.checkpoint._tensor_file import FileSum, read_tensors, sum_of, write_tensors
+from monolith.checkpoint.folder import PIECE_BYTES, LocalFolder
+from monolith.checkpoint.tensor_file import FileSum, read_tensors, sum_of, write_tensors
 from monolith.checkpoint.value_tree import TreeEncoder, decode
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.testing import FakeClock

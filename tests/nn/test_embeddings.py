@@ -12,8 +12,8 @@ import torch
 
 import monolith as ml
 from monolith.errors import FailedPreconditionError
-from monolith.nn._pooling import PooledBatch
 from monolith.nn.combiners import FirstN
+from monolith.nn.pooling import PooledBatch
 from monolith.tables import BatchStamp, LocalStore, TableGroup
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)

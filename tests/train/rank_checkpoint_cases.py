@@ -16,7 +16,7 @@ import torch
 
 import monolith as ml
 from monolith import cli, collective, environment
-from monolith.checkpoint import Manifest, _restoring, _writing
+from monolith.checkpoint import Manifest, restoring, writing
 from monolith.data import JsonLinesDataset
 from monolith.errors import DataLossError, OpError, ResourceExhaustedError
 from monolith.hook import Hook, StepContext
@@ -114,14 +114,14 @@ class FailingDisk(Hook):
     def after_run(self, context: StepContext) -> None:
         if context.global_step != self.step or collective.rank() == 0:
             return
-        write = _writing.write_tensors  # type: ignore[attr-defined]
+        write = writing.write_tensors  # type: ignore[attr-defined]
 
         def full(*arguments: Any, **options: Any) -> Any:
-            _writing.write_tensors = write  # type: ignore[attr-defined]
+            writing.write_tensors = write  # type: ignore[attr-defined]
             self.failures += 1
             raise ResourceExhaustedError("file 'tensors': no space left")
 
-        _writing.write_tensors = full  # type: ignore[attr-defined]
+        writing.write_tensors = full  # type: ignore[attr-defined]
 
 
 def case_disk(folder: Path) -> Any:
@@ -239,18 +239,18 @@ def case_command(folder: Path) -> Any:
 def case_unreadable(folder: Path) -> Any:
     """One rank alone cannot read the dense weights, or has another model."""
     run(Thirteen, folder, max_steps=2)
-    read = _restoring.read_tensors  # type: ignore[attr-defined]
+    read = restoring.read_tensors  # type: ignore[attr-defined]
 
     def torn(folder: Any, name: str, *_: Any) -> Any:
         raise DataLossError(f"file '{folder.place(name)}': torn")
 
     if collective.rank():
-        _restoring.read_tensors = torn  # type: ignore[attr-defined, assignment]
+        restoring.read_tensors = torn  # type: ignore[attr-defined, assignment]
     try:
         run(Thirteen, folder)
     except OpError as error:
         told = [type(error).__name__, error.message]
-    _restoring.read_tensors = read  # type: ignore[attr-defined]
+    restoring.read_tensors = read  # type: ignore[attr-defined]
     try:
         run(Thirteen if collective.rank() else Wider, folder)
     except OpError as error:

@@ -30,8 +30,8 @@ from monolith.train import (
     distributed_sync_train,
     trainer_config_of,
 )
-from monolith.train._rank_place import take_place
 from monolith.train.job_settings import JobSettings
+from monolith.train.rank_place import take_place
 from monolith.train.sync_config import SyncConfig
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith import collective
-from monolith.checkpoint import _writing
+from monolith.checkpoint import writing
 from monolith.errors import ResourceExhaustedError
 from monolith.hook import Hook, StepContext
 from monolith.train import (
@@ -95,14 +95,14 @@ class FailingDisk(Hook):
         if context.global_step != self.step or collective.rank() != self.rank:
             return
         if self.rank == 0:
-            write = _writing.write_tensors  # type: ignore[attr-defined]
+            write = writing.write_tensors  # type: ignore[attr-defined]
 
             def full(*arguments: Any, **options: Any) -> Any:
-                _writing.write_tensors = write  # type: ignore[attr-defined]
+                writing.write_tensors = write  # type: ignore[attr-defined]
                 self.failures += 1
                 raise ResourceExhaustedError("file 'tensors': no space left")
 
-            _writing.write_tensors = full  # type: ignore[attr-defined]
+            writing.write_tensors = full  # type: ignore[attr-defined]
             return
         store = context.session.state.stores["emb"]
         cuts = store._cuts  # type: ignore[attr-defined]

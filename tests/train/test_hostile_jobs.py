@@ -13,7 +13,7 @@ import pytest
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.checkpoint import saver as saver_module
-from monolith.checkpoint._writing import write_checkpoint
+from monolith.checkpoint.writing import write_checkpoint
 from monolith.errors import OpError, ResourceExhaustedError
 from monolith.hook import Hook
 from monolith.testing import ExampleTask
@@ -21,7 +21,7 @@ from monolith.testing.distributed_binary import FeatureTask
 from train.job_threads import ThreadJob
 
 if TYPE_CHECKING:
-    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint.cut import StateCut
     from monolith.hook import StepContext
     from monolith.train import Params
 

@@ -17,13 +17,16 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     retention       which ones stay: decides, touches nothing
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
-    _folder         all input and output of the package
+    folder          all input and output of the package
+
+What savers of jobs and exports build on, beside these: `catalog` (which checkpoints there are), `cut` and `writing`
+(how one is made), `restoring`, `adapting` and `snapshots` (how one is read), `tensor_file`, `random_state`.
 """
 
 from __future__ import annotations
 
-from monolith.checkpoint._catalog import SavedCheckpoint
 from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
+from monolith.checkpoint.catalog import SavedCheckpoint
 from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
 from monolith.checkpoint.model_dir_lock import ModelDirLock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint._tensor_file import tensor_descriptions
 from monolith.checkpoint.manifest import canonical
+from monolith.checkpoint.tensor_file import tensor_descriptions
 from monolith.nn.row_anchor import RowAnchor
 
 if TYPE_CHECKING:

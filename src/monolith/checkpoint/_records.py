@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint._catalog import Catalog, read_manifest
-from monolith.checkpoint._writing import remove_prefix
+from monolith.checkpoint.catalog import Catalog, read_manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.checkpoint.retention import KeptCheckpoint, Retention
 from monolith.checkpoint.state_files import (
@@ -16,10 +15,11 @@ from monolith.checkpoint.state_files import (
     write_checkpoint_state,
     write_monolith_checkpoint_state,
 )
+from monolith.checkpoint.writing import remove_prefix
 from monolith.errors import OpError
 
 if TYPE_CHECKING:
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
 
 
 class Records:

@@ -17,7 +17,7 @@ from monolith.tables.snapshot.bucket_file import read_keys
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
 
 

@@ -7,8 +7,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Protocol, Self
 
 from monolith.checkpoint.part_owners import part_owners
-from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, overlap
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import BlockKind
 from monolith.tables.snapshot.bucket_file import blocks_of

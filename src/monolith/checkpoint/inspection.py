@@ -9,10 +9,8 @@ import numpy as np
 import torch
 
 from monolith import _core
-from monolith.checkpoint._catalog import Catalog, full_local_path, read_manifest
-from monolith.checkpoint._folder import FolderPath, open_folder
-from monolith.checkpoint._tensor_file import FileSum, read_tensors, sum_of, write_tensors
-from monolith.checkpoint._writing import ASSETS, META, TENSORS
+from monolith.checkpoint.catalog import Catalog, full_local_path, read_manifest
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
 from monolith.checkpoint.rank_folders import newest_of_ranks
@@ -23,6 +21,8 @@ from monolith.checkpoint.state_files import (
     split_path,
     write_checkpoint_state,
 )
+from monolith.checkpoint.tensor_file import FileSum, read_tensors, sum_of, write_tensors
+from monolith.checkpoint.writing import ASSETS, META, TENSORS
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import is_name
 from monolith.observe.summaries import nas_weight_json

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from monolith.checkpoint._folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.manifest import canonical
 from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
 from monolith.files import named_errors
@@ -25,7 +25,7 @@ from monolith.files import named_errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
 
 LOCK = "monolith_chief.lock"
 GENERATION = "monolith_generation"

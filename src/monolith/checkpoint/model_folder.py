@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
-from monolith.checkpoint._catalog import Catalog, full_local_path, prefix_of
-from monolith.checkpoint._folder import FolderPath, local_path, open_folder
-from monolith.checkpoint._restoring import restore_model, restore_without_dense
+from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
+from monolith.checkpoint.folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.restore_options import RestoreOptions
+from monolith.checkpoint.restoring import restore_model, restore_without_dense
 from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from monolith.checkpoint._catalog import SavedCheckpoint
+    from monolith.checkpoint.catalog import SavedCheckpoint
 
 _BASENAME = "model"
 _PREFIX = prefix_of(_BASENAME, 0)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.checkpoint._adapting import ALL_PARTS, Parts
+from monolith.checkpoint.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.model_state import model_state
 from monolith.checkpoint.part_owners import PartOwners, part_owners
 from monolith.checkpoint.saver import Saver
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from monolith.checkpoint._folder import FolderPath
+    from monolith.checkpoint.folder import FolderPath
     from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.checkpoint.train_state import TrainState
 

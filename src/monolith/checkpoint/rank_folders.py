@@ -10,14 +10,14 @@ import logging
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.checkpoint._catalog import Catalog, read_manifest
-from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint.catalog import Catalog, read_manifest
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import FileUnavailableError, OpError
 from monolith.files import join
 
 if TYPE_CHECKING:
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
 
 __all__ = ["CheckpointId", "folder_of_rank", "id_of", "newest_of_ranks", "parts_of_others"]

@@ -9,8 +9,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint._catalog import full_local_path, step_of
-from monolith.checkpoint._folder import FolderPath, open_folder
+from monolith.checkpoint.catalog import full_local_path, step_of
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.checkpoint.state_files import (
     CHECKPOINT,
@@ -25,7 +25,7 @@ from monolith.clock import Clock, SystemClock
 from monolith.errors import DataLossError, DeadlineExceededError, OpError
 
 if TYPE_CHECKING:
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
 
 logger = logging.getLogger(__name__)
 

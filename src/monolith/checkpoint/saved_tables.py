@@ -6,15 +6,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint._catalog import Catalog, read_manifest
-from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint.catalog import Catalog, read_manifest
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.errors import OpError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint._folder import FolderPath
+    from monolith.checkpoint.folder import FolderPath
 
 __all__ = ["SavedTables", "committed_names", "saved_tables"]
 

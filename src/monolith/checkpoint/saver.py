@@ -9,20 +9,20 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, Self, overload
 
-from monolith.checkpoint._adapting import ALL_PARTS, Parts
-from monolith.checkpoint._catalog import Catalog, SavedCheckpoint, prefix_of, require_path
-from monolith.checkpoint._cut import StateCut, encode_state, take_cut
-from monolith.checkpoint._folder import FolderPath, local_path, open_folder
 from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
-from monolith.checkpoint._restoring import restore_all, restore_without_dense
 from monolith.checkpoint._row_counts import count_rows, info_name
-from monolith.checkpoint._writing import WriteOrder, remove_torn_saves, write_checkpoint
+from monolith.checkpoint.adapting import ALL_PARTS, Parts
+from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
+from monolith.checkpoint.cut import StateCut, encode_state, take_cut
+from monolith.checkpoint.folder import FolderPath, local_path, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.rank_folders import newest_of_ranks
+from monolith.checkpoint.restoring import restore_all, restore_without_dense
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.staging import Staging
+from monolith.checkpoint.writing import WriteOrder, remove_torn_saves, write_checkpoint
 from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,
@@ -35,7 +35,7 @@ from monolith.errors import (
 )
 
 if TYPE_CHECKING:
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.restore_options import RestoreOptions
     from monolith.checkpoint.train_state import TrainState

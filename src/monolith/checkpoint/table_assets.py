@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint._catalog import Catalog, full_local_path
-from monolith.checkpoint._cut import require_folder_name
-from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._store_restore import StoreRestore
-from monolith.checkpoint._writing import ASSETS
+from monolith.checkpoint.catalog import Catalog, full_local_path
+from monolith.checkpoint.cut import require_folder_name
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
+from monolith.checkpoint.writing import ASSETS
 from monolith.tables.snapshot import save_cut
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.checkpoint._tensor_file import file_pieces, tensor_views
+from monolith.checkpoint.tensor_file import file_pieces, tensor_views
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

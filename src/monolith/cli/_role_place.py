@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from monolith import environment
 from monolith.cluster import own_place
 from monolith.cluster.discovery import MLPServiceDiscovery, ServiceDiscoveryType, TfConfigServiceDiscovery
-from monolith.train._rank_place import take_rank
 from monolith.train.compat.flat_config import Origin
+from monolith.train.rank_place import take_rank
 
 if TYPE_CHECKING:
     from monolith.cluster.discovery import ServiceDiscovery

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.tpu import FLAGS
 from monolith.cli._run_options import command_of, find_tasks_here, tell
-from monolith.cli._train_progress import StopOnSignal
 from monolith.hooks.progress import ProgressHook
+from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.observe.progress import Progress
 from monolith.train.tpu import TpuOptions, main, require_versions
 

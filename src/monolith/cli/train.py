@@ -18,8 +18,9 @@ from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._roles import run_role
 from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, tell
 from monolith.cli._streaming import stream_hooks, stream_of, stream_result
-from monolith.cli._train_progress import PredictionProgress, StopOnSignal
+from monolith.cli._train_progress import PredictionProgress
 from monolith.hooks.progress import ProgressHook
+from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.nn.row_anchor import weights_of
 from monolith.observe.progress import Progress
 from monolith.train import Session, find_task, flags

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.collective.wire import Wire
-    from monolith.tables._local_history import LocalHistory
+    from monolith.tables.local_history import LocalHistory
     from monolith.tables.table_config import TableConfig
 
 __all__ = ["owned_by_ranks", "require_same_tables"]

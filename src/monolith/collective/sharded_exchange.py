@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monolith.collective.lock_step import LockStep
     from monolith.collective.sharded_owner import RowOwner, SentIds
     from monolith.collective.sharded_plan import IdMessage, ShardedPlan
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
 
 __all__ = ["RowExchange", "Tickets"]
 

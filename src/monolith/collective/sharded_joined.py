@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from monolith.collective.sharded_plan import IdMessage
 from monolith.collective.sharded_update import HandedOver
 from monolith.errors import DeadlineExceededError, InvalidArgumentError
-from monolith.tables._arrays import time_array
-from monolith.tables._prepared_update import prepare_update
+from monolith.tables.arrays import time_array
 from monolith.tables.local_joined import stamp_from_core
+from monolith.tables.prepared_update import prepare_update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from monolith.collective.sharded_owner import SentIds
     from monolith.collective.sharded_plan import ShardedPlan
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
 
 __all__ = ["AlltoallMetrics", "alltoall_metrics"]
 

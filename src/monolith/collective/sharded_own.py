@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from monolith.collective.sharded_cut import ShardedCut
 from monolith.collective.sharded_store import ShardedStore
-from monolith.tables._local_history import overlap
 from monolith.tables.bucket_owners import emptied_by
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, overlap
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import agreed_stamps
 

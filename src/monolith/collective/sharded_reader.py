@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.collective.sharded_outcome import settled
 from monolith.collective.sharded_values import pack, unpack
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._local_history import LocalChangeReader, LocalHistory
 from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.local_history import LocalChangeReader, LocalHistory
 from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:

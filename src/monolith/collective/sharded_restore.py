@@ -10,8 +10,8 @@ from monolith.collective.line import RaisedByAllError
 from monolith.collective.sharded_outcome import settled
 from monolith.collective.sharded_values import pack, unpack
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.tables._local_history import overlap
 from monolith.tables.bucket_owners import emptied_by
+from monolith.tables.history import overlap
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.snapshot.manifest import Manifest
 from monolith.tables.store import PreparedRestore
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.collective.sharded_calls import RankCalls
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
     from monolith.tables.snapshot.restore import RestoreReport
 
 __all__ = ["RestoreCalls", "ShardedRestore"]

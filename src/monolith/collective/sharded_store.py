@@ -24,11 +24,11 @@ from monolith.collective.sharded_restore import RestoreCalls, ShardedRestore
 from monolith.collective.sharded_update import HandedOver, RankUpdates
 from monolith.collective.sharded_whole import WholeCalls
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import bucket_array, id_array, time_array
-from monolith.tables._local_history import LocalHistory
+from monolith.tables.arrays import bucket_array, id_array, time_array
 from monolith.tables.bucket_owners import share_of
 from monolith.tables.history import ALL_BUCKETS, bucket_bounds
 from monolith.tables.local_cut import LocalCut
+from monolith.tables.local_history import LocalHistory
 from monolith.tables.local_plan import OpenPlans
 from monolith.tables.local_store import LocalStore
 from monolith.tables.store import LoadReport, StoreStats, Traits

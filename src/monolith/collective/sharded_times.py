@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from monolith.collective.sharded_exchange import RowExchange
     from monolith.collective.sharded_owner import SentIds
     from monolith.collective.sharded_plan import IdMessage
-    from monolith.tables._merged_update import MergedUpdate
     from monolith.tables.event_times import BoundedTimes
+    from monolith.tables.merged_update import MergedUpdate
 
 __all__ = ["SharedClock", "UpdateTimes"]
 

@@ -14,10 +14,10 @@ from monolith.collective.sharded_outcome import raise_failures, settled
 from monolith.collective.sharded_owner import OwnerStep, RankPush
 from monolith.collective.sharded_times import UpdateTimes
 from monolith.errors import InternalError
-from monolith.tables._merged_update import MergedUpdate, require_finite
-from monolith.tables._prepared_update import require_not_discarded
 from monolith.tables.batch import Applied
 from monolith.tables.local_plan import NO_TICKET
+from monolith.tables.merged_update import MergedUpdate, require_finite
+from monolith.tables.prepared_update import require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from monolith.collective.sharded_exchange import RowExchange
     from monolith.collective.sharded_owner import SentIds
     from monolith.collective.sharded_plan import IdMessage, ShardedPlan
-    from monolith.tables._prepared_update import PreparedUpdate
+    from monolith.tables.prepared_update import PreparedUpdate
 
 __all__ = ["HandedOver", "RankUpdates"]
 

@@ -12,9 +12,8 @@ import torch
 from monolith import _core
 from monolith.collective.sharded_outcome import gather_texts, settled
 from monolith.collective.sharded_values import pack, stamps_from_plain, stamps_to_plain, unpack
-from monolith.tables._local_history import overlap
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
-from monolith.tables.history import ALL_BUCKETS, OwnerClock
+from monolith.tables.history import ALL_BUCKETS, OwnerClock, overlap
 from monolith.tables.local_joined import stamp_to_core
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import RowBlock
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.collective.sharded_calls import RankCalls
     from monolith.collective.sharded_owner import RowOwner
     from monolith.collective.sharded_times import SharedClock
-    from monolith.tables._local_history import LocalHistory
+    from monolith.tables.local_history import LocalHistory
     from monolith.tables.local_store import LocalStore
 
 __all__ = ["WholeCalls"]

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from monolith.config import Config, config, require_at_least, require_between
-from monolith.data._counted_draws import CountedDraws, scrambled
+from monolith.data.counted_draws import CountedDraws, scrambled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from monolith.data._counted_draws import Numbers, Reals
+    from monolith.data.counted_draws import Numbers, Reals
 
 __all__ = ["ClickWorld", "Impressions"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fsspec
 
-from monolith.checkpoint._tensor_file import sum_of
+from monolith.checkpoint.tensor_file import sum_of
 from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, Manifest
 from monolith.files import basename, join, named_errors, remove_folder

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from monolith.checkpoint._catalog import read_manifest
-from monolith.checkpoint._snapshots import snapshots_of
+from monolith.checkpoint.catalog import read_manifest
+from monolith.checkpoint.snapshots import snapshots_of
 from monolith.checkpoint.tensor_bytes import tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._passes import GraphEnd
-    from monolith.nn._pooling import PooledLayout
+    from monolith.nn.pooling import PooledLayout
 
 
 class LookupFunction(torch.autograd.Function):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._id_batch import BatchShape
-    from monolith.nn._pooling import PooledBatch, RowGradients
     from monolith.nn._worker import StoreWorker
+    from monolith.nn.pooling import PooledBatch, RowGradients
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
 
 FOLDED_PASSES = 64

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._merge import PlacedSlot
     from monolith.nn._passes import BatchPass
-    from monolith.nn._pooling import PooledLayout
+    from monolith.nn.pooling import PooledLayout
 
 
 def refusal_of(passes: Sequence[BatchPass], layout: PooledLayout, scale: float) -> str | None:

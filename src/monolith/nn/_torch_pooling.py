@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from monolith.nn._id_batch import BatchShape
     from monolith.nn._merge import PlacedSlot
-    from monolith.nn._pooling import PooledLayout
+    from monolith.nn.pooling import PooledLayout
     from monolith.tables.store import Plan
 
 

@@ -24,18 +24,18 @@ from torch import Tensor
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn._device_transfer import to_device
 from monolith.nn._embeddings_arguments import check_arguments, store_factory, store_of, table_defaults
-from monolith.nn._gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
 from monolith.nn._passes import PlannedBatch
-from monolith.nn._pooling import PooledBatch, PooledLayout
 from monolith.nn._rows_by_slot import RowsBySlot
 from monolith.nn._saved_state import require_tables
 from monolith.nn._uncompiled import uncompiled
 from monolith.nn.batch_turn import current_turn
+from monolith.nn.gradient_step import GradientStep, gradient_norm, times_of, values_of
 from monolith.nn.looked_up import LookedUp
+from monolith.nn.pooling import PooledBatch, PooledLayout
 from monolith.nn.rows_optimizer import RowsOptimizer
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.row_optimizers import Adagrad, RowOptimizer

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.hosted_rows import HostedRows
     from monolith.ps.server import FrameServer
-    from monolith.tables._local_history import LocalChangeReader
+    from monolith.tables.local_history import LocalChangeReader
     from monolith.tables.row_block import RowBlock
 
 __all__ = ["ControlService"]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from monolith import _core
     from monolith.ps.joined import PsJoined
     from monolith.ps.store import PsStore
-    from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Applied, Rows
     from monolith.tables.local_plan import KeptPlan
+    from monolith.tables.prepared_update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
 

@@ -11,9 +11,10 @@ from monolith.ps.hosted_publishing import HostedPublishing
 from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.recovery.lineage import Lineage
 from monolith.ps.recovery.recording import NoRecording
-from monolith.tables._local_history import LocalChangeReader, overlap
 from monolith.tables.bucket_owners import owned_ranges, share_of
+from monolith.tables.history import overlap
 from monolith.tables.local_cut import LocalCut
+from monolith.tables.local_history import LocalChangeReader
 from monolith.tables.local_joined import stamp_from_core, stamp_to_core
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import LocalStore

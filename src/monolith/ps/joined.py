@@ -13,12 +13,12 @@ from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.ps._row_calls import PendingPush, PendingRows
 from monolith.ps.held_gates import rows_owner
-from monolith.tables._arrays import time_array
-from monolith.tables._merged_update import require_finite
-from monolith.tables._prepared_update import prepare_update, require_not_discarded
+from monolith.tables.arrays import time_array
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_joined import stamp_from_core
 from monolith.tables.local_plan import NO_TICKET
+from monolith.tables.merged_update import require_finite
+from monolith.tables.prepared_update import prepare_update, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.ps.store import PsStore
-    from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.history import Cut
     from monolith.tables.local_plan import KeptPlan
+    from monolith.tables.prepared_update import PreparedUpdate
 
 _SUBJECT = "parameter servers"
 _NOTHING = -1

@@ -11,8 +11,7 @@ from monolith.errors import CancelledError, FailedPreconditionError, OpError
 from monolith.ps._block_stream import blocks_in
 from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.protos import parameter_server_pb2 as messages
-from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds, overlap
 from monolith.tables.owners_cut import OwnersCut
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from monolith.ps._control_channel import outcomes_of
 from monolith.ps._wire_values import buckets_message, mark_message
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import open_blocks
-from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, overlap
 from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:

@@ -26,15 +26,14 @@ from monolith.ps.remote_publisher import RemotePublisher
 from monolith.ps.remote_reader import RemoteReader, open_reader
 from monolith.ps.remote_restore import RemoteRestore
 from monolith.ps.row_owners import RowOwners
-from monolith.tables._arrays import bucket_array, id_array, time_array
-from monolith.tables._local_history import overlap
-from monolith.tables._native_tables import NativeTables
+from monolith.tables.arrays import bucket_array, id_array, time_array
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
 from monolith.tables.event_times import EventClock
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, overlap
 from monolith.tables.local_plan import NO_TICKET, KeptPlan, OpenPlans
 from monolith.tables.local_store import agreed_stamps
+from monolith.tables.native_tables import NativeTables
 from monolith.tables.shard_plan import split_batch
 from monolith.tables.snapshot.matching import match_tables
 from monolith.tables.store import LoadReport, StoreStats, Traits

@@ -16,8 +16,7 @@ from monolith.deltalog import GapError, IncrementKind, rows_part, store_of
 from monolith.errors import NotFoundError
 from monolith.publishing.row_payload import RowPayloads
 from monolith.publishing.serving_schema import serving_schema
-from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS, Mark
+from monolith.tables.history import ALL_BUCKETS, Mark, overlap
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind
 

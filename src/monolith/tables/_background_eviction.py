@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from monolith.errors import InvalidArgumentError, UnavailableError
 
 if TYPE_CHECKING:
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
 
 ALL_TABLES = -1
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith import _core
-    from monolith.tables._native_tables import NativeTables
     from monolith.tables.batch import Applied
+    from monolith.tables.native_tables import NativeTables
 
 PER_ID, PER_UNIQUE_ID = 0, 1
 """How gradients lie: one row for each input id, or one for each distinct id in plan order."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import float_array
+from monolith.tables.arrays import float_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable

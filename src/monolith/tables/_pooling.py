@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import id_array
+from monolith.tables.arrays import id_array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from monolith.tables._arrays import Ids
+    from monolith.tables.arrays import Ids
 
 Combiner: TypeAlias = "Literal['sum', 'mean'] | tuple[Literal['first_n'], int]"
 """How the rows of one example become one result."""

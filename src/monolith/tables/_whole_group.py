@@ -11,10 +11,10 @@ from monolith.tables.history import ALL_BUCKETS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monolith.tables._native_tables import NativeTables
     from monolith.tables.history import ChangeReader, Mark
     from monolith.tables.local_cut import LocalCut
     from monolith.tables.local_store import LocalStore
+    from monolith.tables.native_tables import NativeTables
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot import RestoreReport, SaveHandle, SaveOptions, SaveReport

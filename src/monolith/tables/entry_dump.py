@@ -18,16 +18,16 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import id_array
+from monolith.tables.arrays import id_array
 from monolith.tables.sharded_files import refuse_other_totals, shard_path, shards_of, temporary_path
 from monolith.tables.snapshot.files import bucket_ranges, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from monolith.tables._arrays import Ids
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.arrays import Ids
     from monolith.tables.hash_table import HashTable
+    from monolith.tables.native_tables import NativeTables
     from monolith.tables.table_config import TableConfig
     from monolith.tables.table_group import TableGroup
 

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from monolith.tables._arrays import (
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
+from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
+from monolith.tables._whole_group import WholeGroup
+from monolith.tables.arrays import (
     NO_STEP,
     finite_scale,
     float_array,
@@ -17,11 +22,6 @@ from monolith.tables._arrays import (
     step_number,
     time_array,
 )
-from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
-from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
-from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
-from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch import Applied
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_plan import LocalPlan
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables._arrays import Floats, Ids, Times
-    from monolith.tables._native_tables import LearningRates
     from monolith.tables._pooling import Combiner
+    from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.history import Mark
+    from monolith.tables.native_tables import LearningRates
     from monolith.tables.table_config import TableConfig
 
 Per = Literal["unique", "id"]

@@ -21,15 +21,15 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import float_array, hand_back, id_array
 from monolith.tables._offset_fill import fill_with_gradient, is_learnt, sources_of_places, writable_floats
+from monolith.tables.arrays import float_array, hand_back, id_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from monolith.tables._arrays import Floats, Ids
+    from monolith.tables.arrays import Floats, Ids
 
 __all__ = [
     "FusedReorder",

@@ -13,7 +13,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import NO_STEP
+from monolith.tables.arrays import NO_STEP
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
 from monolith.tables.slot_keys import tells_bucket
 

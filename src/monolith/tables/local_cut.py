@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError
-from monolith.tables._local_history import overlap, row_blocks
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Cut, OwnerClock, WrittenRows, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Cut, OwnerClock, WrittenRows, bucket_bounds, overlap
+from monolith.tables.local_history import row_blocks
 from monolith.tables.local_joined import stamp_from_core
 from monolith.tables.snapshot.files import bucket_ranges, file_name
 from monolith.tables.snapshot.location import remove_written, writing_folder
@@ -19,9 +19,9 @@ from monolith.tables.snapshot.manifest import FileEntry
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from monolith.tables._local_history import LocalHistory
-    from monolith.tables._native_tables import NativeTables
     from monolith.tables.history import Mark, WriteRules
+    from monolith.tables.local_history import LocalHistory
+    from monolith.tables.native_tables import NativeTables
     from monolith.tables.row_block import RowBlock
 
 _FILE_BYTES = 1 << 30

@@ -8,12 +8,12 @@ import torch
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import time_array
-from monolith.tables._merged_update import require_finite
-from monolith.tables._prepared_update import prepare_update, require_not_discarded
+from monolith.tables.arrays import time_array
 from monolith.tables.batch import Applied, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_plan import LocalRows
+from monolith.tables.merged_update import require_finite
+from monolith.tables.prepared_update import prepare_update, require_not_discarded
 from monolith.tables.rows import applied_from_core
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables._prepared_update import PreparedUpdate
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local_cut import LocalCut
     from monolith.tables.local_plan import LocalPlan
     from monolith.tables.local_store import LocalStore
+    from monolith.tables.prepared_update import PreparedUpdate
 
 _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1

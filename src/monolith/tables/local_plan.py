@@ -9,7 +9,7 @@ import numpy as np
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables._arrays import bucket_array, id_array, tensor_view
+from monolith.tables.arrays import bucket_array, id_array, tensor_view
 from monolith.tables.batch import BatchStamp
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith import _core
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
 
 NO_BATCH = BatchStamp(worker=0, seq=0)
 """The stamp of plans of which no worker makes a push, such as those of a `HashTable`."""

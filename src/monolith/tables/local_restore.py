@@ -19,7 +19,7 @@ from monolith.tables.snapshot.restore import RestoreReport, report_of
 from monolith.tables.store import PreparedRestore
 
 if TYPE_CHECKING:
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
     from monolith.tables.snapshot.manifest import FileEntry, Manifest
 
 _MOST_THREADS = 8

@@ -12,8 +12,7 @@ import torch
 
 from monolith.errors import InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables._arrays import bucket_array, id_array
-from monolith.tables._local_history import LocalHistory, overlap
+from monolith.tables.arrays import bucket_array, id_array
 from monolith.tables.batch import NOTHING_APPLIED, Finished
 from monolith.tables.bucket_owners import (
     emptied_by,
@@ -25,8 +24,9 @@ from monolith.tables.bucket_owners import (
     sum_of_reports,
 )
 from monolith.tables.event_times import EventClock, newest_time_of
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds, overlap
 from monolith.tables.local_cut import LocalCut, ShardsCut
+from monolith.tables.local_history import LocalHistory
 from monolith.tables.local_plan import LocalRows
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import LocalStore, agreed_stamps

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import NO_STEP, bucket_array, id_array, time_array
-from monolith.tables._local_history import LocalHistory
-from monolith.tables._native_tables import NativeTables
+from monolith.tables.arrays import NO_STEP, bucket_array, id_array, time_array
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local_cut import LocalCut
+from monolith.tables.local_history import LocalHistory
 from monolith.tables.local_joined import LocalJoined, stamp_to_core
 from monolith.tables.local_plan import LocalPlan, LocalRows, OpenPlans
 from monolith.tables.local_restore import LocalRestore
+from monolith.tables.native_tables import NativeTables
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind, RowBlock
 from monolith.tables.store import LoadReport, StoreStats, Traits

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._arrays import float_array, time_array
-from monolith.tables._merged_update import num_latest, require_latest_of_all
+from monolith.tables.arrays import float_array, time_array
 from monolith.tables.batch import Applied, Finished
 from monolith.tables.local_plan import LocalRows
+from monolith.tables.merged_update import num_latest, require_latest_of_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import (
+from monolith.tables._background_eviction import BackgroundEviction
+from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
+from monolith.tables._whole_group import WholeGroup
+from monolith.tables.arrays import (
     MAX_IDS,
     array_size,
     finite_scale,
@@ -20,9 +23,6 @@ from monolith.tables._arrays import (
     step_number,
     time_array,
 )
-from monolith.tables._background_eviction import BackgroundEviction
-from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
-from monolith.tables._whole_group import WholeGroup
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local_plan import LocalPlan
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables._arrays import Floats, Ids, Times
-    from monolith.tables._native_tables import LearningRates
     from monolith.tables._pooling import Combiner
+    from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.batch import Applied
+    from monolith.tables.native_tables import LearningRates
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
 

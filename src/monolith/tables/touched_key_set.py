@@ -12,10 +12,10 @@ import torch
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables._arrays import id_array
+from monolith.tables.arrays import id_array
 
 if TYPE_CHECKING:
-    from monolith.tables._arrays import Ids
+    from monolith.tables.arrays import Ids
 
 __all__ = [
     "TOUCHED_KEY_SET_CAPACITY",

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import Saver
-from monolith.checkpoint._adapting import Parts
+from monolith.checkpoint.adapting import Parts
 from monolith.nn.row_state import EXTRA_STATE
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import empty_rows, owners_of, set_initialized

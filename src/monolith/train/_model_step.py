@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.nn import BatchTurn, Embeddings
-    from monolith.nn._gradient_step import GradientStep
+    from monolith.nn.gradient_step import GradientStep
     from monolith.tables.batch import BatchStamp
     from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline

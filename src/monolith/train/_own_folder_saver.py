@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from monolith.checkpoint._adapting import Parts
-from monolith.checkpoint._catalog import Catalog, read_manifest
-from monolith.checkpoint._folder import open_folder
-from monolith.checkpoint._restoring import LoadedCheckpoint, Prepared
+from monolith.checkpoint.adapting import Parts
+from monolith.checkpoint.catalog import Catalog, read_manifest
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_dir_lock import read_generation
 from monolith.checkpoint.rank_folders import folder_of_rank, id_of
+from monolith.checkpoint.restoring import LoadedCheckpoint, Prepared
 from monolith.checkpoint.state_files import split_path
 from monolith.collective.sharded_own import OwnRows, own_cut, sharded_stores
 from monolith.collective.sharded_values import stamps_from_plain, stamps_to_plain
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.checkpoint import RestoreOptions, SavedCheckpoint, Saver, TrainState
-    from monolith.checkpoint._cut import StateCut, StoreCut
-    from monolith.checkpoint._writing import WriteOrder
+    from monolith.checkpoint.cut import StateCut, StoreCut
     from monolith.checkpoint.model_dir_lock import GenerationClaim
     from monolith.checkpoint.staging import Staging
+    from monolith.checkpoint.writing import WriteOrder
     from monolith.train.rank_part import RankPart
 
 __all__ = ["OwnFolderSaver"]

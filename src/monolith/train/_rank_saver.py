@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
-from monolith.checkpoint._restoring import (
+from monolith.checkpoint.restoring import (
     LoadedCheckpoint,
     Prepared,
     require_readable,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from monolith.checkpoint import RestoreOptions, TrainState
-    from monolith.checkpoint._cut import StateCut
-    from monolith.checkpoint._writing import WriteOrder
+    from monolith.checkpoint.cut import StateCut
     from monolith.checkpoint.staging import Staging
+    from monolith.checkpoint.writing import WriteOrder
     from monolith.collective.lock_step import Agreed
     from monolith.train.rank_part import RankPart, Wish
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint._adapting import ALL_PARTS, Parts
-from monolith.checkpoint._cut import take_cut
+from monolith.checkpoint.adapting import ALL_PARTS, Parts
+from monolith.checkpoint.cut import take_cut
 from monolith.train._rank_saver import RankSaver
 
 if TYPE_CHECKING:
     from monolith.checkpoint import RestoreOptions, SavedCheckpoint, TrainState
-    from monolith.checkpoint._cut import StateCut
+    from monolith.checkpoint.cut import StateCut
     from monolith.checkpoint.staging import Staging
 
 __all__ = ["ServerRankSaver"]

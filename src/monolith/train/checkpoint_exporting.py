@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.checkpoint import RestoreOptions
-from monolith.checkpoint._adapting import Parts
-from monolith.checkpoint._catalog import read_manifest
-from monolith.checkpoint._random_state import random_state, set_random_state
-from monolith.checkpoint._restoring import restore_model
-from monolith.checkpoint._snapshots import snapshots_of
+from monolith.checkpoint.adapting import Parts
+from monolith.checkpoint.catalog import read_manifest
+from monolith.checkpoint.random_state import random_state, set_random_state
+from monolith.checkpoint.restoring import restore_model
+from monolith.checkpoint.snapshots import snapshots_of
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables.local_store import LocalStore
 from monolith.train.exporting import export_session, first_batch

@@ -13,7 +13,6 @@ from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.hooks.parameter_sync import PushThread
 from monolith.observe import HeartBeat
 from monolith.train._publishing import require_publishing
-from monolith.train._rank_place import take_rank
 from monolith.train._rank_role import RankRole
 from monolith.train._role_place import RolePlace, is_scheduled, role_and_index
 from monolith.train._server_role import run_server
@@ -25,6 +24,7 @@ from monolith.train.compat.task_parameters import override_params
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
 from monolith.train.prepare_run import prepare_run
+from monolith.train.rank_place import take_rank
 from monolith.train.server_places import ServerPlaces
 
 if TYPE_CHECKING:

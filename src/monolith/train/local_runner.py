@@ -12,13 +12,13 @@ import torch
 
 from monolith.errors import FailedPreconditionError
 from monolith.files import remove_folder
-from monolith.train._rank_place import take_place
 from monolith.train.compat.conversions import trains_in_step
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig, RunnerConfig
 from monolith.train.compat.refusal import require_effective, require_one_process
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.prepare_run import prepare_run
+from monolith.train.rank_place import take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from monolith import collective
 from monolith.hooks.parameter_sync import ParameterSyncHook
 from monolith.train._job_signals import on_signals
 from monolith.train._publishing import require_publishing
-from monolith.train._rank_place import take_place
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.compat.task_parameters import override_params
 from monolith.train.job_settings import JobSettings
 from monolith.train.local_runner import use_threads
 from monolith.train.prepare_run import prepare_run
+from monolith.train.rank_place import take_place
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from monolith.data._counted_draws import CountedDraws
 from monolith.data.bad_records import BadRecords
+from monolith.data.counted_draws import CountedDraws
 from monolith.data.framing import Framing
 from monolith.data.protos.example_pb2 import Example
 from monolith.online.joiner.events import action_record, impression_record

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from monolith.data._counted_draws import CountedDraws
+from monolith.data.counted_draws import CountedDraws
 from monolith.data.protos.example_pb2 import Example
 from monolith.online.joiner import action_record, impression_record
 

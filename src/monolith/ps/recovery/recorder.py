@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monolith.ps.recovery.entries import DenseEntry
     from monolith.ps.recovery.record_file import RecordWriter
     from monolith.ps.recovery.record_folder import RecordFolder
-    from monolith.tables._local_history import LocalHistory
+    from monolith.tables.local_history import LocalHistory
 
 __all__ = ["Recorder", "Subject"]
 

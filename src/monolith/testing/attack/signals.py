@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.cli._train_progress import StopOnSignal
 from monolith.hook import Hook
+from monolith.hooks.stop_on_signal import StopOnSignal
 from monolith.observe.progress import Progress
 from monolith.testing.attack.attempt import Attempt
 from monolith.testing.attack.counted_run import SAVINGS, end_of, found_wrong_anew, make_task, train

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables._arrays import Floats
+    from monolith.tables.arrays import Floats
     from monolith.tables.table_config import TableConfig
 
 

@@ -6,21 +6,20 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.checkpoint._catalog import read_manifest
-from monolith.checkpoint._folder import open_folder
+from monolith.checkpoint.catalog import read_manifest
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.rank_folders import parts_of_others
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
-from monolith.tables._local_history import overlap
-from monolith.tables.history import ALL_BUCKETS
+from monolith.tables.history import ALL_BUCKETS, overlap
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from monolith.checkpoint._folder import Folder
     from monolith.checkpoint._store_restore import RestoredRows
+    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest, TablesEntry
 
 __all__ = ["snapshots_of"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn._passes import BatchPass, Ledger
-    from monolith.nn._pooling import PooledLayout
     from monolith.nn._worker import Push, StoreWorker
+    from monolith.nn.pooling import PooledLayout
     from monolith.tables.batch import Applied, Plan, Update
     from monolith.tables.schema import Schema
 

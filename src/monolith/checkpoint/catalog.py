@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint._folder import local_path, open_folder
+from monolith.checkpoint.folder import local_path, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_state, split_path
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
@@ -15,7 +15,7 @@ from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
 
 logger = logging.getLogger(__name__)

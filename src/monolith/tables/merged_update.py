@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables._native_tables import NativeTables
+    from monolith.tables.native_tables import NativeTables
 
 
 class Contribution(Protocol):

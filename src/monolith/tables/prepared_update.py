@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._arrays import finite_scale, float_array
-from monolith.tables._merged_update import merge_updates, num_latest, require_latest_of_all, spread_latest
+from monolith.tables.arrays import finite_scale, float_array
+from monolith.tables.merged_update import merge_updates, num_latest, require_latest_of_all, spread_latest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables._merged_update import MergedUpdate
-    from monolith.tables._native_tables import NativeTables
     from monolith.tables.batch import Update
     from monolith.tables.local_plan import LocalPlan
+    from monolith.tables.merged_update import MergedUpdate
+    from monolith.tables.native_tables import NativeTables
 
 
 class PreparedUpdate(NamedTuple):

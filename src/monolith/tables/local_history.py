@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds
+from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, overlap
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import RowBlock
 
@@ -26,12 +26,6 @@ def row_blocks(source: _core.BlockIterator) -> Iterator[RowBlock]:
     """The blocks of a native iterator."""
     while (data := next(source, None)) is not None:
         yield RowBlock(data)
-
-
-def overlap(owned: range, wanted: range) -> range:
-    """The buckets that both have."""
-    begin = max(owned.start, wanted.start)
-    return range(begin, max(begin, min(owned.stop, wanted.stop)))
 
 
 class LocalHistory:

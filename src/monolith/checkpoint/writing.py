@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.checkpoint._catalog import manifest_of
-from monolith.checkpoint._tensor_file import FileSum, sum_of, write_tensors
+from monolith.checkpoint.catalog import manifest_of
 from monolith.checkpoint.manifest import SUFFIX, FileEntry, Manifest, TablesEntry
+from monolith.checkpoint.tensor_file import FileSum, sum_of, write_tensors
 from monolith.errors import NotFoundError, OpError
 from monolith.tables.schema import fnv1a_64
 from monolith.tables.snapshot import save_cut
@@ -20,8 +20,8 @@ from monolith.tables.snapshot.manifest import MANIFEST_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.checkpoint._cut import StateCut, StoreCut
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.cut import StateCut, StoreCut
+    from monolith.checkpoint.folder import Folder
 
 logger = logging.getLogger(__name__)
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import Tensor
 
-from monolith.checkpoint._adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
-from monolith.checkpoint._catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
-from monolith.checkpoint._folder import open_folder
 from monolith.checkpoint._optimizer_state import numbered_state
-from monolith.checkpoint._random_state import set_random_state
-from monolith.checkpoint._snapshots import snapshots_of
 from monolith.checkpoint._store_restore import StoreRestore
-from monolith.checkpoint._tensor_file import FileSum, read_tensors
+from monolith.checkpoint.adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
+from monolith.checkpoint.catalog import SavedCheckpoint, read_manifest
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_state import load_model_state, model_state
+from monolith.checkpoint.random_state import set_random_state
+from monolith.checkpoint.snapshots import snapshots_of
 from monolith.checkpoint.state_files import split_path
+from monolith.checkpoint.tensor_file import FileSum, read_tensors
 from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
 from monolith.errors import FailedPreconditionError

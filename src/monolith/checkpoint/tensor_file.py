@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.checkpoint._folder import PIECE_BYTES
+from monolith.checkpoint.folder import PIECE_BYTES
 from monolith.checkpoint.staging import large_buffer
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from monolith.checkpoint._folder import Folder
+    from monolith.checkpoint.folder import Folder
 
 _DTYPES = {
     "BOOL": torch.bool,
