@@ -14,7 +14,7 @@ import torch
 from confluent_kafka import Producer
 
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
-from monolith.data.position import known_times
+from monolith.data.position import known_examples, known_times
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.hook import Hook, HookedSession
 from monolith.online.joiner.topics import NUMBER_HEADER
@@ -148,6 +148,40 @@ def test_times_are_found_through_stages_around_the_stream(tmp_path: Path) -> Non
         assert known_times(reading.position) == (5000, 5000)
     assert known_times(b"") is None
     assert known_times(b'{"dataset":"files"}') is None
+
+
+def test_a_position_counts_the_examples_in_front_of_it_over_restarts(tmp_path: Path) -> None:
+    old = now_ms() - 3_600_000
+    append(tmp_path / "examples-00000", [*numbered([1, 2], known_ms=old), *numbered([3, 4, 5])])
+    with stream_of(tmp_path, 1, max_lag_seconds=60.0).blocks(2).take(9).read() as reading:
+        next(reading)
+        position = reading.position
+    assert known_examples(position) == 2, "those that were left out are not among them"
+    append(tmp_path / "examples-00000", numbered([6]))
+    with stream_of(tmp_path, 1).blocks(8).take(9).read(position) as reading:
+        next(reading)
+        assert known_examples(reading.position) == 4
+
+
+@pytest.mark.parametrize(
+    "position",
+    [b"", b"[]", b"3", b'{"examples":-1}', b'{"examples":true}', b'{"examples":"4"}', b'{"source":7}', b"\xff"],
+)
+def test_a_position_that_counts_nothing_says_so(position: bytes) -> None:
+    assert known_examples(position) is None
+    assert known_times(position) is None
+
+
+def test_a_position_of_before_positions_counted_is_gone_on_from(tmp_path: Path) -> None:
+    append(tmp_path / "examples-00000", numbered([1, 2, 3]))
+    stream = stream_of(tmp_path, 1)
+    with stream.blocks(2).read() as reading:
+        next(reading)
+        fields = json.loads(reading.position)
+    del fields["examples"]
+    with stream.blocks(2).read(json.dumps(fields).encode()) as reading:
+        next(reading)
+        assert known_examples(reading.position) == 1
 
 
 def test_a_flood_shows_its_lag(tmp_path: Path) -> None:

@@ -20,8 +20,18 @@ class Rows:
     def stamps(self) -> dict[int, BatchStamp]:
         return dict(self.applied)
 
-    def apply(self, worker: int, seq: int, *, newest: int = 0, known: tuple[int, int] | None = None) -> None:
-        position = b"" if known is None else json.dumps({"dataset": "take", "source": {"known_ms": known}}).encode()
+    def apply(
+        self,
+        worker: int,
+        seq: int,
+        *,
+        newest: int = 0,
+        known: tuple[int, int] | None = None,
+        examples: int | None = None,
+    ) -> None:
+        told: dict[str, Any] = {"known_ms": known, "examples": examples}
+        source = {name: value for name, value in told.items() if value is not None}
+        position = json.dumps({"dataset": "take", "source": source}).encode() if source else b""
         self.applied[worker] = BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=newest)
         self.steps += 1
 
@@ -64,3 +74,32 @@ def test_without_times_of_batches_it_is_the_newest_event_of_before() -> None:
     assert (found.oldest_event_ms, found.newest_event_ms) == (1_000, 6_000)
     rows.apply(2, 0)
     assert tally.take().oldest_event_ms == 0, "nobody knows"
+
+
+def test_examples_are_counted_by_positions_also_those_of_batches_between() -> None:
+    rows = Rows()
+    rows.apply(0, 4, examples=100)
+    tally = tally_of(rows)
+    rows.apply(0, 5, examples=132)
+    rows.apply(0, 6, examples=140)
+    rows.apply(1, 0, examples=7)
+    assert tally.take().examples == 47
+    assert tally.take().examples == 0
+    rows.apply(0, 6, examples=140)  # a push that came twice
+    assert tally.take().examples == 0
+    rows.apply(1, 1, examples=9)
+    assert tally.take().examples == 2
+
+
+def test_examples_of_inputs_that_do_not_count_them_are_not_guessed() -> None:
+    rows = Rows()
+    rows.apply(0, 0)
+    rows.apply(1, 0, known=(1_000, 2_000))
+    tally = tally_of(rows)
+    rows.apply(0, 1)
+    rows.apply(1, 1, known=(3_000, 4_000))
+    rows.apply(2, 0, examples=3)
+    assert tally.take().examples == 3
+    rows.apply(1, 2, examples=50)  # the position before it did not count
+    rows.apply(2, 1, examples=1)  # an input that was begun anew
+    assert tally.take().examples == 0

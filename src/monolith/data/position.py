@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-__all__ = ["SavedPosition", "encode_position", "known_times", "nested"]
+__all__ = ["SavedPosition", "encode_position", "known_examples", "known_times", "nested"]
 
 _FOREIGN = "base64"
 """The only key of an object that holds the position of a dataset that does not write JSON."""
@@ -129,13 +129,30 @@ def known_times(position: bytes) -> tuple[int, int] | None:
     None: it does not say so (``known_ms``), nor does the position of what it was made from.
     """
     try:
-        found: Any = json.loads(position)
-        while isinstance(found, dict) and "known_ms" not in found:
-            found = found.get("source")
-        oldest, newest = found["known_ms"]
-    except (KeyError, TypeError, ValueError):
+        oldest, newest = _told(position, "known_ms")
+        return int(oldest), int(newest)
+    except (TypeError, ValueError):
         return None
-    return int(oldest), int(newest)
+
+
+def known_examples(position: bytes) -> int | None:
+    """How many examples were handed out in front of a position, from the beginning of the input on.
+
+    None: it does not say so (``examples``), nor does the position of what it was made from.
+    """
+    found = _told(position, "examples")
+    return found if type(found) is int and found >= 0 else None
+
+
+def _told(position: bytes, field: str) -> Any:
+    """What the first stage tells that has a field, from the last one inwards; None: none has it."""
+    try:
+        found: Any = json.loads(position)
+    except ValueError:
+        return None
+    while isinstance(found, dict) and field not in found:
+        found = found.get("source")
+    return found[field] if isinstance(found, dict) else None
 
 
 def _canonical(value: Any) -> bytes:

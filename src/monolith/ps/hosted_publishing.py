@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.data.position import known_times
+from monolith.data.position import known_examples, known_times
 from monolith.deltalog import DeltaLog
 from monolith.errors import FailedPreconditionError
 from monolith.publishing.examples_tally import Trained
@@ -195,7 +195,8 @@ class StampTally:
     Where a worker has sent one batch since the last time, and the position of its input tells the times of that batch,
     as those of a stream do, they are the oldest and the newest. Otherwise the oldest event is taken to be as old as the
     newest one of before: it is not older where times come in their order, and what is told of it is no better than it
-    is. How many examples there were is not known here.
+    is. How many examples there were is known by their positions, too, where these count them, as those of a stream do;
+    elsewhere none are counted here.
     """
 
     def __init__(self, rows: HostedRows) -> None:
@@ -205,18 +206,27 @@ class StampTally:
     def take(self) -> Trained:
         """What came since the last time."""
         stamps = self._rows.stamps()
-        times = [
-            _times(self._seen.get(worker), stamp)
+        came = [
+            (self._seen.get(worker), stamp)
             for worker, stamp in stamps.items()
             if worker not in self._seen or self._seen[worker].seq < stamp.seq
         ]
+        times = [_times(before, now) for before, now in came]
         self._seen = stamps
         return Trained(
+            examples=sum(_num_examples(before, now) for before, now in came),
             oldest_event_ms=min((oldest for oldest, _ in times if oldest), default=0),
             newest_event_ms=max((newest for _, newest in times), default=0),
             step=self._rows.steps,
             stamps=stamps,
         )
+
+
+def _num_examples(before: BatchStamp | None, now: BatchStamp) -> int:
+    """How many there were behind one stamp up to another; 0: not known."""
+    counted = known_examples(now.position)
+    counted_before = 0 if before is None else known_examples(before.position)
+    return 0 if counted is None or counted_before is None else max(0, counted - counted_before)
 
 
 def _times(before: BatchStamp | None, now: BatchStamp) -> tuple[int, int]:

@@ -100,11 +100,11 @@ class ExampleStream:
             NotFoundError, UnavailableError: there is no such topic, or no broker answers.
         """
         self.was_read = True
-        behind = None if position is None else StreamPosition.from_bytes(position, stream=self.name)
-        reached = (StreamPosition() if behind is None else behind).of_partitions(self._num_partitions())
+        behind = StreamPosition() if position is None else StreamPosition.from_bytes(position, stream=self.name)
+        reached = behind.of_partitions(self._num_partitions())
         source = self._source(reached)
         admission = Admission(source.name, self.config, self.counts, reached)
-        return StreamReading(self, source, admission, size=size, clock=self._clock)
+        return StreamReading(self, source, admission, size=size, clock=self._clock, examples=behind.examples)
 
     def _num_partitions(self) -> int:
         if self._topic is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.position import SavedPosition, encode_position
+from monolith.data.position import SavedPosition, encode_position, known_examples
 from monolith.errors import InvalidArgumentError
 from monolith.online.stream.admission import Reached
 
@@ -23,11 +23,14 @@ class StreamPosition:
 
     reached: Sequence[Reached] = ()
     """Of each partition."""
+    examples: int = 0
+    """Handed out until here, from the beginning on."""
 
     def to_bytes(self, stream: str, known_ms: tuple[int, int]) -> bytes:
         """As bytes, with the times since when the oldest and the newest example of the last block could be known."""
         partitions = [list(each) for each in self.reached]
-        return encode_position(_KIND, {"stream": stream, "partitions": partitions, "known_ms": list(known_ms)})
+        told = {"known_ms": list(known_ms), "examples": self.examples}
+        return encode_position(_KIND, {"stream": stream, "partitions": partitions, **told})
 
     @classmethod
     def from_bytes(cls, position: bytes, *, stream: str) -> StreamPosition:
@@ -42,7 +45,7 @@ class StreamPosition:
             if not _is_reached(each):
                 raise InvalidArgumentError(f"position in stream {stream!r}: expected [number, place], got {each!r}")
             reached.append(Reached(*each))
-        return cls(reached)
+        return cls(reached, known_examples(position) or 0)  # a position may be older than its field
 
     def of_partitions(self, count: int) -> list[Reached]:
         """For so many partitions; those that are new begin.

@@ -31,14 +31,23 @@ class StreamReading(Reading[Records]):
     """Blocks of examples. After an error every further call raises it again: begin anew from the position."""
 
     def __init__(
-        self, stream: ExampleStream, source: ExampleSource, admission: Admission, *, size: int, clock: Clock
+        self,
+        stream: ExampleStream,
+        source: ExampleSource,
+        admission: Admission,
+        *,
+        size: int,
+        clock: Clock,
+        examples: int = 0,
     ) -> None:
         self._stream = stream
         self._source = source
         self._admission = admission
         self._size = size
         self._clock = clock
-        self._position = StreamPosition(admission.reached).to_bytes(stream.name, (0, 0))
+        self._examples = examples
+        """Handed out, from the beginning of the stream on."""
+        self._position = self._told((0, 0))
         self._error: OpError | None = None
         self._is_over = False
         self._last_came = clock.monotonic()
@@ -102,11 +111,15 @@ class StreamReading(Reading[Records]):
                 times.append(known)
 
     def _note(self, times: list[int]) -> None:
-        oldest, newest = min(times), max(times)
-        self._position = StreamPosition(self._admission.reached).to_bytes(self._stream.name, (oldest, newest))
+        newest = max(times)
+        self._examples += len(times)
+        self._position = self._told((min(times), newest))
         is_full = len(times) == self._size
         self._stream.lag_seconds = max(0.0, self._clock.now() - newest / 1000) if is_full else 0.0
         self._look()
+
+    def _told(self, known_ms: tuple[int, int]) -> bytes:
+        return StreamPosition(self._admission.reached, self._examples).to_bytes(self._stream.name, known_ms)
 
     def _look(self) -> None:
         if self._clock.monotonic() - self._looked >= _LOOK_SECONDS:
