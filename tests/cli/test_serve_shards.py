@@ -162,6 +162,8 @@ def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_ha
         [{"name": "ranker:ps_1", "version": 1}],
     ]
     wait_ready(entry)
+    status, told = ask(entry, "/v1/promotion")
+    assert (status, "rows are at shards" in told["models"]["ranker"]["no_commands"]) == (200, True)
     with Predictor(str(exports / "whole")) as whole:
         require_equal(entry, whole, 3)
         for index, shard in enumerate(shards):
@@ -237,7 +239,9 @@ def test_shards_that_follow_are_ready_when_they_have_caught_up_and_are_found_by_
     assert not list((tmp_path / "hosts" / "ranker-ps-0").glob("*")), "it is not to be found any more"
 
 
-def test_a_task_that_cannot_be_exported_is_served_with_its_code(processes: CommandProcesses, tmp_path: Path) -> None:
+def test_a_task_that_cannot_be_exported_is_served_with_its_code(
+    processes: CommandProcesses, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = TrainerConfig(model_dir=str(tmp_path))
     trainer = Trainer(Branches, config)
     trainer.train(steps=5)
@@ -266,6 +270,12 @@ def test_a_task_that_cannot_be_exported_is_served_with_its_code(processes: Comma
     ):
         status, told = ask(served, path, {"inputs": wrong})
         assert (status, sentence in told["error"]) == (400, True), told
+    url = f"http://127.0.0.1:{served.place['port']}"
+    assert main(["models", "list", "--url", url]) == 0
+    assert "ranker: version 5 answers\n" in (listed := capsys.readouterr().out)
+    assert "it takes no commands: a task" in listed
+    assert main(["models", "rollback", "ranker", "5", "--url", url]) == 1
+    assert "model 'ranker': it takes no commands: a task, or an entry" in capsys.readouterr().err
     trainer.train(steps=2)
     wait_until(lambda: ask(served, "/v1/models/ranker")[1]["model_version_status"][0]["version"] == "7")
     status, answer = ask(served, path, {"inputs": {name: values.tolist() for name, values in inputs.items()}})

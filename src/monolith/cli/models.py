@@ -139,6 +139,8 @@ def _lines(name: str, model: dict[str, Any]) -> list[str]:
         figures = [f"{name} {_figure(verdict[key])}" for name, key in (("AUC", "auc"), ("calibration", "calibration"))]
         passed = "" if verdict["refused"] is None else "; refused"
         lines.append(f"  gate, last {kind}: {', '.join(figures)}{passed}")
+    if "no_commands" in model:
+        lines.append(f"  {model['no_commands']}")
     return lines
 
 

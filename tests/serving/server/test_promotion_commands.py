@@ -129,3 +129,20 @@ def test_a_server_without_promotion_says_so() -> None:
     with ModelServer(registry) as server:
         reply = ask(server, "/v1/promotion")
     assert (reply.status, "keeps no versions" in reply.error) == (501, True)
+
+
+@pytest.mark.parametrize("verb", ["label", "canary", "shadow", "rollback", "resume"])
+def test_a_model_that_finds_its_versions_itself_is_listed_and_takes_no_commands(
+    serve: Callable[..., Served], verb: str
+) -> None:
+    served = serve()
+    served.registry.add("task", SmallModel(export=7))
+    reply = ask(served.server, f"/v1/promotion/task:{verb}", {"version": 7}, content_type="application/json")
+    assert reply.status == 412, reply.body
+    assert reply.body["error"].startswith("model 'task': it takes no commands: a task, or an entry whose rows are at")
+    found = ask(served.server, "/v1/promotion").body["models"]
+    assert sorted(found) == ["ranker", "task"]
+    assert found["task"].keys() == {*found["ranker"], "no_commands"}
+    assert (found["task"]["answers"], found["task"]["available"]) == (7, [7])
+    assert ask(served.server, "/v1/promotion/task").body["models"] == {"task": found["task"]}
+    assert ask(served.server, "/v1/promotion/other").status == 404

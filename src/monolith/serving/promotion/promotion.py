@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.serving.promotion.state import PromotionFile
+from monolith.serving.promotion.state import ModelState, PromotionFile
 from monolith.serving.promotion.version_keeper import VersionKeeper
 from monolith.serving.promotion.version_source import ExportSource
 from monolith.serving.server.canary import Canary, Choice
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Promotion", "PromotionConfig"]
 
 _LONGEST_LABEL = 256
+_NO_COMMANDS = (
+    "it takes no commands: a task, or an entry whose rows are at shards, answers with the newest version that it finds;"
+    " versions of an export can be chosen where the server has its rows (monolith serve NAME=PATH)"
+)
 
 
 @config
@@ -109,9 +113,10 @@ class Promotion:
     # What the server is told, and tells
 
     def describe(self, name: str | None = None) -> dict[str, Any]:
-        """How things stand, for one model or all."""
-        names = sorted(self._keepers) if name is None else [self._keeper(name).name]
-        return {"models": {each: self._described(self._keepers[each]) for each in names}}
+        """How things stand, for one model or all; also for those that take no commands."""
+        known = self._keepers.keys() | {entry.name for entry in self._registry.entries()}
+        names = sorted(known) if name is None else [name if name in known else self._keeper(name).name]
+        return {"models": {each: self._described(each) for each in names}}
 
     def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Does what a command says; returns what `describe` says of the model afterwards.
@@ -119,7 +124,8 @@ class Promotion:
         Raises:
             NotFoundError: there is no such model, version or label.
             InvalidArgumentError: fields that the command does not have, or that are wrong.
-            FailedPreconditionError: the version did not pass the gate, or something stands in the way.
+            FailedPreconditionError: the version did not pass the gate, or something stands in the way; or the model
+                is none whose versions can be chosen.
         """
         keeper = self._keeper(name)
         allowed, action = _COMMANDS[verb]
@@ -128,22 +134,54 @@ class Promotion:
             raise InvalidArgumentError(f"{verb}: there is no field {unknown[0]!r}; fields are: {', '.join(allowed)}")
         with keeper.command():
             action(keeper, fields)
-        return self._described(keeper)
+        return self._described(name)
 
     def _keeper(self, name: str) -> VersionKeeper:
         found = self._keepers.get(name)
         if found is None:
+            if any(entry.name == name for entry in self._registry.entries()):
+                raise FailedPreconditionError(f"model {name!r}: {_NO_COMMANDS}")
             known = ", ".join(sorted(self._keepers)) or "none"
             raise NotFoundError(f"there is no model {name!r} whose versions can be promoted; those are: {known}")
         return found
 
-    def _described(self, keeper: VersionKeeper) -> dict[str, Any]:
+    def _described(self, name: str) -> dict[str, Any]:
+        keeper = self._keepers.get(name)
+        return self._uncommanded_json(name) if keeper is None else self._kept_json(keeper)
+
+    def _uncommanded_json(self, name: str) -> dict[str, Any]:
+        """What answers, and that nothing was decided."""
+        registry = self._registry
+        entries, labels = registry.entries(name), registry.labels(name)
+        return {
+            "answers": registry.default(name).version,
+            "versions": [
+                {**_version_json(each, labels), "follows": each.model.staleness is not None, "as_exported": False}
+                for each in entries
+            ],
+            "available": [each.version for each in entries],
+            "refused": {},
+            "keep_versions": len(entries),
+            **{key: value for key, value in ModelState(labels=labels).to_json().items() if key != "frozen"},
+            "shadow_scores": None,
+            "gate": {},
+            "no_commands": _NO_COMMANDS,
+        }
+
+    def _kept_json(self, keeper: VersionKeeper) -> dict[str, Any]:
         registry, name, state = self._registry, keeper.name, keeper.state
         labels, default = registry.labels(name), registry.default(name)
         entries, tally = registry.entries(name), registry.shadow_tallies.get(name)
         return {
             "answers": default.version,
-            "versions": [_version_json(entry, labels, keeper) for entry in entries],
+            "versions": [
+                {
+                    **_version_json(entry, labels),
+                    "follows": keeper.source.follows and entry.version not in keeper.frozen,
+                    "as_exported": entry.version in keeper.frozen,
+                }
+                for entry in entries
+            ],
             "available": keeper.source.numbers(),
             "refused": {str(number): why for number, why in sorted(registry.refused(name).items())},
             "keep_versions": keeper.keep,
@@ -156,14 +194,11 @@ class Promotion:
         }
 
 
-def _version_json(entry: Entry, labels: Mapping[str, int], keeper: VersionKeeper) -> dict[str, Any]:
-    version = entry.model.version
+def _version_json(entry: Entry, labels: Mapping[str, int]) -> dict[str, Any]:
     return {
         "version": entry.version,
-        "dense": version.dense,
+        "dense": entry.model.version.dense,
         "labels": sorted(label for label, number in labels.items() if number == entry.version),
-        "follows": keeper.source.follows and entry.version not in keeper.frozen,
-        "as_exported": entry.version in keeper.frozen,
         "ready": entry.model.is_ready,
         "why_not_ready": entry.model.why_not_ready,
         "problem": entry.model.problem,
