@@ -486,7 +486,7 @@ def test_gradients_of_gradients_are_refused() -> None:
     outputs = emb({"user": torch.tensor([1])})["user"] * factor
     (gradient,) = torch.autograd.grad(outputs.sum(), emb.anchor, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
-        gradient.sum().backward()
+        gradient.sum().backward()  # type: ignore[no-untyped-call]  # torch gives it no types
     emb.discard()
 
 
