@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/largest_first.h"
 #include "base/prefetch.h"
 #include "base/thread_pool.h"
 #include "table/id_checks.h"
@@ -15,7 +16,7 @@
 namespace monolith {
 namespace {
 
-constexpr int kBucketsPerTask = 32;
+constexpr int kBucketsPerTask = 16;
 constexpr int64_t kIdsPerTask = 4096;  // below this, waking another thread costs more than it saves
 
 [[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
@@ -92,9 +93,12 @@ void GradientSums::SumAll() {
   sums_ = target_;
   const int tasks = plan_.num_ids() < kIdsPerTask ? 1 : kNumBuckets / kBucketsPerTask;
   const size_t cells_per_task = (plan_.splits.size() - 1) / tasks;
+  const auto begin_of = [&](int task) { return plan_.starts[plan_.splits[task * cells_per_task]]; };
+  const std::vector<int> order = LargestFirst(tasks, [&](int task) { return begin_of(task + 1) - begin_of(task); });
   std::atomic<bool> finite{true};
-  ParallelFor(tasks, [&](int task) {
-    if (!SumCells(task * cells_per_task, (task + 1) * cells_per_task)) finite.store(false, std::memory_order_relaxed);
+  ParallelFor(tasks, [&](int turn) {
+    const size_t begin = order[turn] * cells_per_task;
+    if (!SumCells(begin, begin + cells_per_task)) finite.store(false, std::memory_order_relaxed);
   });
   all_finite_ = finite;
 }
