@@ -192,7 +192,9 @@ class PlannedWalk {
     }
   }
 
-  // From the hints of an earlier read, or from the index as it is now.
+  // From the hints of an earlier read, or from the index as it is now. The pages of all rows are looked up in a short
+  // loop: a request keeps a Neoverse N1 waiting until its page is known, together with all that does not fit the
+  // reorder buffer, and a visit fills that alone.
   template <typename AnyBlock>
   void Guess(AnyBlock& block) const {
     if (hinted_) {
@@ -200,14 +202,15 @@ class PlannedWalk {
     } else {
       block.finder.GuessFromLines(block.tables);
     }
+    block.finder.AskForPages();
   }
 
   // Before each visit it asks for a row of `next`: many requests at once would keep the visits after them waiting, and
   // rows of no cache took half as long again. Leaves out the buckets that it finds locked and notes them in `busy`;
-  // with null it visits all, and the lock is held.
+  // with null it visits all, and the lock is held. A function of its own: what it needs stays in registers.
   template <typename AnyBlock, typename Visitor>
-  void VisitBlock(AnyBlock& block, const AnyBlock& next, Holder& holder, std::vector<uint32_t>* busy, Visitor& visitor,
-                  Local& local) {
+  [[gnu::noinline]] void VisitBlock(AnyBlock& block, const AnyBlock& next, Holder& holder, std::vector<uint32_t>* busy,
+                                    Visitor& visitor, Local& local) {
     const RowFinder& finder = block.finder;
     for (int i = finder.count(); i < next.finder.count(); ++i) next.finder.AskForRow(next.tables, i);
     for (int i = 0; i < finder.count(); ++i) {

@@ -100,6 +100,12 @@ class RowFinder {
     if (tables.asked_bytes(i) > 2 * kCacheLine)
       PrefetchLines(record + 2 * kCacheLine, tables.asked_bytes(i) - 2 * kCacheLine);
   }
+  // Has the processor look up the pages of all rows that were guessed, and asks for their first lines.
+  [[gnu::always_inline]] void AskForPages() const {
+    for (int i = 0; i < count_; ++i) {
+      if (records_[i] != nullptr) PrefetchFar(records_[i]);
+    }
+  }
   // For callers that have nothing to do between one request and the next.
   template <typename Tables>
   [[gnu::always_inline]] void AskForRows(const Tables& tables) const {
