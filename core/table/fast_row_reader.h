@@ -150,10 +150,8 @@ class FastRowReader {
   }
 
   [[gnu::always_inline]] static void AskForRow(const std::byte* record) {
-    Prefetch(record);
-    Prefetch(record + kCacheLine);
-    constexpr size_t kBytes = sizeof(RowHeader) + sizeof(float) * kDim;
-    if constexpr (kBytes > 2 * kCacheLine) PrefetchLines(record + 2 * kCacheLine, kBytes - 2 * kCacheLine);
+    constexpr size_t kBytes = std::max(sizeof(RowHeader) + sizeof(float) * kDim, 2 * kCacheLine);
+    for (size_t offset = 0; offset < kBytes; offset += kCacheLine) PrefetchFar(record + offset);
   }
 
   IndexMemory::View index_;
