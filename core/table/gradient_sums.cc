@@ -104,20 +104,46 @@ void GradientSums::SumAll() {
 }
 
 bool GradientSums::SumCells(size_t begin, size_t end) {
-  const float* const* gradients = layout_.per_unique ? nullptr : FindGradients(begin, end);
-  const int32_t first = plan_.starts[plan_.splits[begin]], count = plan_.starts[plan_.splits[end]] - first;
+  if (layout_.per_unique) return CopyCells(begin, end);
+  if (layout_.rows.empty() && layout_.sources.empty()) {
+    return SumCellsOf(begin, end, [this](size_t cell) {
+      const size_t table = cell % dims_.size();
+      return InOrder{At(0, static_cast<int>(table)), dims_[table], plan_.order.data()};
+    });
+  }
+  const Found found{FindGradients(begin, end), plan_.starts[plan_.splits[begin]]};
+  return SumCellsOf(begin, end, [found](size_t) { return found; });
+}
+
+bool GradientSums::CopyCells(size_t begin, size_t end) {
   bool finite = true;
   for (size_t cell = begin; cell < end; ++cell) {
+    float* sums = SumsOfCell(cell);
+    std::copy_n(layout_.values.data() + (sums - target_), SizeOfCell(cell), sums);
+    finite &= FinishCell(cell);
+  }
+  return finite;
+}
+
+bool GradientSums::FinishCell(size_t cell) {
+  float* sums = SumsOfCell(cell);
+  const int64_t size = SizeOfCell(cell);
+  if (layout_.scale != 1.0f) ScaleFloats(sums, layout_.scale, static_cast<int>(size));
+  return AllFinite(sums, size);
+}
+
+template <typename GradientsOf>
+bool GradientSums::SumCellsOf(size_t begin, size_t end, GradientsOf&& gradients_of) {
+  const int32_t last = plan_.starts[plan_.splits[end]] - 1;
+  bool finite = true;
+  for (size_t cell = begin; cell < end; ++cell) {
+    const auto gradients = gradients_of(cell);
     const int dim = dims_[cell % dims_.size()];
-    const int64_t place = plan_.splits[cell], size = (plan_.splits[cell + 1] - place) * dim;
-    float* sums = target_ + (dims_.size() == 1 ? place * dim : first_sum_[cell]);
-    if (layout_.per_unique) {
-      std::copy_n(layout_.values.data() + (sums - target_), size, sums);
-    } else {
-      SumCell(cell, gradients, first, count, sums);
-    }
-    if (layout_.scale != 1.0f) ScaleFloats(sums, layout_.scale, static_cast<int>(size));
-    finite &= AllFinite(sums, size);
+    int at = 0;
+    for (; at + 16 <= dim; at += 16) SumColumns<16>(cell, at, gradients, last);
+    for (; at + 4 <= dim; at += 4) SumColumns<4>(cell, at, gradients, last);
+    for (; at < dim; ++at) SumColumns<1>(cell, at, gradients, last);
+    finite &= FinishCell(cell);
   }
   return finite;
 }
@@ -135,33 +161,24 @@ const float* const* GradientSums::FindGradients(size_t begin, size_t end) const 
   return found.data();
 }
 
-void GradientSums::SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count,
-                           float* sums) const {
-  const int dim = dims_[cell % dims_.size()];
-  int at = 0;
-  for (; at + 16 <= dim; at += 16) SumColumns<16>(cell, at, gradients, first, count, sums);
-  for (; at + 4 <= dim; at += 4) SumColumns<4>(cell, at, gradients, first, count, sums);
-  for (; at < dim; ++at) SumColumns<1>(cell, at, gradients, first, count, sums);
-}
-
-template <int kWidth>
-void GradientSums::SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count,
-                              float* sums) const {
-  constexpr int32_t kAhead = 16;  // occurrences between asking for a gradient and adding it
+template <int kWidth, typename Gradients>
+void GradientSums::SumColumns(size_t cell, int at, const Gradients gradients, int32_t last) {
+  constexpr int32_t kAhead = 24;  // occurrences between asking for a gradient and adding it
   const int64_t dim = dims_[cell % dims_.size()], begin = plan_.splits[cell], end = plan_.splits[cell + 1];
   const int32_t *starts = plan_.starts.data(), *order = plan_.order.data();
   const float* scales = layout_.scales.empty() ? nullptr : layout_.scales.data();
-  for (int64_t place = begin; place < end; ++place) {
+  float* sums = SumsOfCell(cell) + at;
+  for (int64_t place = begin; place < end; ++place, sums += dim) {
     float piece[kWidth] = {};
     for (int32_t k = starts[place]; k < starts[place + 1]; ++k) {
-      const float* ahead = gradients[std::min(k - first + kAhead, count - 1)] + at;
-      Prefetch(ahead);
-      Prefetch(ahead + kWidth - 1);  // a row of gradients may begin anywhere in a line
-      const float* gradient = gradients[k - first] + at;
+      const float* ahead = gradients.Of(std::min(k + kAhead, last)) + at;
+      PrefetchFar(ahead);
+      PrefetchFar(ahead + kWidth - 1);  // a row of gradients may begin anywhere in a line
+      const float* gradient = gradients.Of(k) + at;
       const float scale = scales == nullptr ? 1.0f : scales[order[k]];
       for (int lane = 0; lane < kWidth; ++lane) piece[lane] += gradient[lane] * scale;
     }
-    std::memcpy(sums + (place - begin) * dim + at, piece, sizeof(piece));
+    std::memcpy(sums, piece, sizeof(piece));
   }
 }
 

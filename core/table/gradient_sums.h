@@ -30,13 +30,13 @@ Occurrences OccurrencesOf(const Plan& plan);
 
 // How the gradients of a call lie.
 struct GradientLayout {
-  std::span<const float> values;
-  bool per_unique = false;                // in plan order, summed already; otherwise one row per input position
-  std::span<const int32_t> rows;          // input position i takes row rows[i] of `values`; empty = row i
-  std::span<const float> scales;          // ... times scales[i]; empty = times 1
-  float scale = 1.0f;                     // of every sum
-  bool known_finite = false;              // sums per unique id that were looked at already
-  std::span<const float* const> sources;  // in place of values and rows: where the gradient of each input position is
+  std::span<const float> values = {};
+  bool per_unique = false;                     // in plan order, summed already; otherwise one row per input position
+  std::span<const int32_t> rows = {};          // input position i takes row rows[i] of `values`; empty = row i
+  std::span<const float> scales = {};          // ... times scales[i]; empty = times 1
+  float scale = 1.0f;                          // of every sum
+  bool known_finite = false;                   // sums per unique id that were looked at already
+  std::span<const float* const> sources = {};  // in place of values and rows: where that of each input position is
 };
 
 class GradientSums {
@@ -82,14 +82,36 @@ class GradientSums {
   void SumAll();
   // The sums of the cells [begin, end); true iff all of them are finite.
   bool SumCells(size_t begin, size_t end);
+  // ... of sums that were given.
+  bool CopyCells(size_t begin, size_t end);
+  // ... of gradients_of(cell), which says where the gradient of each occurrence of the cell is.
+  template <typename GradientsOf>
+  bool SumCellsOf(size_t begin, size_t end, GradientsOf&& gradients_of);
+  // Floats [at, at + kWidth) of one cell. `last`: the last occurrence whose gradient may be asked for ahead.
+  template <int kWidth, typename Gradients>
+  void SumColumns(size_t cell, int at, Gradients gradients, int32_t last);
+  // Scales the sums of one cell; true iff all of them are finite.
+  bool FinishCell(size_t cell);
+  float* SumsOfCell(size_t cell) {
+    return target_ + (dims_.size() == 1 ? plan_.splits[cell] * dims_[0] : first_sum_[cell]);
+  }
+  int64_t SizeOfCell(size_t cell) const {
+    return (plan_.splits[cell + 1] - plan_.splits[cell]) * dims_[cell % dims_.size()];
+  }
   // The gradient of every occurrence of these cells, in the order in which they are summed; in memory of this thread.
   const float* const* FindGradients(size_t begin, size_t end) const;
-  // The sums of one cell. gradients[k]: that of occurrence order[first + k]; `count` of them are known, this cell's and
-  // later ones.
-  void SumCell(size_t cell, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
-  // Floats [at, at + kWidth) of plan.unique[begin .. end), which belong to one table and go to `sums`, end to end.
-  template <int kWidth>
-  void SumColumns(size_t cell, int at, const float* const* gradients, int32_t first, int32_t count, float* sums) const;
+  // Where the gradient of occurrence order[k] is: by its position, or wherever it was found.
+  struct InOrder {
+    const float* first;
+    int32_t dim;  // a product of two 64-bit numbers would take three times as long
+    const int32_t* order;
+    const float* Of(int32_t k) const { return first + int64_t{order[k]} * dim; }
+  };
+  struct Found {
+    const float* const* gradients;
+    int32_t first;
+    const float* Of(int32_t k) const { return gradients[k - first]; }
+  };
   void CheckGiven();
   int64_t OffsetInCell(int64_t place, int table) const;
   bool IsFiniteAt(int64_t position, int table) const;

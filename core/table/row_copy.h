@@ -2,7 +2,9 @@
 // functions.
 #pragma once
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace monolith {
@@ -35,17 +37,13 @@ inline void ScaleFloats(float* values, float scale, int count) {
   for (int i = 0; i < count; ++i) values[i] *= scale;
 }
 
-// True iff no element is NaN or infinite: times zero, those give NaN and all others zero.
+// True iff no element is NaN or infinite: those have all bits of the exponent set, and one more carries into the sign.
+// In integers, which compilers may add up in any order and so do by vectors.
 inline bool AllFinite(const float* values, size_t count) {
-  float sums[16] = {};
-  size_t i = 0;
-  for (; i + 16 <= count; i += 16) {
-    for (int lane = 0; lane < 16; ++lane) sums[lane] += values[i + lane] * 0.0f;
-  }
-  for (; i < count; ++i) sums[0] += values[i] * 0.0f;
-  float sum = 0.0f;
-  for (const float each : sums) sum += each;
-  return sum == 0.0f;
+  constexpr uint32_t kExponent = 0x7f800000, kLowestOfIt = 0x00800000, kSign = 0x80000000;
+  uint32_t carries = 0;
+  for (size_t i = 0; i < count; ++i) carries |= (std::bit_cast<uint32_t>(values[i]) & kExponent) + kLowestOfIt;
+  return (carries & kSign) == 0;
 }
 
 }  // namespace monolith
