@@ -64,7 +64,10 @@ class Applier {
   [[gnu::always_inline]] void Visit(const PlannedId& id, AppliedSum& applied) {
     const float* gradient = gradients_.Of(id.place, id.table_place);
     const Rule& rule = rules_[id.table_place];
-    if (id.record == nullptr || rule.optimizer == nullptr) return ApplyGeneral(id, gradient, applied);
+    if (id.record == nullptr || rule.optimizer == nullptr) {
+      const PlannedId copy = id;  // so that `id` itself need not be in memory, and stays in registers
+      return ApplyGeneral(copy, gradient, applied);
+    }
     id.shard().BeforeChange(id.record, id.row, id.table.rows, group_.clock_);
     std::byte* payload = PayloadOf(id.record);
     rule.optimizer->Update(rule.context, reinterpret_cast<float*>(payload), payload + rule.state_offset, gradient);
