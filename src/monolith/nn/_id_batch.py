@@ -82,7 +82,8 @@ class IdBatch:
     """Keys, for `monolith.tables.slot_keys`."""
     buckets: NDArray[np.uint16]
     """Of each key."""
-    table_splits: NDArray[np.int64]
+    table_splits: Tensor
+    """As `Store.plan` takes them."""
     shape: BatchShape
 
     @property
@@ -101,7 +102,7 @@ class _Frame:
     """What batches with the same numbers of ids have in common."""
 
     shape: BatchShape
-    table_splits: NDArray[np.int64]
+    table_splits: Tensor
 
 
 class IdBatchReader:
@@ -215,7 +216,7 @@ class IdBatchReader:
         )
         self._check_splits(shape)
         ends = np.concatenate([[0], np.cumsum(sizes)])
-        table_splits = ends[[*self._first_slots, len(self._slots)]]
+        table_splits = torch.from_numpy(ends[[*self._first_slots, len(self._slots)]])
         frame = _Frame(shape=shape, table_splits=table_splits)
         if not splits:
             self._last_frame = key, frame

@@ -28,14 +28,18 @@ class LearningRates:
     def __init__(self, tables: Sequence[MergedTable]) -> None:
         """Takes the tables in sorted-name order."""
         self._segments = [_Named(tuple(table.slots), segment) for table in tables for segment in table.segments]
+        self._last: tuple[list[float], Tensor] = [], torch.empty(0)
 
     def at(self, step: int) -> Tensor:
-        """float32 [S].
+        """float32 [S], not to be written to: the same as for the last step where no rate has changed.
 
         Raises:
             InvalidArgumentError: a schedule that gives no usable number; names its slots.
         """
-        return torch.tensor(self.numbers(step), dtype=torch.float32)
+        numbers, last = self.numbers(step), self._last
+        if numbers != last[0]:
+            last = self._last = numbers, torch.tensor(numbers, dtype=torch.float32)
+        return last[1]
 
     def numbers(self, step: int) -> list[float]:
         """The same, as they were given."""

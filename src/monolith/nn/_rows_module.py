@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +73,8 @@ class RowsModule(nn.Module):
     @property
     def anchor(self) -> nn.Parameter:
         """Stands for all rows among the parameters of a model; its gradient is None when gradients were cleared."""
-        return self._anchor
+        # Not by its attribute: torch looks for a parameter only after a search of attributes has failed.
+        return cast("nn.Parameter", self._parameters[_ANCHOR])
 
     @property
     def num_cleared(self) -> int:

@@ -165,7 +165,7 @@ class Embeddings(RowsBySlot):
             batch = self._planned(turn, batch, time, stamp)
         elif time is not None or stamp is not None:
             raise TypeError("forward: time and stamp belong to the plan of a planned batch; give them to plan()")
-        anchor = self._anchor
+        anchor = self.anchor
         if not (self.training and torch.is_grad_enabled() and anchor.requires_grad):
             self.drop(batch)
             buffer = self._pool(batch, self._worker.read(batch.plan, train=False))
@@ -193,7 +193,7 @@ class Embeddings(RowsBySlot):
         read = self._reader.read(batch)
         plan = self.store.plan(
             read.key_tensor,
-            torch.from_numpy(read.table_splits),
+            read.table_splits,
             stamp=self._worker.new_stamp(train=self.training) if stamp is None else stamp,
             buckets=read.bucket_tensor,
         )
