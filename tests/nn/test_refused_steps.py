@@ -133,6 +133,16 @@ def test_finite_gradients_whose_sum_is_not_finite_are_refused(passes: int, backw
     assert emb.num_rows == 0
 
 
+@pytest.mark.parametrize("num_slots", [1, 6])
+def test_sums_that_are_not_finite_are_refused_however_many_slots_there_are(num_slots: int) -> None:
+    names = [f"slot{number}" for number in range(num_slots)]
+    emb = ml.Embeddings({name: ml.Slot(1, initializer=ml.initializers.Zeros()) for name in names}, SGD)
+    (LARGE * emb(dict.fromkeys(names, torch.tensor([5, 5]))).concat().sum()).backward()
+    with pytest.raises(InvalidArgumentError, match=r"^slot 'slot0': .* id 5 .*not finite"):
+        emb.step()
+    assert emb.num_rows == 0
+
+
 def test_one_large_gradient_is_applied() -> None:
     emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD)
     (LARGE * emb({"user": torch.tensor([5])})["user"].sum()).backward()
