@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from monolith.export.graph import GraphInput
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
+from monolith.export.graph_input import GraphInput
 from monolith.export.graph_passes import DIRECT, Cut, JoinedRows
 
 if TYPE_CHECKING:
@@ -89,8 +88,7 @@ def loaded(call: Callable[..., Tensor], example: Mapping[str, Tensor], *, joins_
         Made(call), tuple(example.values()), dynamic_shapes=(({0: batch},) * len(example),), strict=False
     )
     places = [GraphInput("column" if name == "number" else "rows", name) for name in example]
-    traced: Any = SimpleNamespace(program=program, inputs=places, outputs=("y",))
-    return graph_from_bytes(graph_to_bytes(traced), origin="file 'x'", joins_rows=joins_rows)
+    return graph_from_bytes(graph_to_bytes(program, places, ["y"]), origin="file 'x'", joins_rows=joins_rows)
 
 
 def called(graph: LoadedGraph, values: Mapping[str, Tensor]) -> Tensor:

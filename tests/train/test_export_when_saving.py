@@ -10,12 +10,13 @@ import torch
 
 from monolith.export.export_folder import versions_in
 from monolith.export.export_records import ExportRecords
-from monolith.export.opened import open_export
+from monolith.export.opened import graph_name, open_export
 from monolith.export.writer import ExportOptions
 from monolith.observe import get_metric_prefix, process_recorder
 from monolith.serving import Predictor
-from monolith.testing import ExampleTask
+from monolith.testing import ExampleTask, FakeClock
 from monolith.train import ExportMode, SavingConfig, Spec, Trainer, TrainerConfig
+from monolith.train.checkpoint_exporting import CheckpointExporter
 from train.exact_clicks import ExactClicks, asked, exporting
 
 if TYPE_CHECKING:
@@ -128,3 +129,63 @@ def test_exports_of_others_stay(tmp_path: Path) -> None:
     ExportRecords(str(tmp_path / "own")).retain({2})
     assert versions_in(str(tmp_path / "other")) == [7]
     assert versions_in(str(tmp_path / "own")) == [8]
+
+
+class Bounded(ExampleTask):
+    """Predicts within bounds that training moves: an export has them as numbers of its graph."""
+
+    moves = False
+    limit = 100.0  # no prediction comes near it
+
+    def model_fn(self, features: Any, mode: Any) -> Spec:
+        spec = super().model_fn(features, mode)
+        if mode == "train":
+            self.limit += self.moves
+        elif spec.predictions is not None:
+            spec.predictions = spec.predictions.clamp(max=self.limit)
+        return spec
+
+
+class Moved(Bounded):
+    moves = True
+
+
+@pytest.mark.parametrize(("task", "num_traced"), [(Bounded, 1), (Moved, 3)])
+def test_a_graph_is_taken_again_while_the_model_does_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: type[Bounded], num_traced: int
+) -> None:
+    traced, export = [], torch.export.export
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        traced.append(1)
+        return export(*arguments, **options)
+
+    monkeypatch.setattr(torch.export, "export", counted)
+    params = task.params()
+    params.serving.export_when_saving = True
+    saving = SavingConfig(every_steps=2, max_to_keep=None)
+    Trainer(params, TrainerConfig(model_dir=str(tmp_path), saving=saving)).train(steps=6)
+    place = tmp_path / "exported_models"
+    versions = versions_in(str(place))
+    assert (len(versions), len(traced)) == (3, num_traced)
+    graphs, weights = (
+        {(place / str(version) / name).read_bytes() for version in versions}
+        for name in (graph_name("serving_default"), "weights.safetensors")
+    )
+    assert (len(graphs), len(weights)) == (num_traced, 3)
+
+
+def test_an_export_whose_graph_was_taken_again_has_the_bytes_of_one_whose_was_not(tmp_path: Path) -> None:
+    saving = SavingConfig(every_steps=2, max_to_keep=None)
+    trainer = Trainer(ExactClicks, TrainerConfig(model_dir=str(tmp_path), saving=saving))
+    trainer.train(steps=4)
+    kept = CheckpointExporter(trainer.task)
+    for step in (2, 4):
+        for exporter, name in ((kept, "kept"), (CheckpointExporter(trainer.task), "anew")):
+            options = ExportOptions(version=step, clock=FakeClock())
+            exporter.export(str(tmp_path / f"model.ckpt-{step}"), str(tmp_path / name), shared=True, options=options)
+    for step in (2, 4):
+        files = [path.relative_to(tmp_path / "kept") for path in (tmp_path / "kept" / str(step)).rglob("*.*")]
+        assert len(files) > 4
+        for file in files:
+            assert (tmp_path / "kept" / file).read_bytes() == (tmp_path / "anew" / file).read_bytes(), file

@@ -1,7 +1,7 @@
 """Makes a graph of a model: outputs of embeddings and columns of numbers go in, predictions come out.
 
 The model runs once as it is, to see what it asks of its embeddings; then `torch.export` follows it with those outputs
-as inputs, for any number of examples; then the graph is held against the model.
+as inputs, for any number of examples. A graph of an earlier call is taken instead where the model does the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,35 +17,28 @@ from torch import Tensor, nn
 from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.asked_rows import AskedRows, WatchedBatch
+from monolith.export.call_log import log_calls
+from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
+from monolith.export.graph_input import GraphInput
 from monolith.export.layout_spec import DenseSpec
 from monolith.export.refused_export import refusal
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from torch.export import ExportedProgram
     from torch.fx import Graph
 
+    from monolith.export.call_log import CallLog
     from monolith.export.layout_spec import FeatureSpec
     from monolith.nn import Embeddings
 
-__all__ = ["GraphInput", "ModelCall", "TracedModel", "trace"]
+__all__ = ["ModelCall", "ModelGraph", "TracedModel", "trace"]
 
 SINGLE_OUTPUT = "predictions"
 """Name of the prediction of a model that names none."""
 _MODEL = "model."
-
-InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits", "joined"]
-
-
-class GraphInput(NamedTuple):
-    """What a graph takes at one place."""
-
-    kind: InputKind
-    """``rows``: the output of a feature. ``values``, ``row_splits``: the parts of a ragged column. ``joined``: several
-    features side by side; only a graph in memory has such inputs."""
-    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +54,36 @@ class ModelCall:
     """Batch -> predictions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedModel:
-    """A graph of torch, and what its places mean."""
+class _Origin(NamedTuple):
+    """What a graph was made of."""
 
-    graph: Graph
-    program: ExportedProgram
+    outputs: tuple[str, ...]
+    num_rows: int
+    """Of the example."""
+    log: CallLog | None = None
+    """None: nobody knows what the model does, and the graph is not taken again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGraph:
+    """What a model does with its weights, whatever they are."""
+
+    text: bytes
+    """As it is written."""
     inputs: tuple[GraphInput, ...]
     outputs: tuple[str, ...]
+    constants: dict[str, Tensor]
+    origin: _Origin
+    """A model of which the same is true has this graph."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """A graph, and what a model gives it."""
+
+    graph: ModelGraph
     features: tuple[FeatureSpec, ...]
     weights: dict[str, Tensor]
-    constants: dict[str, Tensor]
     example: Mapping[str, Tensor | Ragged]
     """Column -> the values that were asked for: of features, and of numbers."""
     graph_inputs: dict[str, Tensor]
@@ -81,7 +93,9 @@ class TracedModel:
 
     def dense_columns(self) -> list[DenseSpec]:
         """Columns of numbers that the graph reads."""
-        names = dict.fromkeys(each.name for each in self.inputs if each.kind in {"column", "values", "row_splits"})
+        names = dict.fromkeys(
+            each.name for each in self.graph.inputs if each.kind in {"column", "values", "row_splits"}
+        )
         found = []
         for name in names:
             values = self.example[name]
@@ -102,46 +116,45 @@ class TracedModel:
         return found
 
 
-def trace(model: ModelCall, columns: Mapping[str, Tensor | Ragged], *, subject: str) -> TracedModel:
+def trace(
+    model: ModelCall,
+    columns: Mapping[str, Tensor | Ragged],
+    *,
+    name: str,
+    graphs: MutableMapping[str, ModelGraph] | None = None,
+) -> TracedModel:
     """Follows a model through a batch.
 
     Args:
         model: In evaluation mode, on the CPU.
         columns: An example of every column that it may read.
-        subject: For messages.
+        name: Of the signature.
+        graphs: Signature -> its last graph, which is taken again where the model does the same; None: none is kept.
 
     Raises:
         InvalidArgumentError: the model cannot be exported; names the line.
     """
+    subject = f"signature {name!r}"
     asked = AskedRows(model.embeddings, model.stores)
     columns = _two_rows(columns)
     batch = WatchedBatch(columns, num_rows=Batch(columns).num_rows)
     expected = _look(model, asked, batch, subject=subject)
-    numbers = {name: values for name, values in batch.read.items() if isinstance(values, Tensor | Ragged)}
-    inputs = _example_inputs(asked.outputs, numbers)
+    inputs = _example_inputs(asked.outputs, batch)
     wrapper = _Wrapper(model, asked, set(columns))
-    try:
-        with torch.no_grad():
-            program = torch.export.export(
-                wrapper, (inputs,), dynamic_shapes=(_dynamic(inputs, batch.num_rows),), strict=False
-            )
-    except Exception as error:
-        raise refusal(error, model.model_fn, subject=subject) from error
-    weights = {name.removeprefix(_MODEL): tensor.detach() for name, tensor in program.state_dict.items()}
-    places = _prune(program, list(inputs))
-    _require_unchanged_weights(program.graph, places, subject=subject)
-    read = {place.name for place in places}
+    weights = _weights(wrapper)
+    log = None if graphs is None else log_calls(wrapper, inputs, weights)
+    origin = _Origin(tuple(expected), batch.num_rows, log)
+    graph = _known(graphs, name, origin) or _followed(wrapper, inputs, origin, subject=subject)
+    if graphs is not None:
+        graphs[name] = graph
+    read = {place.name for place in graph.inputs}
     features = tuple(each for each in asked.features.values() if each.name in read)
-    wanted = {each.source for each in features} | {each.name for each in places if each.kind != "rows"}
+    wanted = {each.source for each in features} | {each.name for each in graph.inputs if each.kind != "rows"}
     return TracedModel(
-        graph=program.graph,
-        program=program,
-        inputs=tuple(places),
-        outputs=tuple(sorted(expected)),
+        graph=graph,
         features=features,
-        weights={each.name: weights[each.name] for each in places if each.kind == "weight"},
-        constants={each.name: program.constants[each.name] for each in places if each.kind == "constant"},
-        graph_inputs={key: inputs[key] for each in places if (key := f"{each.kind}:{each.name}") in inputs},
+        weights={each.name: weights[_MODEL + each.name].detach() for each in graph.inputs if each.kind == "weight"},
+        graph_inputs={key: inputs[key] for each in graph.inputs if (key := f"{each.kind}:{each.name}") in inputs},
         example={name: values for name, values in columns.items() if name in wanted},
         expected=expected,
     )
@@ -172,6 +185,7 @@ class _Wrapper(nn.Module):
     def __init__(self, model: ModelCall, asked: AskedRows, columns: set[str]) -> None:
         super().__init__()
         self.model = model.model
+        self.model_fn = model.model_fn
         self._call = model.call
         self._asked = asked
         self._columns = columns
@@ -194,6 +208,44 @@ class _Wrapper(nn.Module):
         return tuple(named_predictions(predictions, subject="export").values())
 
 
+def _known(graphs: Mapping[str, ModelGraph] | None, name: str, origin: _Origin) -> ModelGraph | None:
+    """The last graph of a signature; None: it was made of something else, or nobody can tell."""
+    graph = None if graphs is None or origin.log is None else graphs.get(name)
+    return None if graph is None or graph.origin != origin else graph
+
+
+def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
+    """Parameters, and buffers that a state dict has; the others are constants of a graph."""
+    found: dict[str, Tensor] = dict(wrapper.named_parameters(remove_duplicate=False))
+    for prefix, module in wrapper.named_modules(remove_duplicate=False):
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            if name not in module._non_persistent_buffers_set:  # noqa: SLF001 - torch has no other word for it
+                found[f"{prefix}.{name}"] = buffer
+    return found
+
+
+def _followed(wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, subject: str) -> ModelGraph:
+    """The graph of a model, as `torch.export` finds it."""
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                wrapper, (inputs,), dynamic_shapes=(_dynamic(inputs, origin.num_rows),), strict=False
+            )
+    except Exception as error:
+        raise refusal(error, wrapper.model_fn, subject=subject) from error
+    places = _prune(program, list(inputs))
+    _require_unchanged_weights(program.graph, places, subject=subject)
+    text = graph_to_bytes(program, places, origin.outputs)
+    graph_from_bytes(text, origin=subject)  # what cannot be read again is not written
+    return ModelGraph(
+        text=text,
+        inputs=tuple(places),
+        outputs=origin.outputs,
+        constants={each.name: program.constants[each.name] for each in places if each.kind == "constant"},
+        origin=origin,
+    )
+
+
 def _look(model: ModelCall, asked: AskedRows, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:
     try:
         with torch.no_grad(), asked.recording(batch):
@@ -206,12 +258,12 @@ def _look(model: ModelCall, asked: AskedRows, batch: WatchedBatch, *, subject: s
         raise InvalidArgumentError(f"{subject}: the model cannot answer from {', '.join(batch)}: {error}") from error
 
 
-def _example_inputs(rows: Mapping[str, Tensor], numbers: Mapping[str, Tensor | Ragged]) -> dict[str, Tensor]:
+def _example_inputs(rows: Mapping[str, Tensor], batch: WatchedBatch) -> dict[str, Tensor]:
     inputs = {f"rows:{name}": values.clone() for name, values in rows.items()}
-    for name, values in numbers.items():
+    for name, values in batch.read.items():
         if isinstance(values, Tensor):
             inputs[f"column:{name}"] = values
-        elif isinstance(values.values, Tensor):
+        elif isinstance(values, Ragged) and isinstance(values.values, Tensor):
             inputs[f"values:{name}"] = values.values
             inputs[f"row_splits:{name}"] = values.row_splits
     if not inputs:

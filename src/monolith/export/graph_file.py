@@ -12,17 +12,17 @@ from torch._export.serde import schema as torch_schema
 from torch._export.serde import serialize as serde
 
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
-from monolith.export.graph import GraphInput
 from monolith.export.graph_check import require_plain_graph
+from monolith.export.graph_input import GraphInput
 from monolith.export.graph_passes import call_directly, drop_idle, join_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
+    from torch.export import ExportedProgram
     from torch.fx import Graph
 
-    from monolith.export.graph import TracedModel
     from monolith.export.graph_passes import JoinedRows
 
 __all__ = ["LoadedGraph", "graph_from_bytes", "graph_to_bytes"]
@@ -47,9 +47,14 @@ class LoadedGraph:
     """What inputs of kind ``joined`` are made of."""
 
 
-def graph_to_bytes(traced: TracedModel) -> bytes:
-    """The text of its file."""
-    program = traced.program
+def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> bytes:
+    """The text of a file.
+
+    Args:
+        program: Has the graph.
+        inputs: What its places mean.
+        outputs: Names of what it returns.
+    """
     serializer = serde.GraphModuleSerializer(program.graph_signature, [])
     module = json.loads(serde._to_json_bytes(serializer.serialize(program.graph_module)))  # noqa: SLF001
     for node in module["graph"]["nodes"]:
@@ -61,8 +66,8 @@ def graph_to_bytes(traced: TracedModel) -> bytes:
         "version": VERSION,
         "torch": torch.__version__,
         "schema": list(torch_schema.SCHEMA_VERSION),
-        "inputs": [list(each) for each in traced.inputs],
-        "outputs": list(traced.outputs),
+        "inputs": [list(each) for each in inputs],
+        "outputs": list(outputs),
         "graph_module": module,
     }
     return json.dumps(document, allow_nan=False).encode()

@@ -14,7 +14,6 @@ from monolith.clock import SystemClock
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.export.export_folder import ENTRY, ExportFolder
 from monolith.export.graph import ModelCall, trace
-from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
 from monolith.export.manifest import ExportKind, Manifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
 from monolith.export.saved_tables import describe_tables, tables_of
@@ -27,10 +26,10 @@ from monolith.tables.snapshot.save import save
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.export.graph import TracedModel
+    from monolith.export.graph import ModelGraph, TracedModel
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.tables.store import Store
 
@@ -53,6 +52,9 @@ class ExportSource:
     """Store -> folders of a snapshot that has its rows, in parts or as one; None: the stores have them."""
     leaves_out_unread: bool = False
     """Stores that no graph reads are left out."""
+    graphs: MutableMapping[str, ModelGraph] | None = None
+    """Signature -> its graph of the last export, for who exports again and again: it is taken where the model does the
+    same as then. None: none is kept."""
     on_rows: Callable[[int], None] | None = None
     """Told how many rows of a snapshot were written since it was told last."""
 
@@ -152,14 +154,14 @@ def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) ->
     traced = {}
     for name, reads in sorted(_signatures(source, columns).items()):
         read = {column: columns[column] for column in reads}
-        traced[name] = trace(source.model, read, subject=f"signature {name!r}")
+        traced[name] = trace(source.model, read, name=name, graphs=source.graphs)
     for name, call in sorted(source.extra_outputs().items()):
         _require_name(name)
         if name in traced:
             raise InvalidArgumentError(
                 f"signature {name!r}: it has predictions, and outputs were added under the same name; give them another"
             )
-        traced[name] = trace(replace(source.model, call=call), columns, subject=f"signature {name!r}")
+        traced[name] = trace(replace(source.model, call=call), columns, name=name, graphs=source.graphs)
     return traced
 
 
@@ -181,11 +183,9 @@ def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dic
     example: dict[str, Tensor] = {}
     files = {}
     for signature, model in traced.items():
-        text = graph_to_bytes(model)
-        graph_from_bytes(text, origin=f"signature {signature!r}")  # what cannot be read again is not written
-        files[graph_name(signature)] = folder.write(graph_name(signature), text)
+        files[graph_name(signature)] = folder.write(graph_name(signature), model.graph.text)
         weights |= model.weights
-        constants |= {f"{signature}/{name}": tensor for name, tensor in model.constants.items()}
+        constants |= {f"{signature}/{name}": tensor for name, tensor in model.graph.constants.items()}
         example |= {f"{signature}/{key}": tensor for key, tensor in model.example_tensors().items()}
     for name, tensors in ((WEIGHTS, weights), (CONSTANTS, constants), (EXAMPLE, example)):
         files[name] = folder.write(name, tensors_to_bytes({key: each.contiguous() for key, each in tensors.items()}))

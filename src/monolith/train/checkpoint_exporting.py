@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from monolith.checkpoint import TrainState
+    from monolith.export.graph import ModelGraph
     from monolith.export.writer import ExportOptions
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.train.task import Task
@@ -49,6 +50,8 @@ class CheckpointExporter:
         self._task = task
         self._restoring = RestoreOptions() if restoring is None else restoring
         self._example: Any = None
+        self._graphs: dict[str, ModelGraph] = {}
+        """Of the last checkpoint: most differ from it in their weights alone."""
 
     def export(
         self,
@@ -92,7 +95,15 @@ class CheckpointExporter:
             snapshots = None
             if not options.dense_only:
                 snapshots = snapshots_of(checkpoint, manifest, session.state.stores, is_needed=lambda _: True)
-            return export_session(session, path, example=example, options=options, snapshots=snapshots, on_rows=on_rows)
+            return export_session(
+                session,
+                path,
+                example=example,
+                options=options,
+                snapshots=snapshots,
+                graphs=self._graphs,
+                on_rows=on_rows,
+            )
 
 
 class _DrawnRows(LocalStore):

@@ -15,8 +15,9 @@ from monolith.export.graph import ModelCall
 from monolith.export.writer import ExportOptions, ExportSource, write_export
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, MutableMapping, Sequence
 
+    from monolith.export.graph import ModelGraph
     from monolith.train.session import Session
     from monolith.train.task import Task
 
@@ -30,6 +31,7 @@ def export_session(
     example: Any = None,
     options: ExportOptions | None = None,
     snapshots: Mapping[str, Sequence[str]] | None = None,
+    graphs: MutableMapping[str, ModelGraph] | None = None,
     on_rows: Callable[[int], None] | None = None,
 ) -> str:
     """Writes what a session has, between two steps; it goes on as it was.
@@ -41,6 +43,7 @@ def export_session(
             ``predict``.
         options: How.
         snapshots: Store -> folders of a snapshot that has its rows; None: the session has them.
+        graphs: Graphs of the last export, see `ExportSource`.
         on_rows: Told how many of those rows were written since it was told last.
 
     Returns:
@@ -67,6 +70,7 @@ def export_session(
         stores=state.stores,
         signatures=task.signatures(),
         snapshots=snapshots,
+        graphs=graphs,
         on_rows=on_rows,
         extra_outputs=calls.extra_outputs,
     )
