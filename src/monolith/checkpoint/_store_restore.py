@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Protocol, Self
 
 from monolith.checkpoint.part_owners import part_owners
-from monolith.tables.history import ALL_BUCKETS, overlap
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import BlockKind
 from monolith.tables.snapshot.bucket_file import blocks_of
@@ -108,7 +108,7 @@ class StoreRestore:
             wanted = [self._owners.owned[owner] for owner in self._lost]
         if len(self._parts) == 1:
             return wanted
-        return [part for part in (overlap(each, manifest.buckets) for each in wanted) if part]
+        return [part for part in (shared_buckets(each, manifest.buckets) for each in wanted) if part]
 
     def _require_agreement(self) -> None:
         """Refuses before anything has changed what `resume` would refuse: batches that one owner cannot have in part.
@@ -134,7 +134,7 @@ class StoreRestore:
             logger.warning("'%s' has other tables: what admission has counted stays where rows stay", folder)
             return
         for owner, owned in enumerate(self._owners.owned):
-            buckets = owned if len(self._parts) == 1 else overlap(owned, manifest.buckets)
+            buckets = owned if len(self._parts) == 1 else shared_buckets(owned, manifest.buckets)
             if owner not in self._lost and buckets:
                 found = blocks_of(folder, manifest, buckets, kinds={BlockKind.FILTER})
                 self._filters.append((buckets, [block for block in found if block.bucket in buckets]))

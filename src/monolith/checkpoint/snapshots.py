@@ -11,7 +11,7 @@ from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.rank_folders import parts_of_others
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
-from monolith.tables.history import ALL_BUCKETS, overlap
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.snapshot.location import open_source
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
 
@@ -56,7 +56,7 @@ def snapshots_of(
             others = _others(path, manifest) if others is None else others
             held |= _held(others, saved_names[name])
         _require_all(path, held, wanted)
-        found[name] = [folder for folder, buckets in held.items() if overlap(buckets, wanted)]
+        found[name] = [folder for folder, buckets in held.items() if shared_buckets(buckets, wanted)]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from monolith.collective.sharded_cut import ShardedCut
 from monolith.collective.sharded_store import ShardedStore
 from monolith.tables.bucket_owners import emptied_by
-from monolith.tables.history import ALL_BUCKETS, overlap
+from monolith.tables.history import ALL_BUCKETS, shared_buckets
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.local_store import agreed_stamps
 
@@ -57,7 +57,7 @@ class OwnRows:
 
     def prepare_restore(self, folder: str, manifest: Manifest, *, buckets: range = ALL_BUCKETS) -> LocalRestore:
         """Reads and checks those rows of this rank that are in some buckets."""
-        own = overlap(self.buckets, buckets)
+        own = shared_buckets(self.buckets, buckets)
         return LocalRestore(
             self._store.native,
             folder,

@@ -11,7 +11,7 @@ from monolith.collective.sharded_outcome import settled
 from monolith.collective.sharded_values import pack, unpack
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.tables.bucket_owners import emptied_by
-from monolith.tables.history import overlap
+from monolith.tables.history import shared_buckets
 from monolith.tables.local_restore import LocalRestore
 from monolith.tables.snapshot.manifest import Manifest
 from monolith.tables.store import PreparedRestore
@@ -58,7 +58,7 @@ class RestoreCalls:
     def _prepare(self, arguments: bytes, _: object) -> int:
         (folder, begin, end, ignore_unknown_tables), (text,) = unpack(arguments)
         number = next(self._numbers)
-        buckets, own = range(begin, end), overlap(self._owned, range(begin, end))
+        buckets, own = range(begin, end), shared_buckets(self._owned, range(begin, end))
 
         def prepared() -> bytes:
             self._open[number] = LocalRestore(

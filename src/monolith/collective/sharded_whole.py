@@ -13,7 +13,7 @@ from monolith import _core
 from monolith.collective.sharded_outcome import gather_texts, settled
 from monolith.collective.sharded_values import pack, stamps_from_plain, stamps_to_plain, unpack
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
-from monolith.tables.history import ALL_BUCKETS, OwnerClock, overlap
+from monolith.tables.history import ALL_BUCKETS, OwnerClock, shared_buckets
 from monolith.tables.local_joined import stamp_to_core
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.row_block import RowBlock
@@ -122,7 +122,7 @@ class WholeCalls:
     def _load(self, arguments: bytes, _: object) -> LoadReport:
         (begin, end, replace), blobs = unpack(arguments)
         buckets, blocks = range(begin, end), [RowBlock(each) for each in blobs]
-        wanted = overlap(self._owned, buckets)
+        wanted = shared_buckets(self._owned, buckets)
         own = [block for block in blocks if block.bucket in wanted]
         settled(self._wire, lambda: self._check_load(own, wanted, replace=replace))
         emptied = emptied_by(wanted, buckets) if replace else None

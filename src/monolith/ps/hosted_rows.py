@@ -12,7 +12,7 @@ from monolith.ps.open_things import OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.recovery.lineage import Lineage
 from monolith.ps.recovery.recording import NoRecording
 from monolith.tables.bucket_owners import owned_ranges, share_of
-from monolith.tables.history import overlap
+from monolith.tables.history import shared_buckets
 from monolith.tables.local_cut import LocalCut
 from monolith.tables.local_history import LocalChangeReader
 from monolith.tables.local_joined import stamp_from_core, stamp_to_core
@@ -171,7 +171,7 @@ class HostedRows:
 
     def changes(self, reader: LocalChangeReader, buckets: range, *, state: bool) -> Iterator[RowBlock]:
         """What it has not read, of the buckets that are here."""
-        return reader.changes(state=state, buckets=overlap(self.owned, buckets))
+        return reader.changes(state=state, buckets=shared_buckets(self.owned, buckets))
 
     def advance(self, reader: LocalChangeReader, to: Mark) -> None:
         """It has read everything up to `to`; where it is further already, it stays."""

@@ -11,7 +11,7 @@ from monolith.errors import CancelledError, FailedPreconditionError, OpError
 from monolith.ps._block_stream import blocks_in
 from monolith.ps._wire_values import buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.protos import parameter_server_pb2 as messages
-from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds, overlap
+from monolith.tables.history import ALL_BUCKETS, Mark, OwnerClock, WrittenRows, bucket_bounds, shared_buckets
 from monolith.tables.owners_cut import OwnersCut
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RemoteCut(OwnersCut):
             messages.CutBlocksRequest(
                 store=self._store,
                 number=number,
-                buckets=buckets_message(overlap(owned, buckets)),
+                buckets=buckets_message(shared_buckets(owned, buckets)),
                 state=state,
                 since=None if since is None else mark_message(since),
             )

@@ -9,7 +9,7 @@ from monolith.ps._control_channel import outcomes_of
 from monolith.ps._wire_values import buckets_message, mark_message
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.remote_cut import open_blocks
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, overlap
+from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
 from monolith.tables.packed_blocks import PackedBlocks
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RemoteReader:
         bucket_bounds(buckets)
         requests = [
             messages.ChangesRequest(
-                reader=self._message(), buckets=buckets_message(overlap(owned, buckets)), state=state
+                reader=self._message(), buckets=buckets_message(shared_buckets(owned, buckets)), state=state
             )
             for owned in self._cluster.owned
         ]

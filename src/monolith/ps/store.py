@@ -30,7 +30,7 @@ from monolith.tables.arrays import bucket_array, id_array, time_array
 from monolith.tables.batch_memory import new_rows
 from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
 from monolith.tables.event_times import EventClock
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, overlap
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, shared_buckets
 from monolith.tables.local_plan import NO_TICKET, KeptPlan, OpenPlans
 from monolith.tables.local_store import agreed_stamps
 from monolith.tables.native_tables import NativeTables
@@ -223,8 +223,8 @@ class PsStore:
         """Takes over rows, tombstones and filters of some buckets; first every server checks those of its own."""
         bucket_bounds(buckets)
         given = list(blocks)
-        orders = [self._load_order(overlap(owned, buckets), buckets, replace=replace) for owned in self.owned]
-        parts = [[block for block in given if block.bucket in overlap(owned, buckets)] for owned in self.owned]
+        orders = [self._load_order(shared_buckets(owned, buckets), buckets, replace=replace) for owned in self.owned]
+        parts = [[block for block in given if block.bucket in shared_buckets(owned, buckets)] for owned in self.owned]
         streams: list[Any] = [
             _ordered(messages.CheckBlocksRequest, order, part) for order, part in zip(orders, parts, strict=True)
         ]
@@ -260,8 +260,8 @@ class PsStore:
                 client=self.cluster.client,
                 folder=folder,
                 manifest=text,
-                buckets=buckets_message(overlap(owned, buckets)),
-                emptied=buckets_message(emptied_by(overlap(owned, buckets), buckets)),
+                buckets=buckets_message(shared_buckets(owned, buckets)),
+                emptied=buckets_message(emptied_by(shared_buckets(owned, buckets), buckets)),
                 ignore_unknown_tables=ignore_unknown_tables,
             )
             for owned in self.owned

@@ -16,7 +16,7 @@ from monolith.deltalog import GapError, IncrementKind, rows_part, store_of
 from monolith.errors import NotFoundError
 from monolith.publishing.row_payload import RowPayloads
 from monolith.publishing.serving_schema import serving_schema
-from monolith.tables.history import ALL_BUCKETS, Mark, overlap
+from monolith.tables.history import ALL_BUCKETS, Mark, shared_buckets
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind
 
@@ -191,7 +191,7 @@ class PartPublisher:
 
     def _shares_buckets(self, part: str) -> bool:
         place = store_of(part)
-        return place is not None and place[0] == self._name and bool(overlap(place[1], self._buckets))
+        return place is not None and place[0] == self._name and bool(shared_buckets(place[1], self._buckets))
 
     def _follow_from_the_beginning(self) -> None:
         """Everything that the store holds counts as changed."""

@@ -166,12 +166,6 @@ class ChangeReader(Protocol):
         ...
 
 
-def overlap(owned: range, wanted: range) -> range:
-    """The buckets that both have."""
-    begin = max(owned.start, wanted.start)
-    return range(begin, max(begin, min(owned.stop, wanted.stop)))
-
-
 def bucket_bounds(buckets: range) -> tuple[int, int]:
     """Begin and end of consecutive buckets."""
     if buckets.step != 1 or not 0 <= buckets.start <= buckets.stop <= NUM_BUCKETS:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.errors import FailedPreconditionError
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Cut, OwnerClock, WrittenRows, bucket_bounds, overlap
+from monolith.tables.history import (
+    ALL_BUCKETS,
+    NUM_BUCKETS,
+    Cut,
+    OwnerClock,
+    WrittenRows,
+    bucket_bounds,
+    shared_buckets,
+)
 from monolith.tables.local_history import row_blocks
 from monolith.tables.local_joined import stamp_from_core
 from monolith.tables.snapshot.files import bucket_ranges, file_name
@@ -76,7 +84,7 @@ class LocalCut(Cut):
     ) -> Iterator[RowBlock]:
         """Each bucket once per cut."""
         bucket_bounds(buckets)
-        begin, end = bucket_bounds(overlap(self._owned, buckets))
+        begin, end = bucket_bounds(shared_buckets(self._owned, buckets))
         epoch = None if since is None else self._history.epoch_of(since)
         if epoch is not None and epoch > self._mark.epoch:
             raise FailedPreconditionError(

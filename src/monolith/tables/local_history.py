@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.forks import at_rest_in_forks
-from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, overlap
+from monolith.tables.history import ALL_BUCKETS, Mark, bucket_bounds, shared_buckets
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import RowBlock
 
@@ -124,7 +124,7 @@ class LocalHistory:
         """Tombstones and rows after an epoch, as they are now."""
         bucket_bounds(buckets)
         parts = [
-            row_blocks(group.changes(since, bucket_bounds(overlap(owned, buckets)), state))
+            row_blocks(group.changes(since, bucket_bounds(shared_buckets(owned, buckets)), state))
             for group, owned in zip(self._groups, self._owned, strict=True)
         ]
         return chain.from_iterable(parts)
@@ -133,7 +133,7 @@ class LocalHistory:
         """As `changes`, in one piece."""
         bucket_bounds(buckets)
         parts = [
-            group.packed_changes(since, bucket_bounds(overlap(owned, buckets)), state)
+            group.packed_changes(since, bucket_bounds(shared_buckets(owned, buckets)), state)
             for group, owned in zip(self._groups, self._owned, strict=True)
         ]
         return PackedBlocks(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -24,7 +24,7 @@ from monolith.tables.bucket_owners import (
     sum_of_reports,
 )
 from monolith.tables.event_times import EventClock, newest_time_of
-from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds, overlap
+from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, OwnerClock, bucket_bounds, shared_buckets
 from monolith.tables.local_cut import LocalCut, ShardsCut
 from monolith.tables.local_history import LocalHistory
 from monolith.tables.local_plan import LocalRows
@@ -168,7 +168,7 @@ class LocalShards:
         with self.lock:
             work = []
             for shard, owned in zip(self.shards, self.owned, strict=True):
-                wanted = overlap(owned, buckets)
+                wanted = shared_buckets(owned, buckets)
                 work.append((shard, wanted, [block for block in given if block.bucket in wanted]))
             for shard, wanted, own in work:
                 shard.require_loadable(own, buckets=wanted)
@@ -194,8 +194,8 @@ class LocalShards:
                     shard.native,
                     folder,
                     manifest,
-                    overlap(owned, buckets),
-                    emptied=emptied_by(overlap(owned, buckets), buckets),
+                    shared_buckets(owned, buckets),
+                    emptied=emptied_by(shared_buckets(owned, buckets), buckets),
                     ignore_unknown_tables=ignore_unknown_tables,
                 )
                 for shard, owned in zip(self.shards, self.owned, strict=True)
