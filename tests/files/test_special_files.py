@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from monolith.data.record_writer import RecordWriter
-from monolith.errors import InvalidArgumentError
-from monolith.files import CopyFile
+from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.files import CopyFile, open_if_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,3 +31,20 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, write: Callable[[str, 
         write(str(source), str(pipe))
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["pipe", "source"]
+
+
+def test_a_file_is_opened_once_it_is_there_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "later"
+    assert open_if_there(str(place)) is None
+    place.write_bytes(b"x")
+    found = open_if_there(str(place))
+    assert found is not None
+    try:
+        assert (os.read(found, 9), os.get_inheritable(found)) == (b"x", False)
+    finally:
+        os.close(found)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidArgumentError, match="it is a device, a pipe or a socket"):
+        open_if_there(str(tmp_path / "pipe"))
+    with pytest.raises(NotFoundError, match="cannot be read"):
+        open_if_there(str(place / "below"))

@@ -38,6 +38,7 @@ from monolith.checkpoint.partial_recovery import (
     RestoreOps,
     SaverBuilder,
 )
+from monolith.checkpoint.pending_save import PendingSave
 from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.restore_rules import (
     SaveHelper,
@@ -46,7 +47,7 @@ from monolith.checkpoint.restore_rules import (
     get_latest_checkpoint_state,
     wait_for_monolith_checkpoint,
 )
-from monolith.checkpoint.saver import PendingSave, Saver
+from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists, get_monolith_checkpoint_state
 from monolith.checkpoint.table_assets import restore_table_assets, save_table_assets

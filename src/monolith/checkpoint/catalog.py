@@ -7,10 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.folder import local_path, open_folder
+from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_state, split_path
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from monolith.files import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,6 @@ import re
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import fsspec
@@ -20,10 +19,11 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.files import named_errors
+from monolith.files import local_path, named_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -106,16 +106,6 @@ def open_folder(path: FolderPath) -> Folder:
         raise InvalidArgumentError("model directory: expected a path, got an empty text")
     local = local_path(text)
     return RemoteFolder(text) if local is None else LocalFolder(local)
-
-
-def local_path(path: FolderPath) -> Path | None:
-    """The path on the local file system; None for any other fsspec path."""
-    text = os.fspath(path)
-    if "://" not in text and "::" not in text:
-        return Path(text)
-    filesystem, stripped = fsspec.core.url_to_fs(text)
-    protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
-    return Path(stripped) if "file" in protocols else None
 
 
 class LocalFolder:

@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from monolith.checkpoint.folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import canonical
 from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
-from monolith.files import named_errors
+from monolith.files import local_path, named_errors
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch.optim import Optimizer
 
 from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
-from monolith.checkpoint.folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.restore_options import RestoreOptions
 from monolith.checkpoint.restoring import restore_model, restore_without_dense
@@ -19,6 +19,7 @@ from monolith.checkpoint.saver_options import SaverOptions
 from monolith.checkpoint.state_files import checkpoint_exists
 from monolith.checkpoint.train_state import TrainState
 from monolith.errors import InvalidArgumentError, NotFoundError
+from monolith.files import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,6 @@ import logging
 import threading
 import weakref
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, Self, overload
 
 from monolith.checkpoint._model_meta import model_meta
@@ -15,8 +14,9 @@ from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
-from monolith.checkpoint.folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
+from monolith.checkpoint.pending_save import PendingSave
 from monolith.checkpoint.rank_folders import newest_of_ranks
 from monolith.checkpoint.restoring import restore_all, restore_without_dense
 from monolith.checkpoint.retention import Retention
@@ -26,13 +26,13 @@ from monolith.checkpoint.writing import WriteOrder, remove_torn_saves, write_che
 from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,
-    DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
     UnavailableError,
 )
+from monolith.files import local_path
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
@@ -44,37 +44,6 @@ logger = logging.getLogger(__name__)
 
 CLEAR_NN = "clear_nn"
 """Marker: the dense part was started anew already."""
-
-
-class PendingSave:
-    """A save that goes on in a thread named ``monolith-checkpoint``. Any thread may call it."""
-
-    def __init__(self, future: Future[SavedCheckpoint]) -> None:
-        self._future = future
-
-    @property
-    def done(self) -> bool:
-        """Whether it has ended, well or not."""
-        return self.is_written
-
-    @property
-    def is_written(self) -> bool:
-        """Whether this process has nothing more to do for it."""
-        return self._future.done()
-
-    def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
-        """Waits for the commit.
-
-        Raises:
-            DeadlineExceededError: it goes on; ask again.
-            OpError: what went wrong; see `Saver.save`.
-        """
-        try:
-            return self._future.result(timeout_seconds)
-        except FutureTimeoutError as error:
-            if self._future.done():
-                raise
-            raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
 
 
 class Saver:

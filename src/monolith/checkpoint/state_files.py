@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from monolith.checkpoint.folder import FolderPath, local_path, open_folder
+from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.errors import NotFoundError, OpError
-from monolith.files import isabs
+from monolith.files import isabs, local_path
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
     from torch.export import ExportedProgram
-    from torch.fx import Graph
+    from torch.fx import Graph, GraphModule
 
     from monolith.export.graph_passes import JoinedRows
 
@@ -88,22 +88,39 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
         FailedPreconditionError: this torch cannot read it.
     """
     document = _document(text, origin)
-    module: dict[str, Any] = document["graph_module"]
-    require_plain_graph(module, origin=origin)
+    require_plain_graph(document["graph_module"], origin=origin)
+    made = _deserialized(document, origin)
+    graph = made.graph
+    places = [node.name for node in graph.nodes if node.op == "placeholder"]
+    inputs = tuple(GraphInput(*each) for each in document["inputs"])
+    if len(places) != len(inputs):
+        raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
+    named = dict(zip(places, inputs, strict=True))
+    joined = _make_quicker(graph, named, joins_rows=joins_rows)
+    made.recompile()
+    taken = tuple(
+        named.get(node.name) or GraphInput("joined", JOINED + node.name)
+        for node in graph.nodes
+        if node.op == "placeholder"
+    )
+    parts = {JOINED + place: each for place, each in joined.items()}
+    return LoadedGraph(made.forward, taken, tuple(document["outputs"]), parts)
+
+
+def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
+    """As torch reads a graph that was checked."""
     plain = {
-        "graph": module["graph"],
+        "graph": document["graph_module"]["graph"],
         "signature": {"input_specs": [], "output_specs": []},
         "module_call_graph": [],
         "metadata": {},
         "treespec_namedtuple_fields": {},
     }
-    inputs = tuple(GraphInput(*each) for each in document["inputs"])
     try:
         read = serde._dict_to_dataclass(torch_schema.GraphModule, plain)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with _ONE_AT_A_TIME:
             made = serde.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
-        graph = made.graph_module.graph
-        places = [node.name for node in graph.nodes if node.op == "placeholder"]
+            return made.graph_module
     except OpError:
         raise
     except Exception as error:
@@ -111,18 +128,6 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
             f"{origin}: written by torch {document['torch']}, torch {torch.__version__} cannot read it:"
             f" {type(error).__name__}: {str(error)[:300]}; export again, or serve with torch {document['torch']}"
         ) from error
-    if len(places) != len(inputs):
-        raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
-    named = dict(zip(places, inputs, strict=True))
-    joined = _make_quicker(graph, named, joins_rows=joins_rows)
-    made.graph_module.recompile()
-    taken = tuple(
-        named.get(node.name) or GraphInput("joined", JOINED + node.name)
-        for node in graph.nodes
-        if node.op == "placeholder"
-    )
-    parts = {JOINED + place: each for place, each in joined.items()}
-    return LoadedGraph(made.graph_module.forward, taken, tuple(document["outputs"]), parts)
 
 
 def _make_quicker(graph: Graph, named: Mapping[str, GraphInput], *, joins_rows: bool) -> dict[str, JoinedRows]:

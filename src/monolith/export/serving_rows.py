@@ -16,10 +16,11 @@ from monolith.tables.snapshot.manifest import Manifest, TableEntry
 from monolith.tables.snapshot.restore import restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.location import SnapshotPath
+    from monolith.tables.snapshot.manifest import FileEntry
     from monolith.tables.table_config import TableConfig
 
 __all__ = ["copy_for_serving"]
@@ -51,42 +52,47 @@ def copy_for_serving(
         NotFoundError, DataLossError: a source is missing or damaged; the target is as it was.
         FailedPreconditionError: the tables cannot take the rows.
     """
-    found = [_manifest_of(source) for source in sources]
-    empty = LocalStore(tables)
-    num_files = max(least_files, _num_files(found, empty.schema))
+    found = {source: _manifest_of(source) for source in sources}
+    schema = LocalStore(tables).schema
+    num_files = max(least_files, _num_files(list(found.values()), schema))
     snapshot_id = secrets.randbits(64)
-    rows = dict.fromkeys(empty.schema.names, 0)
-    files = []
+    rows = dict.fromkeys(schema.names, 0)
+    files: list[FileEntry] = []
     with closing(open_destination(target, 0)) as destination:
         try:
             with writing_folder(target) as folder:
                 for begin, end in bucket_ranges(min(num_files, NUM_BUCKETS)):
-                    store = _loaded(tables, dict(zip(sources, found, strict=True)), range(begin, end))
-                    with store.cut() as cut:
+                    with _loaded(tables, found, range(begin, end)).cut() as cut:
                         for table, count in cut.rows.items():
                             rows[table] += count
                         blocks = cut.blocks(range(begin, end), state=False)
                         files.append(write_file(folder, blocks, (begin, end), snapshot_id))
                     if on_rows is not None:
                         on_rows(files[-1].rows)
-            manifest = Manifest(
-                snapshot_id=snapshot_id,
-                generation=0,
-                epoch=max(each.epoch for each in found),
-                created=int(time.time()),
-                state=False,
-                tables=_entries(empty.schema, rows, found),
-                files=tuple(files),
-                applied=tuple(
-                    sorted((clock for each in found for clock in each.applied), key=lambda clock: clock.buckets.start)
-                ),
-                extra=None,
-            )
+            manifest = _manifest(snapshot_id, _entries(schema, rows, list(found.values())), files, found.values())
             destination.publish(manifest)
         except BaseException:
             remove_written(target, files)
             raise
     return manifest
+
+
+def _manifest(
+    snapshot_id: int, tables: tuple[TableEntry, ...], files: Sequence[FileEntry], found: Collection[Manifest]
+) -> Manifest:
+    """What was written, at the moment of what it was written from."""
+    clocks = [clock for each in found for clock in each.applied]
+    return Manifest(
+        snapshot_id=snapshot_id,
+        generation=0,
+        epoch=max(each.epoch for each in found),
+        created=int(time.time()),
+        state=False,
+        tables=tables,
+        files=tuple(files),
+        applied=tuple(sorted(clocks, key=lambda clock: clock.buckets.start)),
+        extra=None,
+    )
 
 
 def _manifest_of(source: str) -> Manifest:

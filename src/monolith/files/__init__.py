@@ -8,7 +8,18 @@ from __future__ import annotations
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
 from monolith.files.named_errors import named_errors
-from monolith.files.paths import basename, dirname, exists, is_name, isabs, join, refuse_special_file, remove_folder
+from monolith.files.opening import open_if_there
+from monolith.files.paths import (
+    basename,
+    dirname,
+    exists,
+    is_name,
+    isabs,
+    join,
+    local_path,
+    refuse_special_file,
+    remove_folder,
+)
 from monolith.files.replacement import replaced_file
 
 __all__ = [
@@ -22,7 +33,9 @@ __all__ = [
     "is_name",
     "isabs",
     "join",
+    "local_path",
     "named_errors",
+    "open_if_there",
     "refuse_special_file",
     "remove_folder",
     "replaced_file",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +10,17 @@ import fsspec
 
 from monolith.errors import InvalidArgumentError
 
-__all__ = ["basename", "dirname", "exists", "is_name", "isabs", "join", "refuse_special_file", "remove_folder"]
+__all__ = [
+    "basename",
+    "dirname",
+    "exists",
+    "is_name",
+    "isabs",
+    "join",
+    "local_path",
+    "refuse_special_file",
+    "remove_folder",
+]
 
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//?|$)")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:/{0,3}|/+)?")
@@ -43,6 +54,20 @@ def is_name(text: str) -> bool:
     [True, False, False, False, False]
     """
     return text not in {"", ".", ".."} and not any(character in text for character in "/\\\0")
+
+
+def local_path(path: str | os.PathLike[str]) -> Path | None:
+    """The path on the file system of this machine; None for any other fsspec path.
+
+    >>> local_path("models"), local_path("file:///models"), local_path("memory://models")
+    (PosixPath('models'), PosixPath('/models'), None)
+    """
+    text = os.fspath(path)
+    if "://" not in text and "::" not in text:
+        return Path(text)
+    filesystem, stripped = fsspec.core.url_to_fs(text)
+    protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
+    return Path(stripped) if "file" in protocols else None
 
 
 def refuse_special_file(path: str) -> None:

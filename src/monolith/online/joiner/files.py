@@ -11,7 +11,7 @@ import numpy as np
 from monolith import _core
 from monolith.data.record_reader import MAX_RECORD_BYTES
 from monolith.errors import DataLossError
-from monolith.files import named_errors, refuse_special_file
+from monolith.files import named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.numbered import whole_examples
 
@@ -47,7 +47,7 @@ class FileInput:
     def open(self, offset: JoinPosition | None) -> None:
         """Goes to an offset."""
         self._offset = plain_offset(offset, self.name)
-        self._try_to_open()
+        self._descriptor = open_if_there(self._path)
         if self._offset and (self._descriptor is None or os.fstat(self._descriptor).st_size < self._offset):
             raise DataLossError(
                 f"{self.name}: ends before byte {self._offset}, up to which it was read; it is not the file that was"
@@ -56,11 +56,13 @@ class FileInput:
 
     def read(self, limit: int) -> Arrived:
         """At most `limit` records, at once."""
-        if self._descriptor is None and not self._try_to_open():
+        if self._descriptor is None:
+            self._descriptor = open_if_there(self._path)
+        if self._descriptor is None:
             self._came_to_end = True
             return Arrived((), (), self._offset)
         with named_errors(self._path, "read"):
-            data = os.pread(self._descriptor or 0, self._wanted, self._offset)
+            data = os.pread(self._descriptor, self._wanted, self._offset)
         spans, end, wanted, problem, reason, resume = _core.scan_frames(
             np.frombuffer(data, np.uint8),
             0,
@@ -92,15 +94,6 @@ class FileInput:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def _try_to_open(self) -> bool:
-        refuse_special_file(self._path)
-        with named_errors(self._path, "read"):
-            try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return False
-        return True
 
     def _leave_out(self, reason: str, resume: int) -> None:
         text = f"{self.name}: offset {self._offset}: {reason}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from monolith.errors import DataLossError
-from monolith.files import named_errors, refuse_special_file
+from monolith.files import named_errors, open_if_there
 from monolith.online.joiner.numbered import NumberedExample, whole_examples
 from monolith.online.stream.config import PARTITION
 
@@ -128,10 +128,12 @@ class _GrowingFile:
             self._descriptor = None
 
     def _read(self) -> None:
-        if self._descriptor is None and not self._try_to_open():
+        if self._descriptor is None:
+            self._descriptor = open_if_there(self._path)
+        if self._descriptor is None:
             self.came_to_end = True
             return
-        descriptor = self._descriptor or 0
+        descriptor = self._descriptor
         with named_errors(self._path, "read"):
             data = os.pread(descriptor, self._wanted, self._offset)
         if not data:
@@ -181,12 +183,3 @@ class _GrowingFile:
         )
         self.close()
         self._offset, self._expected, self.came_to_end = 0, None, False
-
-    def _try_to_open(self) -> bool:
-        refuse_special_file(self._path)
-        with named_errors(self._path, "read"):
-            try:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return False
-        return True

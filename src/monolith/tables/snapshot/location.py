@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import fsspec
 
 from monolith.errors import DataLossError, FileUnavailableError, NotFoundError
+from monolith.files import local_path
 from monolith.tables.snapshot.files import (
     FolderLock,
     commit,
@@ -121,16 +122,6 @@ def fetched_files(path: SnapshotPath, files: Iterable[FileEntry]) -> Iterator[li
     remote = _Remote(str(path))
     with tempfile.TemporaryDirectory(prefix="monolith-snapshot-") as temporary:
         yield [remote.fetch(file.name, Path(temporary)) for file in files]
-
-
-def local_path(path: SnapshotPath) -> Path | None:
-    """The path in the local file system; None for any other fsspec path."""
-    text = os.fspath(path)
-    if "://" not in text and "::" not in text:
-        return Path(text)
-    filesystem, stripped = fsspec.core.url_to_fs(text)
-    protocols = filesystem.protocol if isinstance(filesystem.protocol, tuple) else (filesystem.protocol,)
-    return Path(stripped) if "file" in protocols else None
 
 
 class _LocalDestination:
