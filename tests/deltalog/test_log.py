@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deltalog.increments import PART, increment
-from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
+from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter, file_segments
 from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.retention import kept_by
 from monolith.errors import (
@@ -143,6 +143,54 @@ def test_lag_is_told_in_increments_bytes_and_seconds(tmp_path: Path) -> None:
         increments, size, seconds = reader.lag
     assert (increments, round(seconds)) == (3, 5)  # the writer was closed, and opened the part anew
     assert 2000 < size < 4000
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much of records is read, look by look."""
+    counted: list[int] = []
+    real = file_segments._pread
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        counted.append(size)
+        return real(descriptor, size, offset)
+
+    monkeypatch.setattr(file_segments, "_pread", pread)
+    return counted
+
+
+def test_a_second_look_at_the_end_of_a_part_reads_what_came_since(tmp_path: Path, bytes_read: list[int]) -> None:
+    log = DeltaLog(tmp_path / "log")
+    writer = log.open_writer(PART)
+    writer.append(kind=ROWS, payload=bytes(1 << 20))
+    first = log.extent(PART)
+    assert first is not None
+    assert sum(bytes_read) > 1 << 20
+    bytes_read.clear()
+    assert (log.extent(PART), log.parts()) == (first, [PART])
+    assert bytes_read == []
+    writer.append(kind=ROWS, payload=b"x" * 100)
+    assert log.extent(PART) == first._replace(next=first.next + 1)
+    assert 0 < sum(bytes_read) < 1000
+    writer.close()
+
+
+def test_an_end_that_was_cut_off_or_written_anew_is_found_again(tmp_path: Path) -> None:
+    log = DeltaLog(tmp_path / "log")
+    write(log, 3)
+    known = log.extent(PART)
+    assert known is not None
+    (path,) = segments(log)
+    data = path.read_bytes()
+    for damaged in (data[:-200], data[:-1], data[: -len(data) // 4] + bytes(len(data) // 4)):
+        path.write_bytes(damaged)
+        found = DeltaLog(log.place).extent(PART)
+        assert found is not None
+        assert log.extent(PART) == found == known._replace(next=known.next - 1)
+        path.write_bytes(data)
+        assert log.extent(PART) == known
+    path.unlink()
+    assert log.extent(PART) is None
 
 
 def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts(

@@ -101,21 +101,44 @@ def next_magic(descriptor: int, offset: int) -> int:
     return offset
 
 
-def last_head(folder: Path, segments: list[Segment]) -> Head | None:
-    """Of the last whole record of some segments in order; None where there is none."""
+class LastRecord(NamedTuple):
+    """The last whole record of a part, as it was found: who looks again begins there."""
+
+    segment: Segment
+    offset: int
+    head: Head
+
+
+def last_record(folder: Path, segments: list[Segment], known: LastRecord | None = None) -> LastRecord | None:
+    """The last whole record of some segments in order; None where there is none.
+
+    Args:
+        folder: Of the part.
+        segments: In order.
+        known: What was found before: of its segment only what came since is read, if it is still there.
+    """
     for segment in reversed(segments):
-        found: Head | None = None
         descriptor = os.open(folder / segment.name, os.O_RDONLY)
         try:
-            offset = 0
+            found = known if known is not None and known.segment == segment and _is_there(descriptor, known) else None
+            offset = 0 if found is None else found.offset + found.head.record_bytes
             while (piece := piece_at(descriptor, offset, origin=segment.name)).is_whole and piece.head is not None:
-                found = piece.head
+                found = LastRecord(segment, offset, piece.head)
                 offset += len(piece.data)
         finally:
             os.close(descriptor)
         if found is not None:
             return found
     return None
+
+
+def _is_there(descriptor: int, record: LastRecord) -> bool:
+    """Whether a record that was whole is where it was: nobody has cut the file off and written another one."""
+    try:
+        head = read_head(os.pread(descriptor, HEAD.size, record.offset), origin=record.segment.name)
+    except DataLossError:
+        return False
+    return head == record.head and os.fstat(descriptor).st_size >= record.offset + head.record_bytes
 
 
 def _ends_early(descriptor: int, offset: int, head_bytes: bytes) -> bool:

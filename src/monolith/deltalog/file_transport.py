@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith import _core
-from monolith.deltalog.file_segments import Segment, first_head, last_head, segments_in
+from monolith.deltalog.file_segments import LastRecord, Segment, first_head, last_record, segments_in
 from monolith.deltalog.file_tail import FileTail
 from monolith.deltalog.parts import require_part
 from monolith.deltalog.transport import Claim, Extent
@@ -46,6 +46,8 @@ class FileTransport:
     def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = Path(folder).absolute()
         self._segment_bytes = segment_bytes
+        self._last: dict[str, LastRecord] = {}
+        """Part -> what it ended with when somebody asked; any thread may put a newer one there."""
 
     @property
     def place(self) -> str:
@@ -68,8 +70,11 @@ class FileTransport:
             return None
         newest = heads[-1][0]
         with named_errors(str(folder / newest.name), "read"):
-            last = last_head(folder, [each for each, _ in heads])
-        return None if last is None else Extent(heads[0][1].number, last.number + 1, newest.generation, last.writer)
+            last = last_record(folder, [each for each, _ in heads], self._last.get(part))
+        if last is None:
+            return None
+        self._last[part] = last
+        return Extent(heads[0][1].number, last.head.number + 1, newest.generation, last.head.writer)
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> FileAppender:
         """Makes the first segment of a generation, then looks where the one before it has ended."""
@@ -185,7 +190,8 @@ class FileTransport:
         path = folder / segment.name
         try:
             with named_errors(str(folder), "read"):
-                last = last_head(folder, [each for each in segments_in(folder) if each < segment])
+                record = last_record(folder, [each for each in segments_in(folder) if each < segment])
+            last = None if record is None else record.head
             self._require_last(part, last, after_writer)
             claim = Claim(segment.generation, 0 if last is None else last.number + 1)
             appender = FileAppender(folder, part, segment, self._segment_bytes)
