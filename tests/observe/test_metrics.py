@@ -95,6 +95,41 @@ def test_counters_add_stores_replace_timers_collect() -> None:
     assert timer.buckets == ((1.0, 2), (10.0, 4), (math.inf, 5))
 
 
+def test_what_is_emitted_often_can_be_bound_once() -> None:
+    recorder = MetricRecorder()
+    client = MetricClient("serving", recorder=recorder)
+    tags = {"model_name": "ranker", "code": 0}
+    count, time = client.counter("requests", tags), client.timer("latency", tags)
+    for value in (1, 2.5):
+        count(value)
+        time(value)
+    client.emit_counter("requests", 1, tags)
+    client.emit_timer("latency", 4, tags)
+    assert recorder.counter("serving.requests", tags) == 4.5
+    assert (recorder.timer("serving.latency", tags).count, recorder.timer("serving.latency", tags).sum) == (3, 7.5)
+    recorder.clear()
+    count(1)
+    time(1)
+    assert recorder.counter("serving.requests", tags) == recorder.timer("serving.latency", tags).count == 1
+
+
+def test_what_is_bound_is_refused_as_what_is_emitted() -> None:
+    client = MetricClient("", recorder=MetricRecorder())
+    for bind in (client.counter, client.timer):
+        with pytest.raises(ValueError, match="must be a text"):
+            bind("")
+        with pytest.raises(ValueError, match="tag names must be texts"):
+            bind("requests", {"a.b": 1, "a_b": 2})
+    with pytest.raises(ValueError, match="'le' is the name of a bucket"):
+        client.timer("latency", {"le": 1})
+    with pytest.raises(ValueError, match="must be finite"):
+        client.counter("requests")(-1)
+    with pytest.raises(ValueError, match="must be finite"):
+        client.timer("latency")(math.nan)
+    with pytest.raises(TypeError, match="must be a number"):
+        client.timer("latency")("1")  # type: ignore[arg-type]
+
+
 def test_every_set_of_tags_has_its_own_value() -> None:
     recorder = MetricRecorder()
     recorder.add("c", 1, {"mode": "full", "index": 3})

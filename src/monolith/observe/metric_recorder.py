@@ -10,14 +10,18 @@ import math
 import threading
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.errors import NotFoundError
 from monolith.observe._metric_names import MetricKind, exposition_name, require_text, sample_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+_Key: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Tags in the order of their names."""
 
 DEFAULT_TIMER_BOUNDS = tuple(float(f"{digit}e{exponent}") for exponent in range(-4, 8) for digit in (1, 3))
 """Upper bounds of a timer's buckets: 0.0001 to 3e7 in steps of about three, for seconds, microseconds and rates."""
@@ -61,8 +65,8 @@ class _Timer:
 @dataclass(slots=True)
 class _Metric:
     kind: MetricKind
-    numbers: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
-    timers: dict[tuple[tuple[str, str], ...], _Timer] = field(default_factory=dict)
+    numbers: dict[_Key, float] = field(default_factory=dict)
+    timers: dict[_Key, _Timer] = field(default_factory=dict)
 
 
 class MetricRecorder:
@@ -84,31 +88,19 @@ class MetricRecorder:
 
     def add(self, name: str, value: float = 1, tags: Mapping[str, object] | None = None) -> None:
         """Adds to a counter, which starts at 0."""
-        number = _number(name, value)
-        if not 0 <= number < math.inf:
-            raise ValueError(f"counter {name!r}: value must be finite and >= 0, got {value!r}; use emit_store")
-        key = _key(name, tags)
-        with self._lock:
-            numbers = self._metric(name, MetricKind.COUNTER).numbers
-            numbers[key] = numbers.get(key, 0.0) + number
+        self._add(name, _key(name, tags), value)
+
+    def adder(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
+        """As `add`, for a counter that is added to often: name and tags are looked at once, here."""
+        return partial(self._add, name, _key(name, tags))
 
     def measure(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
         """Takes a measurement into a timer."""
-        number = _number(name, value)
-        if not math.isfinite(number):
-            raise ValueError(f"timer {name!r}: value must be finite, got {value!r}")
-        key = _key(name, tags)
-        if any(tag == "le" for tag, _ in key):
-            raise ValueError(f"timer {name!r}: tag 'le' is the name of a bucket's bound; use another name")
-        with self._lock:
-            timers = self._metric(name, MetricKind.TIMER).timers
-            timer = timers.get(key)
-            if timer is None:
-                timer = timers[key] = _Timer([0] * (len(self._bounds) + 1))
-            timer.counts[bisect_left(self._bounds, number)] += 1
-            timer.sum += number
-            timer.minimum = min(timer.minimum, number)
-            timer.maximum = max(timer.maximum, number)
+        self._measure(name, _timer_key(name, tags), value)
+
+    def measurer(self, name: str, tags: Mapping[str, object] | None = None) -> Callable[[float], None]:
+        """As `measure`, for a timer that measures often: name and tags are looked at once, here."""
+        return partial(self._measure, name, _timer_key(name, tags))
 
     def set(self, name: str, value: float, tags: Mapping[str, object] | None = None) -> None:
         """Replaces the value of a gauge; NaN and infinities are values too."""
@@ -148,6 +140,28 @@ class MetricRecorder:
             self._metrics.clear()
             self._owners.clear()
 
+    def _add(self, name: str, key: _Key, value: float) -> None:
+        number = _number(name, value)
+        if not 0 <= number < math.inf:
+            raise ValueError(f"counter {name!r}: value must be finite and >= 0, got {value!r}; use emit_store")
+        with self._lock:
+            numbers = self._metric(name, MetricKind.COUNTER).numbers
+            numbers[key] = numbers.get(key, 0.0) + number
+
+    def _measure(self, name: str, key: _Key, value: float) -> None:
+        number = _number(name, value)
+        if not math.isfinite(number):
+            raise ValueError(f"timer {name!r}: value must be finite, got {value!r}")
+        with self._lock:
+            timers = self._metric(name, MetricKind.TIMER).timers
+            timer = timers.get(key)
+            if timer is None:
+                timer = timers[key] = _Timer([0] * (len(self._bounds) + 1))
+            timer.counts[bisect_left(self._bounds, number)] += 1
+            timer.sum += number
+            timer.minimum = min(timer.minimum, number)
+            timer.maximum = max(timer.maximum, number)
+
     def _metric(self, name: str, kind: MetricKind) -> _Metric:
         """The metric of this name, made if new. REQUIRES: the lock is held."""
         metric = self._metrics.get(name)
@@ -179,7 +193,7 @@ class MetricRecorder:
         ]
         raise NotFoundError(f"no {kind} {name!r} with tags {dict(key)}; there are: {', '.join(known) or 'none'}")
 
-    def _value(self, metric: _Metric, key: tuple[tuple[str, str], ...]) -> float | TimerReading:
+    def _value(self, metric: _Metric, key: _Key) -> float | TimerReading:
         return self._reading(metric.timers[key]) if metric.kind is MetricKind.TIMER else metric.numbers[key]
 
     def _reading(self, timer: _Timer) -> TimerReading:
@@ -188,6 +202,8 @@ class MetricRecorder:
 
 
 def _number(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, str | bytes):
         raise TypeError(f"metric {name!r}: value must be a number, got {value!r}")
     try:
@@ -196,7 +212,7 @@ def _number(name: str, value: Any) -> float:
         raise TypeError(f"metric {name!r}: value must be a number, got {value!r}") from error
 
 
-def _key(name: str, tags: Mapping[str, object] | None) -> tuple[tuple[str, str], ...]:
+def _key(name: str, tags: Mapping[str, object] | None) -> _Key:
     require_text("metric name", name, "run_steps.all")
     if not tags:
         return ()
@@ -207,6 +223,13 @@ def _key(name: str, tags: Mapping[str, object] | None) -> tuple[tuple[str, str],
             f"'__', got {sorted(tags)}"
         )
     return tuple(sorted((tag, str(value)) for tag, value in tags.items()))
+
+
+def _timer_key(name: str, tags: Mapping[str, object] | None) -> _Key:
+    key = _key(name, tags)
+    if any(tag == "le" for tag, _ in key):
+        raise ValueError(f"timer {name!r}: tag 'le' is the name of a bucket's bound; use another name")
+    return key
 
 
 _PROCESS_RECORDER = MetricRecorder()
