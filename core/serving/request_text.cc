@@ -1,5 +1,6 @@
 #include "serving/request_text.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -24,6 +25,18 @@ constexpr std::array<std::array<uint32_t, 256>, 4> kBits = [] {
 
 uint32_t BitsOf(const uint8_t* four) {
   return kBits[0][four[0]] | kBits[1][four[1]] | kBits[2][four[2]] | kBits[3][four[3]];
+}
+
+size_t PaddingOf(std::string_view text) {
+  if (text.empty() || text.back() != '=') return 0;
+  return text[text.size() - 2] == '=' ? 2 : 1;
+}
+
+constexpr size_t kLongText = 1024;
+
+size_t SkipSpace(std::string_view text, size_t at) {
+  const size_t found = text.find_first_not_of(" \t\r\n", at);
+  return found == std::string_view::npos ? text.size() : found;
 }
 
 constexpr int kVarint = 0, kFixed64 = 1, kSized = 2, kFixed32 = 5;
@@ -62,13 +75,15 @@ bool AppendFloat(std::string& text, float value) {
 
 }  // namespace
 
-std::optional<std::string> DecodeBase64(std::string_view text) {
+std::optional<size_t> DecodedSize(std::string_view text) {
   if (text.size() % 4 != 0) return std::nullopt;
-  if (text.empty()) return std::string();
-  const size_t padding = text.back() != '=' ? 0 : text[text.size() - 2] != '=' ? 1 : 2;
-  std::string bytes(text.size() / 4 * 3, '\0');
+  return text.size() / 4 * 3 - PaddingOf(text);
+}
+
+bool DecodeBase64(std::string_view text, char* bytes) {
+  const size_t padding = PaddingOf(text);
   const auto* from = reinterpret_cast<const uint8_t*>(text.data());
-  auto* to = reinterpret_cast<uint8_t*>(bytes.data());
+  auto* to = reinterpret_cast<uint8_t*>(bytes);
   uint32_t seen = 0;
   const size_t whole = text.size() / 4 - (padding > 0 ? 1 : 0);
   for (size_t i = 0; i < whole; ++i, from += 4, to += 3) {
@@ -83,11 +98,26 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
     const uint32_t bits = BitsOf(last.data());
     seen |= bits;
     to[0] = static_cast<uint8_t>(bits >> 16);
-    to[1] = static_cast<uint8_t>(bits >> 8);
-    bytes.resize(bytes.size() - padding);
+    if (padding == 1) to[1] = static_cast<uint8_t>(bits >> 8);
   }
-  if ((seen & kForeign) != 0) return std::nullopt;
-  return bytes;
+  return (seen & kForeign) == 0;
+}
+
+std::optional<TextPart> FindLongText(std::string_view document) {
+  constexpr std::string_view kKey = "\"b64\"";
+  const std::string_view beginning = document.substr(0, kLongText);
+  for (size_t key = beginning.find(kKey); key != std::string_view::npos; key = beginning.find(kKey, key + 1)) {
+    if (key > 0 && beginning[key - 1] == '\\') continue;
+    size_t at = SkipSpace(beginning, key + kKey.size());
+    if (at >= beginning.size() || beginning[at] != ':') continue;
+    at = SkipSpace(beginning, at + 1);
+    if (at >= beginning.size() || beginning[at] != '"') continue;
+    const size_t begin = at + 1;
+    const size_t end = document.find('"', begin);
+    if (end == std::string_view::npos || end - begin < std::max(kLongText, document.size() / 2)) return std::nullopt;
+    return TextPart{begin, end};
+  }
+  return std::nullopt;
 }
 
 std::optional<uint64_t> ExampleBatchSize(std::string_view encoded) {

@@ -3,24 +3,51 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace monolith {
 namespace {
 
+std::optional<std::string> Decoded(std::string_view text) {
+  const auto size = DecodedSize(text);
+  if (!size) return std::nullopt;
+  std::string bytes(*size, '\0');
+  if (!DecodeBase64(text, bytes.data())) return std::nullopt;
+  return bytes;
+}
+
 TEST(RequestText, Base64OfEveryLengthIsDecoded) {
-  EXPECT_EQ(DecodeBase64(""), "");
-  EXPECT_EQ(DecodeBase64("Zg=="), "f");
-  EXPECT_EQ(DecodeBase64("Zm8="), "fo");
-  EXPECT_EQ(DecodeBase64("Zm9v"), "foo");
-  EXPECT_EQ(DecodeBase64("Zm9vYg=="), "foob");
-  EXPECT_EQ(DecodeBase64("+/+/"), "\xfb\xff\xbf");
+  EXPECT_EQ(Decoded(""), "");
+  EXPECT_EQ(Decoded("Zg=="), "f");
+  EXPECT_EQ(Decoded("Zm8="), "fo");
+  EXPECT_EQ(Decoded("Zm9v"), "foo");
+  EXPECT_EQ(Decoded("Zm9vYg=="), "foob");
+  EXPECT_EQ(Decoded("+/+/"), "\xfb\xff\xbf");
 }
 
 TEST(RequestText, WhatIsNoPlainBase64IsLeftToOthers) {
   for (const char* text : {"Z", "Zg=", "Zg", "====", "Z===", "=g==", "Zm9v\n", "Zm-v", "Zm_v", "Zg==Zg==", "Zm9\xc3"}) {
-    EXPECT_EQ(DecodeBase64(text), std::nullopt) << text;
+    EXPECT_EQ(Decoded(text), std::nullopt) << text;
   }
+}
+
+TEST(RequestText, ALongTextIsFoundWhereItIsTheGreaterPart) {
+  const std::string text(2000, 'A');
+  const auto found = FindLongText("{\"b64\" :\n\"" + text + "\"}");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->begin, 10U);
+  EXPECT_EQ(found->end, 2010U);
+  const std::string behind = std::string("{\"a\": \"\\\"b64\\\"\", \"b64\": \"");
+  EXPECT_EQ(FindLongText(behind + text + "\"}")->begin, behind.size());
+  EXPECT_FALSE(FindLongText("{\"b64\": \"" + text));                                          // it does not end
+  EXPECT_FALSE(FindLongText("{\"b64\": \"" + std::string(1000, 'A') + "\"}"));                // short
+  EXPECT_FALSE(FindLongText("{\"b64\": \"" + text + "\"," + std::string(3000, ' ') + "}"));   // the lesser part
+  EXPECT_FALSE(FindLongText(std::string(1020, ' ') + "{\"b64\": \"" + text + text + "\"}"));  // far behind
+  EXPECT_FALSE(FindLongText("{\"b64\": [" + text + "]}"));
+  for (const char* cut : {"", "\"b64\"", "\"b64\":", "\"b64\": \""}) EXPECT_FALSE(FindLongText(cut)) << cut;
 }
 
 TEST(RequestText, TheSizeOfABatchIsFoundBehindItsColumns) {

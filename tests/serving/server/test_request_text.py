@@ -37,14 +37,13 @@ def columns_by_json(body: bytes) -> Any:
         return columns_of(body)
 
 
-@given(st.binary(max_size=100))
-def test_base64_is_decoded_and_anything_else_is_left_alone(data: bytes) -> None:
+@given(LONG)
+def test_a_long_text_is_cut_out_decoded_and_anything_else_is_left_alone(data: bytes) -> None:
     text = base64.b64encode(data)
-    assert _core.decode_base64(b'"' + text + b'"', 1, 1 + len(text)) == data
-    if data:
-        for wrong in (text[:-1], text + b"=", b"-" + text[1:], text + b"\n\n\n\n", text[:-1] + b"\xff"):
-            assert _core.decode_base64(wrong, 0, len(wrong)) is None
-    assert _core.decode_base64(text, 1, len(text) + 4) is None
+    assert _core.cut_long_text(b'{"b64":"%b"}' % text, b"*") == (data, b'{"b64":"*"}')
+    for wrong in (text[:-1], text + b"=", b"-" + text[1:], text + b"\n\n\n\n", text[:-1] + b"\xff"):
+        assert _core.cut_long_text(b'{"b64":"%b"}' % wrong, b"*") is None
+    assert _core.cut_long_text(text, b"*") is None
 
 
 @settings(max_examples=50, deadline=None)
@@ -53,10 +52,25 @@ def test_a_long_text_is_read_as_json_would(data: bytes, space: str, is_rows: boo
     value = {"b64": base64.b64encode(data).decode()}
     document: Any = {"instances": [{"examples": value}]} if is_rows else {"inputs": {"example_batch": value}}
     body = json.dumps(document, separators=("," + space, ":" + space)).encode()
+    json_request._usual_place.cache_clear()
     with mock.patch.object(json, "loads", wraps=json.loads) as loads:
         found = columns_of(body)
-    assert found == {"examples" if is_rows else "example_batch": [data]} == columns_by_json(body)
-    assert len(loads.call_args.args[0]) < 100  # JSON was given what is left without the text
+        again = columns_of(body)
+    assert again == found == {"examples" if is_rows else "example_batch": [data]} == columns_by_json(body)
+    assert all(len(call.args[0]) < 100 for call in loads.call_args_list)  # JSON was given what is left without the text
+    if not is_rows:
+        assert loads.call_count == 1  # a frame that was seen is known
+
+
+@settings(max_examples=20, deadline=None)
+@given(LONG, LONG)
+def test_what_is_remembered_of_a_frame_is_not_its_text(first: bytes, second: bytes) -> None:
+    for data in (first, second, first):
+        document = {
+            "signature_name": "serving_default",
+            "inputs": {"example_batch": {"b64": base64.b64encode(data).decode()}},
+        }
+        assert columns_of(json.dumps(document).encode()) == {"example_batch": [data]}
 
 
 @settings(max_examples=100, deadline=None)
@@ -78,6 +92,9 @@ def test_a_damaged_text_is_refused_as_json_would(data: bytes, place: int, put: b
         {"b64": "A" * 4000},
         ["b64", "A" * 4000],
         {"inputs": "b64", "instances": {"b64": "A" * 4000}},
+        {"inputs": {"example_batch": {"b64": "A" * 4000}}, "signature_name": "*"},
+        {"inputs": {"example_batch": {"b64": "A" * 4000}}, "signature_name": 1},
+        {"inputs": {"example_batch": {"b64": "A" * 4000}, "user": {"b64": "*"}}},
     ],
 )
 def test_documents_that_look_alike(document: Any) -> None:

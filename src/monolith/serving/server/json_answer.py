@@ -60,9 +60,11 @@ def _joined(parts: list[tuple[str, bytes | None]]) -> bytes | None:
 
 def _json_of(values: Tensor) -> bytes | None:
     """None: something in it is not finite."""
-    if values.dtype is torch.float32 and values.ndim in {1, 2} and values.numel():
-        flat = values.detach().contiguous().reshape(-1).numpy()
-        return _core.json_of_floats(flat, values.shape[1] if values.ndim > 1 else 0)
+    ndim, count = values.ndim, values.numel()
+    if values.dtype is torch.float32 and ndim in (1, 2) and count and values.is_cpu and not values.is_neg():
+        if not values.is_contiguous():
+            values = values.contiguous()
+        return _core.json_of_floats(values.data_ptr(), count, values.shape[1] if ndim > 1 else 0)
     return _json(values.tolist())
 
 
@@ -75,9 +77,8 @@ def _json(content: Any) -> bytes | None:
 
 def version_text(version: Any) -> str:
     """What an answer was made with, for its head: export, dense, sparse."""
-    return json.dumps(
-        {"export": version.export, "dense": version.dense, "sparse": version.sparse}, separators=(",", ":")
-    )
+    sparse = json.dumps(version.sparse, separators=(",", ":")) if version.sparse else "{}"
+    return f'{{"export":{version.export},"dense":{version.dense},"sparse":{sparse}}}'
 
 
 def told_of(entry: Entry) -> str:
