@@ -10,6 +10,7 @@ is believed: the shape must fit what came, and a list that stands for more than 
 
 from __future__ import annotations
 
+import ctypes
 import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["DTYPES", "Strings", "dtype_name", "dtype_number", "message_of", "shape_message", "shape_of", "value_of"]
+__all__ = [
+    "DTYPES",
+    "Strings",
+    "dtype_name",
+    "dtype_number",
+    "message_of",
+    "shape_message",
+    "shape_of",
+    "strings_of",
+    "value_of",
+]
 
 Strings: TypeAlias = "npt.NDArray[np.object_]"
 """Of bytes objects."""
@@ -118,6 +129,24 @@ def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Te
     return torch.from_numpy(items).view(dtype).reshape(shape)
 
 
+def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[bytes]:
+    """The bytes objects of a message of at most one dim.
+
+    Raises:
+        InvalidArgumentError: shape and values do not fit, it has more dims, or it has numbers.
+    """
+    shape, given = message.tensor_shape, message.string_val
+    is_plain = message.dtype == messages.DT_STRING and not shape.unknown_rank and not message.tensor_content
+    if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(given) > 0:
+        return list(given)
+    values = value_of(message, name=name)
+    if isinstance(values, torch.Tensor):
+        raise InvalidArgumentError(f"{name}: bytes expected, got {dtype_name(message.dtype)}")
+    if values.ndim > 1:
+        raise InvalidArgumentError(f"{name}: bytes must have one dim, got {values.ndim}")
+    return list(values.reshape(-1))
+
+
 def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tuple[int, ...]:
     """The shape of a tensor that came, all of it known.
 
@@ -162,9 +191,10 @@ def _number_message(tensor: torch.Tensor) -> messages.TensorProto:
     number = _NUMBERS.get(tensor.dtype)
     if number is None:
         raise InvalidArgumentError(f"tensor: {tensor.dtype} has no form in a message")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    content = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
-    return messages.TensorProto(dtype=number, tensor_shape=shape_message(tuple(tensor.shape)), tensor_content=content)
+    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    content = ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
+    return messages.TensorProto(dtype=number, tensor_shape=shape_message(tensor.shape), tensor_content=content)
 
 
 def _strings(values: Sequence[bytes]) -> Strings:

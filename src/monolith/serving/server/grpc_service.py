@@ -18,12 +18,13 @@ from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
 from monolith.serving.protos import prediction_service_pb2 as messages
+from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
 from monolith.serving.server.statuses import refusal_of
-from monolith.serving.tensor_messages import message_of, shape_message, value_of
+from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
 from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, packed_signatures
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ class GrpcService:
         """Scores of examples."""
         deadline = self._core.deadline_of(context.time_remaining())
         self._core.threads.require_room(deadline)
-        request_id = self._core.request_id_of(_given_id(context))
+        given = _given_id(context)
+        printable = given is not None and given.isascii() and given.isprintable()  # what metadata can say in return
+        request_id = self._core.request_id_of(given.encode() if given is not None and printable else None)
         request = _parsed(messages.PredictRequest, data)
         outcomes: SimpleQueue[Answer | BaseException] = SimpleQueue()
         self._core.ask(
-            _target_of(request.model_spec)._replace(request_id=_request_id(context)),
+            _target_of(request.model_spec, given),
             request.model_spec.signature_name or DEFAULT_SIGNATURE,
             lambda _: _columns_of(request.inputs),
             deadline=deadline,
@@ -152,11 +155,11 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
     ]
 
 
-def _given_id(context: Any) -> bytes | None:
-    """What the client calls the request; None where it says nothing, or what metadata cannot say in return."""
+def _given_id(context: Any) -> str | None:
+    """What the client calls the request."""
     for name, value in context.invocation_metadata():
-        if name == "x-request-id" and isinstance(value, str) and value.isascii() and value.isprintable():
-            return value.encode()
+        if name == "x-request-id" and isinstance(value, str):
+            return value
     return None
 
 
@@ -167,16 +170,11 @@ def _parsed(kind: Any, data: bytes) -> Any:
         raise InvalidArgumentError(f"the bytes are no {kind.DESCRIPTOR.name}: cut off or foreign") from None
 
 
-def _target_of(spec: messages.ModelSpec) -> Target:
+def _target_of(spec: messages.ModelSpec, request_id: str | None = None) -> Target:
     if not spec.name:
         raise InvalidArgumentError("model_spec: must name a model")
     version = spec.version.value if spec.HasField("version") else None
-    return Target(spec.name, version, spec.version_label or None)
-
-
-def _request_id(context: Any) -> str | None:
-    shown = (value for name, value in context.invocation_metadata() if name == "x-request-id")
-    return next((value for value in shown if isinstance(value, str)), None)
+    return Target(spec.name, version, spec.version_label or None, request_id)
 
 
 def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec:
@@ -188,13 +186,12 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
 def _columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for name, message in inputs.items():
-        value = value_of(message, name=f"input {name!r}")
-        if isinstance(value, Tensor):
-            columns[name] = value if value.ndim else value.reshape(1)
+        if message.dtype == DT_STRING:
+            columns[name] = strings_of(message, name=f"input {name!r}")
             continue
-        if value.ndim > 1:
-            raise InvalidArgumentError(f"input {name!r}: bytes must have one dim, got {value.ndim}")
-        columns[name] = list(value.reshape(-1))
+        value = value_of(message, name=f"input {name!r}")
+        assert isinstance(value, Tensor)  # noqa: S101 - numbers are
+        columns[name] = value if value.ndim else value.reshape(1)
     return columns
 
 
@@ -203,10 +200,11 @@ def _response(request: messages.PredictRequest, answer: Answer) -> messages.Pred
     for name in wanted:
         if name not in answer.outputs:
             raise InvalidArgumentError(f"output_filter: there is no {name!r}; outputs are: {', '.join(answer.outputs)}")
-    spec = _spec_of(request.model_spec.name, answer.version.export, request.model_spec.signature_name)
-    return messages.PredictResponse(
-        model_spec=spec, outputs={name: message_of(answer.outputs[name]) for name in wanted}
-    )
+    response = messages.PredictResponse(outputs={name: message_of(answer.outputs[name]) for name in wanted})
+    spec = response.model_spec
+    spec.name, spec.signature_name = request.model_spec.name, request.model_spec.signature_name
+    spec.version.value = answer.version.export
+    return response
 
 
 def _signatures_of(entry: Entry) -> messages.SignatureDefMap:
