@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monolith.errors import UnavailableError
-from monolith.serving.server.cost_model import CostModel
+from monolith.serving.server.cost_model import CostModel, WaitSlip
 from monolith.serving.server.request_queue import OverloadedError, QueueRules, RequestQueue, Ticket
 
 FAR = 1e9
@@ -116,6 +116,43 @@ def test_the_number_of_waiting_requests_has_a_bound_of_its_own() -> None:
     refusals = [queue.offer(ticket(), 0.0) for _ in range(4)]
     assert refusals[:3] == [None] * 3
     assert isinstance(refusals[3], OverloadedError)
+
+
+def test_a_queue_that_is_slower_than_its_calls_refuses_earlier() -> None:
+    """Calls take 10 ms each, and are begun every 15 ms: what lies between them counts, too."""
+    queue = learned(QueueRules(max_wait_seconds=0.1, batch_examples=1), seconds=0.01)
+    now, waits, most = 1.0, list[float](), list[int]()
+    for _ in range(300):
+        while queue.offer(ticket(likeness=None), now) is None:
+            pass
+        most.append(queue.num_waiting)
+        (taken,) = queue.take(now).batch
+        waits.append(now - taken.since)
+        call = queue.begin([taken], now)
+        queue.done(call, [taken], now + 0.01)
+        now += 0.015
+    assert max(waits[:50]) > 0.13, "it does not know yet"
+    assert max(waits[-100:]) <= 0.1
+    assert most[-1] >= 4, "it still takes in what it can answer"
+
+
+def test_one_long_stop_does_not_close_a_queue_for_good() -> None:
+    slip = WaitSlip()
+    slip.add(0.01, 100.0)
+    assert 1.0 < slip.factor < 2.0
+    for _ in range(200):
+        slip.add(0.01, 100.0)
+    assert slip.factor == 4.0
+    for _ in range(200):
+        slip.add(0.01, 0.001)
+    assert slip.factor == 1.0, "requests that wait less than they might let nobody wait longer"
+
+
+def test_small_waits_tell_nothing() -> None:
+    slip = WaitSlip()
+    slip.add(1e-4, 1.0)
+    slip.add(0.0, 1.0)
+    assert slip.factor == 1.0
 
 
 def test_a_failure_says_nothing_about_the_time_that_answers_take() -> None:

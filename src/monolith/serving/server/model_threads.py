@@ -143,23 +143,26 @@ class ModelThreads:
 
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread, once: other processors have other calls to answer
-        while (batch := self._next()) is not None:
-            with self._changed:
-                call = self._queue.begin(batch, self._clock.monotonic())
+        while (begun := self._next()) is not None:
+            call, batch = begun
             counts = False
             try:
                 counts = self._answer([ticket.work for ticket in batch])
             finally:
                 with self._changed:
                     self._queue.done(call, batch, self._clock.monotonic(), counts=counts)
-                    self._changed.notify_all()
+                    if self._queue.is_draining:
+                        self._changed.notify_all()
 
-    def _next(self) -> list[Ticket] | None:
+    def _next(self) -> tuple[int, list[Ticket]] | None:
+        """The number of a call that has begun, and what it is to answer; None: nothing more is answered."""
         while True:
             with self._changed:
                 if self._is_ending:
                     return None
-                taken = self._queue.take(self._clock.monotonic())
+                now = self._clock.monotonic()
+                taken = self._queue.take(now)
+                call = self._queue.begin(taken.batch, now) if taken.batch else 0
                 if not taken.batch and not taken.expired:
                     wait = FOREVER_SECONDS if taken.wait_seconds is None else max(0.0, taken.wait_seconds)
                     self._clock.wait(self._changed, wait)
@@ -168,7 +171,7 @@ class ModelThreads:
                 self._metrics.count_expired()
                 ticket.work.done(DeadlineExceededError("the deadline passed while the request waited"))
             if taken.batch:
-                return taken.batch
+                return call, taken.batch
 
     def _answer(self, jobs: list[Job]) -> bool:
         """Asks the model for all of them; whether it went well."""

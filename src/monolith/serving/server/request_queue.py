@@ -4,20 +4,22 @@ A pure state machine: it is told what happens and when, and says what to do. Thr
 `model_threads.py`.
 
 A request is refused at once when those before it would take longer than `QueueRules.max_wait_seconds`, or than its own
-deadline allows: who waits in vain costs twice. Small requests for the same model, signature and kinds of columns are
-answered by one call; they wait for others at most `QueueRules.batch_delay_seconds`, and by default not at all: what
-came while the model was busy is what is put together.
+deadline allows: who waits in vain costs twice. How long they take is learned from calls, and how much longer requests
+wait than that from those that waited: what lies between calls counts, too. Small requests for the same model, signature
+and kinds of columns are answered by one call; they wait for others at most `QueueRules.batch_delay_seconds`, and by
+default not at all: what came while the model was busy is what is put together.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.config import Config, config, require_positive
 from monolith.errors import ResourceExhaustedError, UnavailableError
-from monolith.serving.server.cost_model import CostModel
+from monolith.serving.server.cost_model import CostModel, WaitSlip
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -76,6 +78,8 @@ class Ticket:
     work: Any
     """Of the caller."""
     since: float = field(default=0.0, init=False)
+    expected: float = field(default=0.0, init=False)
+    """Seconds that those before it were thought to take when it came."""
 
 
 class Taken(NamedTuple):
@@ -97,12 +101,15 @@ class RequestQueue:
         self._lines: dict[Hashable, deque[Ticket]] = {}
         """By likeness, each in order of arrival; none is empty."""
         self._costs: dict[Hashable, CostModel] = {}
+        self._slip = WaitSlip()
         self._waiting: dict[Hashable, list[int]] = {}
         """Cost to [requests, examples] that wait."""
         self._running: dict[int, tuple[float, float]] = {}
         """Number of a call to when it began, and what it was thought to take."""
         self._num_calls = 0
         self._num_waiting = 0
+        self._first_deadline = math.inf
+        """No request that waits has an earlier one."""
         self.is_draining = False
         """Nothing more is taken in, and nobody waits for others."""
 
@@ -118,19 +125,16 @@ class RequestQueue:
 
     def expected_wait(self, now: float) -> float:
         """Seconds that a request would wait, if it came now."""
-        ahead = sum(max(0.0, begin + seconds - now) for begin, seconds in self._running.values())
-        for cost, (requests, rows) in self._waiting.items():
-            calls = min(requests, -(-rows // self._rules.batch_examples))
-            ahead += self._costs[cost].seconds(rows, calls)
-        free = self._rules.threads - len(self._running)
-        return 0.0 if free > 0 and self._num_waiting == 0 else ahead / self._rules.threads
+        return self._ahead(now) * self._slip.factor
 
     def refusal(self, now: float, deadline: float | None = None) -> OpError | None:
         """Why a request that came now would not be taken in; None: it would."""
-        wait = self.expected_wait(now)
-        retry = max(wait, _LEAST_RETRY_SECONDS)
         if self.is_draining:
             return UnavailableError("the server is about to end; ask another one")
+        wait = self.expected_wait(now)
+        if wait == 0.0 and self._num_waiting < self._rules.max_waiting:
+            return None
+        retry = max(wait, _LEAST_RETRY_SECONDS)
         if self._num_waiting >= self._rules.max_waiting:
             text = f"the server is overloaded: {self._num_waiting} requests wait, and more may not; try again later"
             return OverloadedError(text, retry_after_seconds=retry)
@@ -140,7 +144,7 @@ class RequestQueue:
                 f" {self._rules.max_wait_seconds * 1e3:.0f} ms; try again later"
             )
             return OverloadedError(text, retry_after_seconds=retry)
-        if deadline is not None and now + wait > deadline and wait > 0:
+        if deadline is not None and now + wait > deadline:
             text = (
                 f"the server is overloaded: a request would wait {wait * 1e3:.0f} ms, and this one is given up in"
                 f" {max(0.0, deadline - now) * 1e3:.0f} ms"
@@ -156,27 +160,31 @@ class RequestQueue:
         if ticket.likeness is None or ticket.rows >= self._rules.batch_examples:
             ticket.likeness = object()
         ticket.since = now
+        ticket.expected = self._ahead(now)
         self._lines.setdefault(ticket.likeness, deque()).append(ticket)
         self._costs.setdefault(ticket.cost, CostModel())
         waiting = self._waiting.setdefault(ticket.cost, [0, 0])
         waiting[0] += 1
         waiting[1] += ticket.rows
         self._num_waiting += 1
+        self._first_deadline = min(self._first_deadline, ticket.deadline)
         return None
 
     def take(self, now: float) -> Taken:
         """What a free thread is to do."""
-        expired = self._take_expired(now) if self._num_waiting else []
+        expired = self._take_expired(now) if now >= self._first_deadline else []
         if not self._lines:
             return Taken([], expired, None)
-        line = min(self._lines.values(), key=lambda line: line[0].since)
+        lines = self._lines.values()
+        line = next(iter(lines)) if len(lines) == 1 else min(lines, key=lambda line: line[0].since)
         batch, rows = self._next_batch(line)
         is_full = len(batch) < len(line) or rows >= self._rules.batch_examples
         due = line[0].since + self._rules.batch_delay_seconds
         if not is_full and now < due and not self.is_draining:
             return Taken([], expired, min(due, *(ticket.deadline for ticket in batch)) - now)
-        for _ in batch:
+        for ticket in batch:
             self._leave(line.popleft())
+            self._slip.add(ticket.expected, now - ticket.since)
         if not line:
             del self._lines[batch[0].likeness]
         return Taken(batch, expired, None)
@@ -201,6 +209,16 @@ class RequestQueue:
         if counts:
             self._costs[batch[0].cost].add(max(1, sum(ticket.rows for ticket in batch)), max(0.0, now - begin))
 
+    def _ahead(self, now: float) -> float:
+        """Seconds that the calls before a request that came now are thought to take."""
+        if self._num_waiting == 0 and len(self._running) < self._rules.threads:
+            return 0.0
+        ahead = sum(max(0.0, begin + seconds - now) for begin, seconds in self._running.values())
+        for cost, (requests, rows) in self._waiting.items():
+            calls = min(requests, -(-rows // self._rules.batch_examples))
+            ahead += self._costs[cost].seconds(rows, calls)
+        return ahead / self._rules.threads
+
     def _next_batch(self, line: deque[Ticket]) -> tuple[list[Ticket], int]:
         batch: list[Ticket] = []
         rows = 0
@@ -219,6 +237,9 @@ class RequestQueue:
             self._leave(ticket)
             if not line:
                 del self._lines[ticket.likeness]
+        self._first_deadline = min(
+            (ticket.deadline for line in self._lines.values() for ticket in line), default=math.inf
+        )
         return expired
 
     def _leave(self, ticket: Ticket) -> None:
