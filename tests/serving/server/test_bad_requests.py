@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import shutil
@@ -11,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -19,17 +19,21 @@ import torch
 
 from monolith.cli import main
 from monolith.cluster.credentials import ServerCredentials
+from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder
 from monolith.export.writer import ExportOptions
 from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import Limits, ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
+from monolith.serving.server.http_error import HttpError, error_response
+from monolith.serving.server.http_message import HttpRequest, HttpResponse
 from monolith.serving.server.rest import RestApplication
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.tensors import Ragged
-from serving.server.fuzzed_requests import PATH, HttpRequest, fuzzed_call, fuzzed_http
+from serving.server.fuzzed_requests import PATH, fuzzed_call, fuzzed_http
+from serving.server.fuzzed_requests import HttpRequest as Fuzzed
 from serving.small_models import make_batch, trained
 
 PATIENCE = 60.0
@@ -88,46 +92,41 @@ def require_told(status: int, body: bytes) -> None:
     assert status in {400, 404, 405, 413, 501} or (status == 500 and NOT_FINITE in sentence), (status, sentence)
 
 
-class Asgi:
-    """A client without a socket: what the application is handed, and what it sends."""
+class WithoutSocket:
+    """A client of the application: what it is handed, and what it replies."""
 
     def __init__(self, application: RestApplication) -> None:
         self._application = application
 
-    async def ask(self, asked: HttpRequest) -> tuple[int, bytes]:
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": asked.body, "more_body": False}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        headers = [(name.encode(), value.encode()) for name, value in asked.headers.items()]
-        headers.append((b"content-length", str(len(asked.body)).encode()))
-        scope = {"type": "http", "path": asked.path, "method": asked.method, "headers": headers}
-        await self._application(scope, receive, send)
-        return sent[0]["status"], sent[1]["body"]
+    def ask(self, asked: Fuzzed) -> tuple[int, bytes]:
+        headers = {name.lower().encode(): value.encode() for name, value in asked.headers.items()}
+        request = HttpRequest(asked.method, asked.path, headers)
+        request.body = asked.body
+        replies: SimpleQueue[HttpResponse] = SimpleQueue()
+        try:
+            response = self._application.begin(request)
+            if response is None:
+                self._application.answer(request, replies.put)
+                response = replies.get(timeout=PATIENCE)
+        except (HttpError, OpError) as error:
+            response = error_response(error)
+        return response.status, response.body
 
 
 def test_five_thousand_fuzzed_requests_over_rest(server: ModelServer) -> None:
     good = good_body()
-    fine = HttpRequest("POST", PATH, json.dumps(good).encode(), {})
+    fine = Fuzzed("POST", PATH, json.dumps(good).encode(), {})
     statuses: Counter[int] = Counter()
-
-    async def run() -> None:
-        client = Asgi(RestApplication(server.core, ServerCredentials()))
-        before = await client.ask(fine)
-        assert before[0] == 200
-        for number in range(4700):
-            status, body = await client.ask(fuzzed_http(number, good))
-            require_told(status, body)
-            statuses[status] += 1
-            if number % 100 == 0:
-                assert await client.ask(fine) == before
-        assert await client.ask(fine) == before
-
-    asyncio.run(run())
+    client = WithoutSocket(RestApplication(server.core, ServerCredentials()))
+    before = client.ask(fine)
+    assert before[0] == 200
+    for number in range(4700):
+        status, body = client.ask(fuzzed_http(number, good))
+        require_told(status, body)
+        statuses[status] += 1
+        if number % 100 == 0:
+            assert client.ask(fine) == before
+    assert client.ask(fine) == before
     # Through a socket, too: what a front end makes of them.
     connection = http.client.HTTPConnection("127.0.0.1", server.port or 0, timeout=PATIENCE)
     for number in range(4700, 5000):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from monolith.serving.server.http_message import HttpResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable
+
+    from monolith.serving.server.http_message import HttpRequest, Reply
 
 __all__ = ["HealthApplication"]
 
 
 class HealthApplication:
-    """An ASGI application with ``/healthz`` and ``/readyz``, as a server of models has them.
+    """Answers ``/healthz`` and ``/readyz``, as a server of models does.
 
     Args:
         why_not_ready: Why nothing is to be asked here; None: it is ready.
@@ -23,25 +27,20 @@ class HealthApplication:
         self._why_not_ready = why_not_ready
         self._elsewhere = elsewhere
 
-    async def __call__(
-        self,
-        scope: Mapping[str, Any],
-        receive: Callable[[], Awaitable[Mapping[str, Any]]],  # noqa: ARG002 - what a client sends is not read
-        send: Callable[[dict[str, Any]], Awaitable[None]],
-    ) -> None:
+    def begin(self, request: HttpRequest) -> HttpResponse:
         """Answers one request."""
-        status, told = self._respond(scope)
+        status, told = self._respond(request)
         body = json.dumps({"status": "ok"} if told is None else {"error": told}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if status not in (200, 503):
-            headers.append((b"connection", b"close"))  # a body may follow, which nobody reads
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        return HttpResponse(status, body, closes=status not in (200, 503))  # a body may follow, which nobody reads
 
-    def _respond(self, scope: Mapping[str, Any]) -> tuple[int, str | None]:
-        if scope["path"] not in ("/healthz", "/readyz"):
+    def answer(self, request: HttpRequest, reply: Reply) -> None:
+        """The same: no body is wanted."""
+        reply(self.begin(request))
+
+    def _respond(self, request: HttpRequest) -> tuple[int, str | None]:
+        if request.path not in ("/healthz", "/readyz"):
             return 404, self._elsewhere
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, f"{scope['path'][1:]} takes GET, got {scope['method']}"
-        why = self._why_not_ready() if scope["path"] == "/readyz" else None
+        if request.method not in ("GET", "HEAD"):
+            return 405, f"{request.path[1:]} takes GET, got {request.method}"
+        why = self._why_not_ready() if request.path == "/readyz" else None
         return (200, None) if why is None else (503, why)

@@ -1,8 +1,15 @@
-"""Answers of HTTP that are no matter of a model: a wrong path, method or size."""
+"""Errors as answers over HTTP."""
 
 from __future__ import annotations
 
-__all__ = ["HttpError"]
+import json
+import math
+
+from monolith.errors import UnauthenticatedError
+from monolith.serving.server.http_message import HttpResponse
+from monolith.serving.server.statuses import refusal_of
+
+__all__ = ["HttpError", "error_response"]
 
 
 class HttpError(Exception):
@@ -13,3 +20,21 @@ class HttpError(Exception):
         self.status = status
         self.sentence = sentence
         self.closes = closes
+
+
+def error_response(error: BaseException) -> HttpResponse:
+    """What a client is told of an error: its status, one sentence, and when to try again."""
+    if isinstance(error, HttpError):
+        return HttpResponse(error.status, _told(error.sentence), closes=error.closes)
+    refusal = refusal_of(error)
+    headers: list[tuple[bytes, bytes]] = []
+    if refusal.retry_after_seconds is not None:
+        headers.append((b"retry-after", b"%d" % math.ceil(refusal.retry_after_seconds)))
+        headers.append((b"retry-after-ms", b"%d" % math.ceil(refusal.retry_after_seconds * 1e3)))
+    if isinstance(error, UnauthenticatedError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return HttpResponse(refusal.http, _told(refusal.sentence), tuple(headers))
+
+
+def _told(sentence: str) -> bytes:
+    return json.dumps({"error": sentence}).encode()

@@ -1,94 +1,98 @@
-"""HTTP by uvicorn, in a thread with an event loop of its own."""
+"""HTTP in a thread with an event loop of its own."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import math
 import socket
+import ssl
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from monolith.serving.server.config import ServerConfig
+    from monolith.serving.server.http_message import HttpApplication
 
 __all__ = ["HttpFront"]
 
 _BACKLOG = 2048
-_START_SECONDS = 60.0
+_LOOK_SECONDS = 0.02
+"""Between two looks whether connections have ended."""
 
 
 class HttpFront:
     """Answers HTTP until it is closed.
 
     Args:
-        application: What answers, by ASGI.
+        application: What answers.
         options: Where it listens, and its limits.
 
     Raises:
         UnavailableError: the port is taken.
     """
 
-    def __init__(self, application: Callable[..., Any], options: ServerConfig) -> None:
-        uvicorn, protocol = _import_uvicorn()
+    def __init__(self, application: HttpApplication, options: ServerConfig) -> None:
+        protocol = _import_protocol()
+        self._connections: set[Any] = set()
+        self._drain_seconds = options.drain_seconds
+        tls = _tls_of(options)
         self._socket = _listen(options.host, options.port or 0)
         self.port: int = self._socket.getsockname()[1]
         """The port it listens on."""
-        config = uvicorn.Config(
-            application,
-            http=protocol.protocol_with(options.limits),
-            ws="none",
-            loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            date_header=False,
+        self._loop = asyncio.new_event_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        """Cancelled when the server is to end."""
+        listening = self._loop.create_server(
+            lambda: protocol.HttpConnection(application, options.limits, self._connections),
+            sock=self._socket,
             backlog=_BACKLOG,
-            timeout_keep_alive=math.ceil(options.limits.head_seconds),
-            timeout_graceful_shutdown=max(1, math.ceil(options.drain_seconds)),
-            ssl_certfile=options.tls_certificate,
-            ssl_keyfile=options.tls_key,
-            ssl_ca_certs=options.tls_client_ca,
-            **({} if options.tls_client_ca is None else {"ssl_cert_reqs": 2}),
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else options.limits.head_seconds,
         )
-        self._server: Any = _started_server(uvicorn, config)
-        self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
+        server = self._loop.run_until_complete(listening)
+        self._thread = threading.Thread(target=self._run, args=(server,), name=f"http-{self.port}", daemon=True)
         self._thread.start()
-        if not self._server.is_up.wait(_START_SECONDS) or not self._thread.is_alive():
-            self.close()
-            raise UnavailableError(f"the HTTP server on port {self.port} did not start; the log says why")
 
     def close(self) -> None:
         """Listens no more, lets requests that are there be answered, and ends."""
-        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.cancel)
         self._thread.join()
         self._socket.close()
 
-    def _run(self) -> None:
+    def _run(self, server: asyncio.Server) -> None:
+        asyncio.set_event_loop(self._loop)
         try:
-            self._server.run(sockets=[self._socket])
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._ended)
+            server.close()
+            self._loop.run_until_complete(self._drain())
         finally:
-            self._server.is_up.set()
+            self._loop.close()
+
+    async def _drain(self) -> None:
+        for connection in list(self._connections):
+            connection.shut_down()
+        deadline = self._loop.time() + self._drain_seconds
+        while self._connections and self._loop.time() < deadline:
+            await asyncio.sleep(_LOOK_SECONDS)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # they close their sockets
 
 
-def _started_server(uvicorn: Any, config: Any) -> Any:
-    class Server(uvicorn.Server):  # type: ignore[misc]  # imported on first use
-        """Says when it listens, and leaves signals to the process."""
-
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.is_up = threading.Event()
-
-        async def startup(self, sockets: Any = None) -> None:
-            await super().startup(sockets=sockets)
-            self.is_up.set()
-
-    return Server()
+def _tls_of(options: ServerConfig) -> ssl.SSLContext | None:
+    if options.tls_certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.tls_certificate, options.tls_key)
+    if options.tls_client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(options.tls_client_ca)
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -97,15 +101,15 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UnavailableError(f"cannot listen on {host!r} port {port}: {error}; choose another port, or 0") from error
-    # Connections have it from here; asyncio sets it only for sockets that name their protocol. Without it the body of
-    # an answer waits until the client has acknowledged its head, 40 ms on a connection that is used again.
+    # Connections have it from here; asyncio sets it only for sockets that name their protocol. Without it the second
+    # part of an answer waits until the client has acknowledged the first, 40 ms on a connection that is used again.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
-def _import_uvicorn() -> tuple[Any, Any]:
+def _import_protocol() -> Any:
     try:
-        return importlib.import_module("uvicorn"), importlib.import_module("monolith.serving.server.http_protocol")
+        return importlib.import_module("monolith.serving.server.http_protocol")
     except ModuleNotFoundError as error:
         message = f"the server needs {error.name}; run: pip install 'monolith-torch[serving]'"
         raise ModuleNotFoundError(message, name=error.name) from error

@@ -1,132 +1,343 @@
-"""HTTP connections that end: uvicorn's protocol with limits for clients that are many, slow or talkative."""
+"""HTTP connections on httptools, with limits for clients that are many, slow or talkative.
+
+There is neither a task nor a timer for a request. Whoever has the answer writes it to the socket: a thread of the
+models does so without waking the event loop, which is asked only where the socket does not take everything, for TLS,
+and for what is to happen behind the answer.
+"""
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, ClassVar
+import asyncio
+import os
+import threading
+import time
+import urllib.parse
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
 
-from monolith.serving.server.config import Limits
+from monolith.serving.server.http_error import HttpError, error_response
+from monolith.serving.server.http_message import HttpRequest, encode_response
+from monolith.serving.server.request_core import deadline_error
 
 if TYPE_CHECKING:
-    import asyncio
+    from monolith.serving.server.config import Limits
+    from monolith.serving.server.http_message import HttpApplication, HttpResponse
 
-    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
-
-__all__ = ["LimitedProtocol", "protocol_with"]
+__all__ = ["HEAD_BYTES", "HttpConnection"]
 
 HEAD_BYTES = 64 << 10
 """Largest head of a request, its path included."""
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class LimitedProtocol(HttpToolsProtocol):
-    """A connection; the event loop calls it."""
+class HttpConnection(asyncio.Protocol):
+    """A connection. The event loop calls it; `reply` may be called by any thread.
 
-    limits: ClassVar[Limits] = Limits()
-    _head_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    Args:
+        application: What answers.
+        limits: Of sizes and times.
+        connections: All that are open; it puts itself in and takes itself out.
+    """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def __init__(self, application: HttpApplication, limits: Limits, connections: set[HttpConnection]) -> None:
+        self._application = application
+        self._limits = limits
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        with suppress(AttributeError):  # of httptools 0.6.3: what stands behind a last request is no error
+            self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._transport: asyncio.Transport
+        self._client: str | None = None
+        self._lock = threading.Lock()
+        """Guards what is to be answered, and writing: the socket is open while who holds it sees `_socket`."""
+        self._socket = -1
+        """Where answers are written; -1: by the event loop, as it is TLS, or nowhere any more."""
+        self._current: HttpRequest | None = None
+        """The one that is answered next."""
+        self._line: deque[HttpRequest] = deque()
+        """Those behind it, of a client that does not wait for answers."""
+        self._coming: HttpRequest | None = None
+        """The one whose body is being read."""
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._is_in_head = True
+        self._is_ending = False
+        self._is_writing_paused = False
+        self._since = 0.0
+        """When it began to wait for what it waits for now."""
+        self._timer: asyncio.TimerHandle
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    # What the event loop says
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to wait for a head, or sends away one connection too many."""
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            self._refuse(b"503 Service Unavailable", f"more than {self.limits.connections} connections are open")
-            return
-        self._expect_head()
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - it is TCP
+        self._transport = transport
+        self._connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self._client = str(peer[0]) if peer else None
+        if transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket").fileno()
+        self._since = self._loop.time()
+        self._timer = self._loop.call_at(self._since + self._limits.head_seconds, self._look)
+        if len(self._connections) > self._limits.connections:
+            self._refuse(503, f"more than {self._limits.connections} connections are open")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets what it waits for."""
-        super().connection_lost(exc)
-        self._unset_keepalive_if_required()
-        self._stop_timers()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the client's affair
+        """Forgets what it waits for; the socket is closed behind this."""
+        with self._lock:
+            self._socket = -1
+            self._current = None
+        self._line.clear()
+        self._connections.discard(self)
+        self._timer.cancel()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Hands bytes on, unless the connection is about to end."""
-        if not self.transport.is_closing():
-            super().data_received(data)
+        if self._transport.is_closing():
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # answered as any other request, and then closed
+        except httptools.HttpParserError:
+            self._refuse(400, f"the request is no HTTP/1.1, or its head is over {HEAD_BYTES} bytes")
+
+    def pause_writing(self) -> None:
+        """The client reads slower than it asks: the next request waits."""
+        self._is_writing_paused = True
+        self._transport.pause_reading()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """It has read on."""
+        self._is_writing_paused = False
+        self._go_on()
+
+    def shut_down(self) -> None:
+        """Ends the connection, behind the answer that is due."""
+        with self._lock:
+            self._is_ending = True
+            is_idle = self._current is None
+        if is_idle:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._transport.abort()
+
+    # What the parser says
 
     def on_message_begin(self) -> None:
         """A request begins: its head is due."""
-        super().on_message_begin()
+        self._url = b""
+        self._headers = {}
         self._head_bytes = 0
-        if self._head_timer is None:
-            self._expect_head()
+        if not self._is_in_head:
+            self._is_in_head = True
+            if self._current is None:
+                self._since = time.monotonic()
 
     def on_url(self, url: bytes) -> None:
         """A part of the path."""
         self._count_head(len(url))
-        super().on_url(url)
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of the head."""
         self._count_head(len(name) + len(value))
-        super().on_header(name, value)
+        self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         """The head is there."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-        super().on_headers_complete()
+        self._is_in_head = False
+        parser = self._parser
+        request = HttpRequest(parser.get_method().decode(), _path_of(self._url), self._headers, self._client)
+        request.is_kept_open = parser.should_keep_alive() and not parser.should_upgrade()
+        self._coming = request
+        with self._lock:
+            waits = self._current is not None or bool(self._line)
+            if waits:
+                self._line.append(request)
+            else:
+                self._current = request
+        if waits:
+            self._transport.pause_reading()
+        else:
+            self._begin(request)
 
-    def on_response_complete(self) -> None:
-        """The answer is written; it has to be read, too."""
-        super().on_response_complete()
-        self._expect_reading()
+    def on_body(self, body: bytes) -> None:
+        """A part of the body."""
+        request = self._coming
+        if request is None:
+            return  # it is answered already
+        request.size += len(body)
+        request.parts.append(body)
+        if request.size > self._limits.body_bytes:
+            self._refuse(413, f"a body may have {self._limits.body_bytes} bytes, got more")
 
-    def pause_writing(self) -> None:
-        """The client reads slower than it asks."""
-        super().pause_writing()
-        self._expect_reading()
+    def on_message_complete(self) -> None:
+        """The request is there."""
+        request, self._coming = self._coming, None
+        if request is None:
+            return
+        request.body = request.parts[0] if len(request.parts) == 1 else b"".join(request.parts)
+        request.parts = []
+        request.is_complete = True
+        if request is self._current:
+            self._answer(request)
 
-    def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is told so."""
-        self._refuse(b"400 Bad Request", f"the request is no HTTP/1.1, or its head is over {HEAD_BYTES} bytes: {msg}")
+    # Answering
 
-    def _expect_head(self) -> None:
-        self._head_timer = self.loop.call_later(self.limits.head_seconds, self._end_slow)
+    def _begin(self, request: HttpRequest) -> None:
+        """A request is the next to be answered; its body may still be missing."""
+        self._since = time.monotonic()
+        try:
+            response = self._application.begin(request) or self._refused_size(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+            response = error_response(error)
+        if response is not None:
+            if self._coming is request:
+                self._coming = None
+            self.reply(request, response)
+        elif not request.is_complete:
+            if request.headers.get(b"expect", b"").lower() == b"100-continue":
+                self._transport.write(_CONTINUE)
+            self._look_by(self._since + self._limits.body_seconds)
+
+    def _refused_size(self, request: HttpRequest) -> HttpResponse | None:
+        told = request.headers.get(b"content-length", b"0")
+        if told.isdigit() and int(told) <= self._limits.body_bytes:
+            return None
+        raise HttpError(
+            413, f"a body may have {self._limits.body_bytes} bytes, got {told.decode('latin-1')}", closes=True
+        )
+
+    def _answer(self, request: HttpRequest) -> None:
+        self._look_by(request.deadline)
+        try:
+            self._application.answer(request, partial(self.reply, request))
+        except Exception as error:  # noqa: BLE001 - the same
+            self.reply(request, error_response(error))
+
+    def reply(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Writes an answer, if the request still waits for one. Any thread may call it."""
+        is_kept_open = request.is_kept_open and not (response.closes or self._is_ending)
+        data = encode_response(response, is_kept_open=is_kept_open, has_body=request.method != "HEAD")
+        with self._lock:
+            if self._current is not request or request.is_answered:
+                return  # its time was over, or the client is gone
+            request.is_answered = True
+            written = self._write_now(data) if is_kept_open else 0
+            self._since = time.monotonic()
+            if written == len(data) and not self._line and not self._is_ending:
+                self._current = None
+                return
+        with suppress(RuntimeError):  # the loop is closed, and everything with it
+            self._loop.call_soon_threadsafe(self._finish, data[written:], is_kept_open)
+
+    def _write_now(self, data: bytes) -> int:
+        """How many bytes the socket took. REQUIRES: the lock is held."""
+        if self._socket < 0 or self._transport.get_write_buffer_size():
+            return 0
+        try:
+            return os.write(self._socket, data)
+        except OSError:  # it is full, or broken, which the event loop finds out
+            return 0
+
+    def _finish(self, data: bytes, is_kept_open: bool) -> None:
+        """Does what an answer leaves to the event loop: it stays the current one until then, so that none overtakes."""
+        if self._transport.is_closing():
+            return
+        if data:
+            self._transport.write(data)
+            self._expect_reading()
+        with self._lock:
+            self._current = None
+        if is_kept_open and not self._is_ending:
+            self._go_on()
+        else:
+            self._transport.close()
+
+    def _go_on(self) -> None:
+        """Begins with the next one of those that came meanwhile."""
+        if self._is_writing_paused or self._current is not None or self._transport.is_closing():
+            return
+        if self._line:
+            with self._lock:
+                self._current = request = self._line.popleft()
+            self._begin(request)
+            if request.is_complete and not request.is_answered:
+                self._answer(request)
+        if not self._line:
+            self._transport.resume_reading()
+
+    # Limits
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES:
             raise ValueError("head too large")
 
-    def _end_slow(self) -> None:
-        self._head_timer = None
-        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
-        if cycle is not None and not cycle.response_complete:
-            self._expect_head()  # it is us who do not read: the request before it is not answered yet
+    def _look_by(self, due: float) -> None:
+        """Looks at that time whether something is late. Most requests set no timer: an earlier one is set already."""
+        if due < self._timer.when():
+            self._timer.cancel()
+            self._timer = self._loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        now, limits, request = self._loop.time(), self._limits, self._current
+        if request is None or request.is_answered:
+            due = self._since + limits.head_seconds
+        else:
+            due = request.deadline if request.is_complete else self._since + limits.body_seconds
+        if self._transport.is_closing():
             return
-        self._refuse(b"408 Request Timeout", f"the head did not come within {self.limits.head_seconds:g} s")
+        if now < due:
+            self._timer = self._loop.call_at(min(due, now + limits.head_seconds), self._look)
+        elif request is None and not self._is_in_head:
+            self._transport.close()  # it rests between two requests
+        elif request is None:
+            self._refuse(408, f"the head did not come within {limits.head_seconds:g} s")
+        elif not request.is_complete:
+            self._refuse(408, f"the body did not come within {limits.body_seconds:g} s")
+        else:
+            self._timer = self._loop.call_at(now + limits.head_seconds, self._look)
+            self.reply(request, error_response(deadline_error(max(0.0, request.deadline - self._since))))
 
     def _expect_reading(self) -> None:
-        if self._write_timer is None and self.transport.get_write_buffer_size() > 0:
-            self._write_timer = self.loop.call_later(self.limits.write_seconds, self._drop_unread)
+        if self._write_timer is None and self._transport.get_write_buffer_size() > 0:
+            self._write_timer = self._loop.call_later(self._limits.write_seconds, self._drop_unread)
 
     def _drop_unread(self) -> None:
         self._write_timer = None
-        if self.transport.get_write_buffer_size() > 0:
-            self.transport.abort()
+        if self._transport.get_write_buffer_size() > 0:
+            self._transport.abort()
 
-    def _refuse(self, status: bytes, sentence: str) -> None:
-        if self.transport.is_closing():
+    def _refuse(self, status: int, sentence: str) -> None:
+        """Says why, and ends the connection, whatever it waits for."""
+        if self._transport.is_closing():
             return
-        self._stop_timers()
-        body = json.dumps({"error": sentence}).encode()
-        head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-        self.transport.write(head % (status, len(body)) + body)
-        self.transport.close()
+        with self._lock:
+            self._current = self._coming = None
+            self._line.clear()
+        response = error_response(HttpError(status, sentence))
+        self._transport.write(encode_response(response, is_kept_open=False))
+        self._transport.close()
         self._expect_reading()
 
-    def _stop_timers(self) -> None:
-        for timer in (self._head_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        self._head_timer = self._write_timer = None
 
-
-def protocol_with(limits: Limits) -> type[LimitedProtocol]:
-    """The protocol of a server with these limits."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+def _path_of(url: bytes) -> str:
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b""
+    path = url.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path

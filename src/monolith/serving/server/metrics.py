@@ -36,6 +36,10 @@ class ServingMetrics:
         prefix = environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_PREFIX
         self._client = MetricClient(prefix, recorder=recorder)
         self._watch = TrafficWatch()
+        self._answers: dict[tuple[str, int], Callable[[float], None]] = {}
+        self._timers: dict[tuple[str, str, str], Callable[[float], None]] = {}
+        self._hit_rates: dict[str, Callable[[float], None]] = {}
+        self._refusals = self._client.counter("refusals")
 
     @property
     def client(self) -> MetricClient:
@@ -51,20 +55,27 @@ class ServingMetrics:
             seconds: From the moment the request was there to that of its answer.
             status: Of gRPC; 0 is well.
         """
-        self._client.emit_counter("requests", 1, {"model_name": model, "code": status})
+        count = self._answers.get((model, status))
+        if count is None:
+            count = self._client.counter("requests", {"model_name": model, "code": status})
+            self._answers[model, status] = count
+        count(1)
         if status == 0:
-            self._client.emit_timer("serving_latency", seconds, {"model_name": model, "signature_name": signature})
+            self._timer("serving_latency", model, signature)(seconds)
 
     def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
         """A model was called, for one request or several."""
         self._watch.note(model, signature, prediction)
-        self._client.emit_timer("predict_latency", seconds, {"model_name": model, "signature_name": signature})
+        self._timer("predict_latency", model, signature)(seconds)
         if prediction.num_ids:
-            self._client.emit_timer("lookup_fid_hit_rate", prediction.num_found / prediction.num_ids, {"name": model})
+            rate = self._hit_rates.get(model)
+            if rate is None:
+                rate = self._hit_rates[model] = self._client.timer("lookup_fid_hit_rate", {"name": model})
+            rate(prediction.num_found / prediction.num_ids)
 
     def count_refusal(self) -> None:
         """A request was not taken in."""
-        self._client.emit_counter("refusals")
+        self._refusals(1)
 
     def count_expired(self) -> None:
         """A request waited past its deadline."""
@@ -114,6 +125,14 @@ class ServingMetrics:
         """How full the queue is."""
         self._client.emit_store("queue_requests", waiting)
         self._client.emit_store("queue_wait", expected_wait_seconds)
+
+    def _timer(self, name: str, model: str, signature: str) -> Callable[[float], None]:
+        """One that measures every request: looked up by what it differs in, its name and tags are checked once."""
+        found = self._timers.get((name, model, signature))
+        if found is None:
+            found = self._client.timer(name, {"model_name": model, "signature_name": signature})
+            self._timers[name, model, signature] = found
+        return found
 
 
 class GaugeThread:

@@ -307,8 +307,11 @@ class ModelRegistry:
         return self._default(name) if target.version is None else self._find(name, target.version)
 
     def _default(self, name: str) -> Entry:
-        newest = max(self._entries_of(name), key=lambda entry: entry.version)
-        return self._labels.get(name, {}).get(STABLE, newest)
+        entries = self._entries_of(name)
+        stable = self._labels[name].get(STABLE) if name in self._labels else None
+        if stable is not None:
+            return stable
+        return entries[0] if len(entries) == 1 else max(entries, key=lambda entry: entry.version)
 
     def _labelled(self, name: str, label: str) -> Entry:
         self._entries_of(name)

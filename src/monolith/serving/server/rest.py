@@ -1,4 +1,4 @@
-"""The REST interface of TF-Serving as an ASGI application of our own; paths are those of `rest_path.py`.
+"""The REST interface of TF-Serving; paths are those of `rest_path.py`.
 
 An answer names what it was made with in its head ``x-model-version``, and where requests are logged the request in
 ``x-request-id``: as its client did, or by a name of ours. A client may say in ``x-timeout-ms`` how long it waits, and
@@ -8,53 +8,33 @@ in ``x-request-id`` who asks, which decides whether the canary answers. What is 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+import threading
+from typing import TYPE_CHECKING, Any
 
 from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
 from monolith.serving.server.commands import parse_command, require_commander
-from monolith.serving.server.http_error import HttpError
+from monolith.serving.server.http_error import HttpError, error_response
+from monolith.serving.server.http_message import HttpResponse
 from monolith.serving.server.json_answer import encode_answer, metadata_of, status_of, version_text
 from monolith.serving.server.json_request import parse_request
 from monolith.serving.server.model_threads import Answer
-from monolith.serving.server.request_core import deadline_error
 from monolith.serving.server.rest_path import parse_path
-from monolith.serving.server.statuses import refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
 
     from monolith.cluster.credentials import ServerCredentials
-    from monolith.serving.server.json_request import JsonRequest
-    from monolith.serving.server.request_core import RequestCore, Target
+    from monolith.serving.server.http_message import HttpRequest, Reply
+    from monolith.serving.server.request_core import RequestCore
     from monolith.serving.server.rest_path import Asked
 
 __all__ = ["RestApplication"]
 
-Scope: TypeAlias = "Mapping[str, Any]"
-Receive: TypeAlias = "Callable[[], Awaitable[Mapping[str, Any]]]"
-Send: TypeAlias = "Callable[[dict[str, Any]], Awaitable[None]]"
-Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
-
-_JSON = (b"content-type", b"application/json")
-_CLOSE = (b"connection", b"close")
-
-
-class _Response(NamedTuple):
-    status: int
-    body: bytes
-    headers: Headers = ()
-
-
-class _ClientGoneError(Exception):
-    """Nobody waits for the answer."""
-
 
 class RestApplication:
-    """An ASGI application; its requests run in one event loop.
+    """Answers requests over HTTP; those of predictions by the threads of the models.
 
     Args:
         core: Takes requests to models.
@@ -65,142 +45,101 @@ class RestApplication:
         self._core = core
         self._credentials = credentials
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        try:
-            response = await self._respond(scope, receive)
-        except _ClientGoneError:
-            return
-        except HttpError as error:
-            response = _refusal(error.status, error.sentence, (_CLOSE,) if error.closes else ())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
-            response = _told(error)
-        length = (b"content-length", str(len(response.body)).encode())
-        await send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": [_JSON, length, *response.headers],
-            }
-        )
-        await send({"type": "http.response.body", "body": response.body})
+    def begin(self, request: HttpRequest) -> HttpResponse | None:
+        """Refuses what can be refused by its head; None: the body is wanted.
 
-    async def _respond(self, scope: Scope, receive: Receive) -> _Response:
-        asked = parse_path(scope["path"])
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        Raises:
+            HttpError: nothing that is here.
+            OpError: it is not allowed, or there is no room.
+        """
+        asked = parse_path(request.path)
+        method = "GET" if request.method == "HEAD" else request.method
         if method != asked.method:
-            raise HttpError(405, f"{asked.action} takes {asked.method}, got {scope['method']}", closes=True)
+            raise HttpError(405, f"{asked.action} takes {asked.method}, got {request.method}", closes=True)
         if asked.action in ("healthz", "readyz"):
             return self._health(is_readiness=asked.action == "readyz")
-        headers = dict(scope["headers"])
+        headers = request.headers
         if self._credentials.token is not None:
-            shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+            shown = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
             if not self._credentials.accepts(shown):
                 raise UnauthenticatedError("the token is wrong or missing; send: Authorization: Bearer <token>")
         if asked.action == "predict":
-            return await self._predict(asked, headers, receive)
-        if asked.action == "promotion":
-            client = scope.get("client")
-            return await self._command(asked, client and client[0], headers, receive)
-        return self._describe(asked)
+            request.deadline = self._core.deadline_of(_timeout_of(headers))
+            self._core.threads.require_room(request.deadline)
+        elif asked.action == "promotion":
+            require_commander(request.client, headers, knows_callers=self._credentials.knows_callers)
+        return None
 
-    def _health(self, *, is_readiness: bool) -> _Response:
+    def answer(self, request: HttpRequest, reply: Reply) -> None:
+        """Answers a request that `begin` let in.
+
+        Raises:
+            OpError: what it asks for is wrong; `reply` is not called then.
+        """
+        asked = parse_path(request.path)
+        if asked.action == "predict":
+            self._predict(asked, request, reply)
+        elif asked.action == "promotion":  # in a thread: versions are loaded
+            threading.Thread(target=self._command, args=(asked, request, reply), name="promotion", daemon=True).start()
+        else:
+            reply(self._describe(asked))
+
+    def _health(self, *, is_readiness: bool) -> HttpResponse:
         why = self._core.why_not_ready() if is_readiness else None
-        return _Response(200, b'{"status":"ok"}') if why is None else _refusal(503, why)
+        if why is not None:
+            raise HttpError(503, why)
+        return HttpResponse(200, b'{"status":"ok"}')
 
-    def _describe(self, asked: Asked) -> _Response:
+    def _describe(self, asked: Asked) -> HttpResponse:
         registry, target = self._core.registry, asked.target
         if asked.action == "metadata":
             with registry.using(target.name, version=target.version, label=target.label) as entry:
-                return _Response(200, json.dumps(metadata_of(entry)).encode())
+                return HttpResponse(200, json.dumps(metadata_of(entry)).encode())
         entries = everything = registry.entries(target.name)
         if target.version is not None or target.label is not None:
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 entries = [entry]
         refused = registry.refused(target.name) if entries == everything else {}
-        return _Response(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
+        return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
 
-    async def _command(
-        self, asked: Asked, client: str | None, headers: dict[bytes, bytes], receive: Receive
-    ) -> _Response:
-        require_commander(client, headers, knows_callers=self._credentials.knows_callers)
+    def _command(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        try:
+            reply(HttpResponse(200, json.dumps(self._commanded(asked, request)).encode()))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+            reply(error_response(error))
+
+    def _commanded(self, asked: Asked, request: HttpRequest) -> dict[str, Any]:
         commands, name = self._core.registry.commands, asked.target.name
         if commands is None:
             raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
         if asked.verb is None:
-            described = await asyncio.to_thread(commands.describe, name or None)
-        else:
-            fields = parse_command(await self._body(headers, receive), headers)
-            described = await asyncio.to_thread(commands.command, name, asked.verb, fields)
-        return _Response(200, json.dumps(described).encode())
+            return commands.describe(name or None)
+        return commands.command(name, asked.verb, parse_command(request.body, request.headers))
 
-    async def _predict(self, asked: Asked, headers: dict[bytes, bytes], receive: Receive) -> _Response:
-        deadline = self._core.deadline_of(_timeout_of(headers))
-        self._core.threads.require_room(deadline)
-        request_id = self._core.request_id_of(headers.get(b"x-request-id"))
-        body = await self._body(headers, receive)
-        request = parse_request(body, max_depth=self._core.limits.json_depth)
-        given = headers.get(b"x-request-id")
+    def _predict(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        given = request.headers.get(b"x-request-id")
+        request_id = self._core.request_id_of(given)
+        parsed = parse_request(request.body, max_depth=self._core.limits.json_depth)
+        request.body = b""  # what it says is decoded
         target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
-        answer = await self._ask(target, request, deadline, request_id)
-        encoded = encode_answer(answer.outputs, is_rows=request.is_rows)
-        version = (b"x-model-version", version_text(answer.version).encode())
-        return _Response(200, encoded, (version,) if request_id is None else (version, (b"x-request-id", request_id)))
-
-    async def _ask(self, target: Target, request: JsonRequest, deadline: float, request_id: bytes | None) -> Answer:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-
-        def settle(outcome: Answer | BaseException) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, Answer):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
 
         def done(outcome: Answer | BaseException) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, outcome)
+            try:
+                reply(_answered(outcome, request_id, is_rows=parsed.is_rows))
+            except Exception as error:  # noqa: BLE001 - the same
+                reply(error_response(error))
 
-        left = deadline - time.monotonic()
-        timer = loop.call_later(max(0.0, left), settle, deadline_error(max(0.0, left)))
-        try:
-            self._core.ask(
-                target, request.signature, request.columns, deadline=deadline, done=done, request_id=request_id
-            )
-            return await future
-        finally:
-            timer.cancel()
-
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        limits = self._core.limits
-        told = headers.get(b"content-length", b"0")
-        if not told.isdigit() or int(told) > limits.body_bytes:
-            raise HttpError(
-                413, f"a body may have {limits.body_bytes} bytes, got {told.decode('latin-1')}", closes=True
-            )
-        try:
-            async with asyncio.timeout(limits.body_seconds):
-                return await _read_body(receive, limits.body_bytes)
-        except TimeoutError:
-            raise HttpError(408, f"the body did not come within {limits.body_seconds:g} s", closes=True) from None
+        self._core.ask(
+            target, parsed.signature, parsed.columns, deadline=request.deadline, done=done, request_id=request_id
+        )
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientGoneError
-        body: bytes = message["body"]
-        size += len(body)
-        if size > limit:
-            raise HttpError(413, f"a body may have {limit} bytes, got more", closes=True)
-        parts.append(body)
-        if not message.get("more_body"):
-            return body if len(parts) == 1 else b"".join(parts)
+def _answered(outcome: Answer | BaseException, request_id: bytes | None, *, is_rows: bool) -> HttpResponse:
+    if not isinstance(outcome, Answer):
+        return error_response(outcome)
+    version = (b"x-model-version", version_text(outcome.version).encode())
+    headers = (version,) if request_id is None else (version, (b"x-request-id", request_id))
+    return HttpResponse(200, encode_answer(outcome.outputs, is_rows=is_rows), headers)
 
 
 def _timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
@@ -214,19 +153,3 @@ def _timeout_of(headers: Mapping[bytes, bytes]) -> float | None:
     if not seconds > 0:
         raise InvalidArgumentError(f"x-timeout-ms: must be a number of milliseconds, got {text.decode('latin-1')!r}")
     return seconds
-
-
-def _refusal(status: int, sentence: str, headers: Headers = ()) -> _Response:
-    return _Response(status, json.dumps({"error": sentence}).encode(), headers)
-
-
-def _told(error: Exception) -> _Response:
-    refusal = refusal_of(error)
-    headers: list[tuple[bytes, bytes]] = []
-    if refusal.retry_after_seconds is not None:
-        milliseconds = math.ceil(refusal.retry_after_seconds * 1e3)
-        headers.append((b"retry-after", str(math.ceil(refusal.retry_after_seconds)).encode()))
-        headers.append((b"retry-after-ms", str(milliseconds).encode()))
-    if isinstance(error, UnauthenticatedError):
-        headers.append((b"www-authenticate", b"Bearer"))
-    return _refusal(refusal.http, refusal.sentence, tuple(headers))

@@ -7,6 +7,7 @@ They are ``/v1/models/<name>[/versions/<n>|/labels/<label>][/metadata|:predict]`
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from monolith.serving.server.commands import VERBS
@@ -23,6 +24,8 @@ _PATH = re.compile(
     r"(?P<action>/metadata|:predict|:classify|:regress)?"
 )
 _COMMAND = re.compile(r"/v1/promotion(?:/(?P<name>[^/:]{1,256})(?::(?P<verb>[a-z]{1,32}))?)?")
+_KEPT_PATHS = 256
+"""Of up to 64 KiB each, as long as a head may be."""
 _FORM = "/v1/models/<name>[/versions/<number>|/labels/<label>][/metadata|:predict]"
 
 
@@ -37,8 +40,9 @@ class Asked(NamedTuple):
     """What a command is to do; None: it asks how things stand."""
 
 
+@lru_cache(maxsize=_KEPT_PATHS)
 def parse_path(path: str) -> Asked:
-    """What a path asks for.
+    """What a path asks for; those of the last requests are remembered.
 
     Raises:
         HttpError: nothing that is here.

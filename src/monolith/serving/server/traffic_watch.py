@@ -9,6 +9,8 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from monolith.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -101,8 +103,7 @@ class TrafficWatch:
     def show(self, client: MetricClient) -> None:
         """Looks at the calls since the last time, and emits what came of them."""
         now = self._clock.monotonic()
-        while self._noted:
-            self._look_at(self._noted.popleft(), now)
+        self._look_at_calls(now)
         for model, unknown in self._unknown.items():
             rate = unknown.mean(now)
             if rate is not None:
@@ -117,20 +118,30 @@ class TrafficWatch:
                 if usual > 0:
                     client.emit_store("calibration_drift", mean / usual, tags)
 
-    def _look_at(self, noted: _Noted, now: float) -> None:
-        model, signature, prediction = noted
-        if prediction.num_ids:
-            unknown = prediction.num_ids - prediction.num_found
-            self._unknown.setdefault(model, RecentMean()).add(unknown, prediction.num_ids, now)
-        for name, values in prediction.outputs.items():
-            total = _total_of(values)
-            if total is not None:
-                self._scores.setdefault((model, signature, name), RecentMean()).add(total, values.shape[0], now)
+    def _look_at_calls(self, now: float) -> None:
+        outputs: dict[tuple[str, str, str], list[Tensor]] = {}
+        while self._noted:
+            model, signature, prediction = self._noted.popleft()
+            if prediction.num_ids:
+                unknown = prediction.num_ids - prediction.num_found
+                self._unknown.setdefault(model, RecentMean()).add(unknown, prediction.num_ids, now)
+            for name, values in prediction.outputs.items():
+                if _is_scores(values):
+                    outputs.setdefault((model, signature, name), []).append(values)
+        for key, scores in outputs.items():
+            self._add_scores(key, scores, now)
+
+    def _add_scores(self, key: tuple[str, str, str], parts: list[Tensor], now: float) -> None:
+        """Counts scores of several calls, all at once unless one of them is broken: that one is left out."""
+        values = torch.cat([part.reshape(-1) for part in parts])
+        total = float(values.sum(dtype=torch.float64))
+        if math.isfinite(total):
+            self._scores.setdefault(key, RecentMean()).add(total, values.numel(), now)
+        elif len(parts) > 1:
+            for part in parts:
+                self._add_scores(key, [part], now)
 
 
-def _total_of(values: Tensor) -> float | None:
-    """The sum of an output of one score for each example; None: it is something else, or broken."""
-    if not values.is_floating_point() or not values.ndim or not values.numel() or values.numel() != values.shape[0]:
-        return None
-    total = float(values.double().sum())
-    return total if math.isfinite(total) else None
+def _is_scores(values: Tensor) -> bool:
+    """Whether an output has one score for each example."""
+    return values.is_floating_point() and values.ndim > 0 and 0 < values.numel() == values.shape[0]
