@@ -2,7 +2,6 @@
 // threads, restarts or the machine that computes it. A seed for one row is Combine(Combine(table seed, id), step).
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "base/hash.h"
@@ -26,19 +25,24 @@ class CounterRandom {
 };
 
 // Fills values[i] with map(Uniform(first + i)), at half the price of asking one by one: a word serves two draws.
-// The bits are drawn first and converted in a second loop, which vectorises. REQUIRES: first is even.
+// The bits are drawn first and converted in a second loop, which vectorises; they wait for it in a buffer of their own,
+// which is near, because reading back what was just written to fresh memory would wait for that. REQUIRES: first is
+// even.
 template <typename Map>
 inline void FillUniform(const CounterRandom& random, uint64_t first, float* values, int count, const Map& map) {
-  for (int i = 0; i < count / 2; ++i) {
-    const uint64_t word = random.Bits(first / 2 + static_cast<uint64_t>(i));
-    values[2 * i] = std::bit_cast<float>(static_cast<uint32_t>(word) & 0xffffffu);
-    values[2 * i + 1] = std::bit_cast<float>(static_cast<uint32_t>(word >> 40));
+  constexpr int kDraws = 64;
+  uint32_t draws[kDraws];
+  for (int done = 0; done < count; done += kDraws) {
+    const int left = count - done < kDraws ? count - done : kDraws;
+    for (int i = 0; i < left; i += 2) {  // of an odd number the last word serves one draw only
+      const uint64_t word = random.Bits((first + static_cast<uint64_t>(done + i)) / 2);
+      draws[i] = static_cast<uint32_t>(word) & 0xffffffu;
+      draws[i + 1] = static_cast<uint32_t>(word >> 40);
+    }
+    for (int i = 0; i < left; ++i) {
+      values[done + i] = map(static_cast<float>(static_cast<int32_t>(draws[i])) * 0x1p-24f);
+    }
   }
-  if (count % 2 != 0) {
-    const uint64_t word = random.Bits(first / 2 + static_cast<uint64_t>(count / 2));
-    values[count - 1] = std::bit_cast<float>(static_cast<uint32_t>(word) & 0xffffffu);
-  }
-  for (int i = 0; i < count; ++i) values[i] = map(static_cast<float>(std::bit_cast<int32_t>(values[i])) * 0x1p-24f);
 }
 
 }  // namespace monolith

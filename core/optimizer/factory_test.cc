@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/kinds.h"
 #include "optimizer/row_for_test.h"
 
 namespace monolith {
@@ -56,6 +57,23 @@ TEST(RowOptimizerFactoryTest, RefusesMissingAndUnusableParameters) {
     params.insert({{"stochastic_rounding", 0}, {"delay_compensation_lambda", 0}});
     params[name] = value;
     EXPECT_EQ(CodeOf("dynamic_wd_adagrad", 4, params), Code::kInvalidArgument) << name << " = " << value;
+  }
+}
+
+// A new row is not cleared before: the state is all that its rule writes.
+TEST(RowOptimizerFactoryTest, EveryRuleWritesEveryByteOfItsFirstState) {
+  for (const RowOptimizerKind& kind : RowOptimizerKinds()) {
+    ParamMap params = kEveryParameter;
+    params.insert({{"stochastic_rounding", 0}, {"delay_compensation_lambda", 0}});
+    for (const int dim : {1, 7}) {
+      if (kind.name == "batch_softmax" && dim != 1) continue;
+      const auto optimizer = MakeRowOptimizer(std::string(kind.name), dim, Params(params));
+      const auto bytes = static_cast<size_t>(optimizer->StateBytes());
+      std::vector<std::byte> state(bytes, std::byte{0xa5}), other(bytes, std::byte{0x5a});
+      optimizer->InitState(state.data());
+      optimizer->InitState(other.data());
+      EXPECT_EQ(state, other) << kind.name;
+    }
   }
 }
 

@@ -110,16 +110,16 @@ uint64_t TableSpec::RowSeed(int64_t key) const {
 }
 
 void TableSpec::InitPayload(int64_t id, std::byte* payload) const {
-  std::memset(payload, 0, row_bytes() - sizeof(RowHeader));
+  const size_t bytes = row_bytes() - sizeof(RowHeader), written = serving ? 0 : training_payload_bytes();
+  if (written != bytes) std::memset(payload + written, 0, bytes - written);
   if (serving) return;
-  for (size_t i = 0; i < segments_.size(); ++i) InitSegment(i, id, payload);
-}
-
-void TableSpec::InitSegment(size_t segment_number, int64_t id, std::byte* payload) const {
-  const Segment& segment = segments_[segment_number];
-  auto* weights = reinterpret_cast<float*>(payload);
-  segment.initializer->Fill(Combine(RowSeed(id), segment_number), weights + segment.first_dim, segment.dim);
-  segment.optimizer->InitState(payload + segment.state_offset);
+  const uint64_t row_seed = RowSeed(id);
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const Segment& segment = segments_[i];
+    auto* weights = reinterpret_cast<float*>(payload);
+    segment.initializer->Fill(Combine(row_seed, i), weights + segment.first_dim, segment.dim);
+    segment.optimizer->InitState(payload + segment.state_offset);
+  }
 }
 
 void TableSpec::ReadWeights(const std::byte* payload, float* weights, int64_t step) const {

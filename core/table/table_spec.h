@@ -125,7 +125,6 @@ class TableSpec {
   uint64_t RowSeed(int64_t key) const;
   // Fills the payload of a new row, padding included.
   void InitPayload(int64_t id, std::byte* payload) const;
-  void InitSegment(size_t segment, int64_t id, std::byte* payload) const;
   // Weights as a reader sees them: through the retriever in training, decompressed in serving.
   void ReadWeights(const std::byte* payload, float* weights, int64_t step) const;
   void Compress(const float* weights, std::byte* bytes) const;
