@@ -109,8 +109,8 @@ void Group::BeforeFilterChange(Bucket& bucket) {
   bucket.filter_at_cut = bucket.filter == nullptr ? nullptr : bucket.filter->Clone();
 }
 
-uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
-  const uint32_t row = InsertUnset(bucket, table, id, hash);
+uint32_t Group::InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash, const IndexLine* home) {
+  const uint32_t row = InsertUnset(bucket, table, id, hash, home);
   table.spec.InitPayload(id, PayloadOf(table.rows.AtAllocated(row)));
   return row;
 }

@@ -245,11 +245,12 @@ class Group {
   bool IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
-  // A new row with its payload unset, or with its initial one. Under the bucket's lock.
-  uint32_t InsertUnset(uint32_t bucket, Table& table, int64_t id, uint64_t hash) {
-    return table.shards[bucket].Insert(table.rows, bucket, hash, id, clock_);
+  // A new row with its payload unset, or with its initial one. `home` as in TableShard::Insert(). Under the bucket's
+  // lock.
+  uint32_t InsertUnset(uint32_t bucket, Table& table, int64_t id, uint64_t hash, const IndexLine* home) {
+    return table.shards[bucket].Insert(table.rows, bucket, hash, id, clock_, home);
   }
-  uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash);
+  uint32_t InsertRow(uint32_t bucket, Table& table, int64_t id, uint64_t hash, const IndexLine* home);
   void EraseRow(uint32_t bucket, Table& table, uint32_t row);
   // An id was removed, or counts as removed, now. Under the bucket's lock.
   void NoteRemoval(uint32_t bucket, const Table& table, int64_t id) {

@@ -189,7 +189,7 @@ class Applier {
     const auto count = static_cast<uint32_t>(plan_.CountOf(id.place));
     if (group_.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, count, update_.has_step ? update_.step : kNoStep))
       return nullptr;
-    const uint32_t row = group_.InsertUnset(id.bucket_number, id.table, id.id, id.hash);
+    const uint32_t row = group_.InsertUnset(id.bucket_number, id.table, id.id, id.hash, id.home);
     std::byte* record = id.table.rows.AtAllocated(row);
     auto* payload = reinterpret_cast<std::byte*>(Scratch() + max_dim_);
     id.table.spec.InitPayload(id.id, payload);

@@ -40,7 +40,8 @@ void IndexMemory::Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_
   grown.block = nullptr;
   if (num_lines < kPlateLines) {
     MONOLITH_CHECK(std::has_single_bit(num_lines));
-    grown.block = reinterpret_cast<IndexLine*>(blocks_.Allocate(BlockBytes(num_lines)));
+    const bool grows = num_lines != old.num_lines;
+    grown.block = grows ? reinterpret_cast<IndexLine*>(blocks_.Allocate(BlockBytes(num_lines))) : old.block;
     std::memcpy(static_cast<void*>(grown.block), lines, BlockBytes(num_lines));
   } else {
     const uint32_t levels = num_lines / kPlateLines;
@@ -53,7 +54,8 @@ void IndexMemory::Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_
   const uint32_t code = num_lines < kPlateLines ? num_lines : num_lines / kPlateLines + kCodeOffset;
   MONOLITH_CHECK((address & ~kAddress) == 0 && code < (1u << 16));
   heads_[bucket].word.store(address | uint64_t{code} << 48, std::memory_order_release);
-  if (old.block != nullptr) blocks_.Free(reinterpret_cast<std::byte*>(old.block), BlockBytes(old.num_lines));
+  if (old.block != nullptr && old.block != grown.block)
+    blocks_.Free(reinterpret_cast<std::byte*>(old.block), BlockBytes(old.num_lines));
   std::lock_guard lock(mutex_);
   block_bytes_ += BlockBytes(num_lines) - BlockBytes(old.num_lines);
 }

@@ -42,6 +42,8 @@ struct IndexShape {
   uint32_t num_lines;                     // 0 iff nothing was ever inserted
 
   uint32_t HomeOf(uint64_t hash) const { return HomeLine(hash, num_lines); }
+  // The line itself; an empty one, of nobody, if there are none.
+  const IndexLine* HomeLineOf(uint64_t hash) const { return num_lines == 0 ? &kEmptyLine : Line(HomeOf(hash)); }
   IndexLine* Line(uint32_t line) const {
     return num_lines < kPlateLines ? block + line : Piece(line / kPlateLines) + line % kPlateLines;
   }
@@ -116,8 +118,9 @@ class IndexMemory {
 
   // The rest is for the holder of the bucket's lock.
   void SetSize(uint32_t bucket, uint32_t size) { heads_[bucket].size.store(size, std::memory_order_relaxed); }
-  // Lets an index have as many lines as `lines` and copies those to it. REQUIRES: num_lines is at least what it was,
-  // and a power of two below kPlateLines or a multiple of it.
+  // Lets an index have as many lines as `lines` and copies those to it; lines stay where they are unless a small index
+  // gets more of them. REQUIRES: num_lines is at least what it was, and a power of two below kPlateLines or a multiple
+  // of it.
   void Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_lines);
   // Forgets every index. REQUIRES: no reader is left.
   void Clear();

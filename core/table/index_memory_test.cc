@@ -50,6 +50,18 @@ class IndexMemoryTest : public ::testing::Test {
   std::map<uint32_t, uint32_t> given_;
 };
 
+// Whoever has found a line keeps it as long as the index has no more of them (RowFinder).
+TEST_F(IndexMemoryTest, LinesStayWhereTheyAreWhileTheirNumberDoes) {
+  for (const uint32_t num_lines : {1u, 8u, kPlateLines, 3 * kPlateLines}) {
+    Give(5, num_lines);
+    const IndexLine* last = memory_.ShapeOf(5).Line(num_lines - 1);
+    Give(6, num_lines);
+    Give(5, num_lines);
+    EXPECT_EQ(memory_.ShapeOf(5).Line(num_lines - 1), last) << num_lines;
+    ExpectAllAreWhatWasGiven();
+  }
+}
+
 TEST_F(IndexMemoryTest, EveryIndexKeepsItsLinesWhileAllOfThemGrow) {
   std::mt19937_64 random(1);
   for (const uint32_t bucket : {0u, 1u, kPlateBuckets - 1, kPlateBuckets, 500u, 1022u, 1023u}) Give(bucket, 1);

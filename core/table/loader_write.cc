@@ -131,7 +131,7 @@ int64_t Loader::WriteRows(const Piece& piece) {
         continue;
       }
       if (record == nullptr) {
-        row = shard.Insert(table.rows, number, finder.hash(i), finder.id(i), group_.clock_);
+        row = shard.Insert(table.rows, number, finder.hash(i), finder.id(i), group_.clock_, finder.HomeLine(table, i));
         record = table.rows.AtAllocated(row);
       } else {
         shard.BeforeChange(record, row, table.rows, group_.clock_);

@@ -25,8 +25,9 @@ struct PlannedId {
   int64_t place;    // in plan.unique
   int64_t id;
   uint64_t hash;
-  uint32_t row;       // kNoRow iff the id is not in the table
-  std::byte* record;  // of the row; null iff there is none
+  uint32_t row;           // kNoRow iff the id is not in the table
+  std::byte* record;      // of the row; null iff there is none
+  const IndexLine* home;  // of the id in the index of the table, iff there is no row
 
   TableShard& shard() const { return table.shards[bucket_number]; }
 };
@@ -179,7 +180,11 @@ class PlannedWalk {
     block.finder.Take(plan_.unique.data() + block.first, plan_.BucketsFrom(block.first),
                       static_cast<int>(std::min<int64_t>(last - block.first, RowFinder::kBlock)));
     block.SetTables(block.first);
-    if (!hinted_) block.finder.AskForLines(block.tables);
+    if (hinted_) {
+      block.finder.AskForUnhintedLines(block.tables, plan_.hints.data() + block.first);
+    } else {
+      block.finder.AskForLines(block.tables);
+    }
   }
 
   template <typename AnyBlock>
@@ -227,7 +232,7 @@ class PlannedWalk {
       std::byte* record = finder.Settle(block.tables, i, &row);
       Table& table = *tables_[block.place(i)];
       visitor.Visit(PlannedId{buckets_[bucket], bucket, table, block.place(i), block.first + i, finder.id(i),
-                              finder.hash(i), row, record},
+                              finder.hash(i), row, record, record == nullptr ? finder.HomeLine(table, i) : nullptr},
                     local);
       holder.CountId();
     }

@@ -85,7 +85,9 @@ class RowFinder {
   void AskForLines(const Tables& tables);
   template <typename Tables>
   void GuessFromLines(const Tables& tables);
-  // In place of it, when an earlier read left the rows.
+  // In place of them, when an earlier read left the rows: only those that it did not find have lines to ask for.
+  template <typename Tables>
+  void AskForUnhintedLines(const Tables& tables, const uint32_t* hints);
   template <typename Tables>
   void GuessFromHints(const Tables& tables, const uint32_t* hints);
 
@@ -112,9 +114,12 @@ class RowFinder {
     for (int i = 0; i < count_; ++i) AskForRow(tables, i);
   }
 
+  // The home line of id i in the index as it is now, for an insert under the bucket's lock.
+  const IndexLine* HomeLine(const Table& table, int i) const { return HomeLine(table.index.ShapeOf(bucket(i)), i); }
+
   // The record of id i, null iff it has none; *row becomes its number or kNoRow.
   template <typename Tables>
-  std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
+  [[gnu::always_inline]] std::byte* Settle(const Tables& tables, int i, uint32_t* row) const {
     std::byte* record = records_[i];
     *row = rows_[i];
     if (record != nullptr && IsRowOf(record, ids_[i])) [[likely]]
@@ -124,6 +129,19 @@ class RowFinder {
 
  private:
   std::byte* Search(const Table& table, int i, uint32_t* row) const;
+
+  // An index that has as many lines as when it was asked has the same ones (IndexMemory::Replace).
+  [[gnu::always_inline]] const IndexLine* HomeLine(const IndexShape& shape, int i) const {
+    return shape.num_lines == num_lines_[i] ? lines_[i] : shape.HomeLineOf(hashes_[i]);
+  }
+
+  template <typename Tables>
+  [[gnu::always_inline]] void AskForLine(const Tables& tables, int i) {
+    const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
+    lines_[i] = shape.HomeLineOf(hashes_[i]);
+    num_lines_[i] = shape.num_lines;
+    Prefetch(lines_[i]);
+  }
 
   template <typename Tables>
   void GuessRow(const Tables& tables, int i, uint32_t row) {
@@ -156,6 +174,9 @@ class RowFinder {
     }
   }
 
+  // No index has so many lines.
+  void AskForNothing() { std::fill_n(num_lines_, count_, UINT32_MAX); }
+
   void GuessNothing() {
     std::fill_n(rows_, count_, kNoRow);
     std::fill_n(records_, count_, nullptr);
@@ -164,18 +185,24 @@ class RowFinder {
   int count_ = 0;
   const int64_t* ids_ = nullptr;
   uint64_t hashes_[kBlock];
-  const IndexLine* lines_[kBlock];
+  const IndexLine* lines_[kBlock];  // home lines, in indexes of
+  uint32_t num_lines_[kBlock];      // so many lines
   uint32_t rows_[kBlock];
   std::byte* records_[kBlock];
 };
 
 template <typename Tables>
 [[gnu::always_inline]] inline void RowFinder::AskForLines(const Tables& tables) {
+  if constexpr (kReadersLock) return AskForNothing();
+  for (int i = 0; i < count_; ++i) AskForLine(tables, i);
+}
+
+template <typename Tables>
+[[gnu::always_inline]] inline void RowFinder::AskForUnhintedLines(const Tables& tables, const uint32_t* hints) {
+  AskForNothing();
   if constexpr (kReadersLock) return;
   for (int i = 0; i < count_; ++i) {
-    const IndexShape shape = tables.index(i).ShapeOf(bucket(i));
-    lines_[i] = shape.num_lines == 0 ? &kEmptyLine : shape.Line(shape.HomeOf(hashes_[i]));
-    Prefetch(lines_[i]);
+    if (hints[i] == kNoRow) AskForLine(tables, i);
   }
 }
 

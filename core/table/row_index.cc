@@ -29,11 +29,6 @@ uint32_t RoundUp(uint64_t lines) {
   return static_cast<uint32_t>((lines + kPlateLines - 1) / kPlateLines * kPlateLines);
 }
 
-int FirstEmpty(const IndexLine& line) {
-  const uint64_t empty = MatchTags(line, 0);
-  return empty != 0 ? FirstMatch(empty) : -1;
-}
-
 }  // namespace
 
 RowIndex::Rebuild::Rebuild(uint32_t lines_wanted) : num_lines(lines_wanted) {
@@ -72,19 +67,12 @@ void RowIndex::Replace(const Rebuild& rebuild, double phase) {
   limit_ = EntriesAtFullLoad(rebuild.num_lines, phase);
 }
 
-void RowIndex::Insert(uint64_t hash, uint32_t row) {
+void RowIndex::InsertAfterHome(uint64_t hash, uint32_t row) {
   const IndexShape now = shape();
-  for (uint32_t at = now.HomeOf(hash);; at = now.Next(at)) {
-    IndexLine& line = *now.Line(at);
-    const int entry = FirstEmpty(line);
-    if (entry >= 0) {
-      line.rows[entry] = row;
-      line.tags[entry] = TagOf(hash);
-      break;
-    }
-    if (line.passed != kStickyPassed) ++line.passed;
+  for (uint32_t at = now.HomeOf(hash); !Put(*now.Line(at), hash, row); at = now.Next(at)) {
+    IndexLine& full = *now.Line(at);
+    if (full.passed != kStickyPassed) ++full.passed;
   }
-  memory_->SetSize(bucket_, size() + 1);
 }
 
 void RowIndex::Erase(uint64_t hash, uint32_t row) {

@@ -43,18 +43,13 @@ class RowIndex {
   // The row for which is_key(row) holds among those inserted under `hash`; kNoRow if none.
   template <typename IsKey>
   static uint32_t Find(const IndexShape& shape, uint64_t hash, IsKey&& is_key) {
-    if (shape.num_lines == 0) return kNoRow;
-    const uint8_t tag = TagOf(hash);
-    uint32_t at = shape.HomeOf(hash);
-    for (uint32_t seen = 0; seen < shape.num_lines; ++seen, at = shape.Next(at)) {
-      const IndexLine& line = *shape.Line(at);
-      for (uint64_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
-        const uint32_t row = line.rows[FirstMatch(matches)];
-        if (is_key(row)) return row;
-      }
-      if (line.passed == 0) break;
-    }
-    return kNoRow;
+    return Find(shape, hash, shape.HomeLineOf(hash), is_key);
+  }
+  // The same, for whoever has the home line already.
+  template <typename IsKey>
+  static uint32_t Find(const IndexShape& shape, uint64_t hash, const IndexLine* home, IsKey&& is_key) {
+    const uint32_t row = FindIn(*home, TagOf(hash), is_key);
+    return row != kNoRow || home->passed == 0 ? row : FindAfterHome(shape, hash, is_key);
   }
 
   // True iff Grow() should come before one more entry: there is no room, or there are more lines to be had for nothing.
@@ -77,7 +72,14 @@ class RowIndex {
   }
 
   // REQUIRES: Grow() came if ShouldGrow(), and no entry for this row yet.
-  void Insert(uint64_t hash, uint32_t row);
+  void Insert(uint64_t hash, uint32_t row) { Insert(hash, row, shape().HomeLineOf(hash)); }
+  // The same, for whoever has the home line already.
+  void Insert(uint64_t hash, uint32_t row, const IndexLine* home) {
+    // Searches hand lines out as constant; they are this index's own.
+    if (!Put(*const_cast<IndexLine*>(home), hash, row)) [[unlikely]]
+      InsertAfterHome(hash, row);
+    memory_->SetSize(bucket_, size() + 1);
+  }
   // REQUIRES: the entry exists.
   void Erase(uint64_t hash, uint32_t row);
   // Comes with IndexMemory::Clear().
@@ -96,6 +98,37 @@ class RowIndex {
 
   static constexpr uint32_t kOnPlates =
       kPlateLines * kLineEntries / 2;  // an index for that many entries is not a small one
+
+  template <typename IsKey>
+  static uint32_t FindIn(const IndexLine& line, uint8_t tag, IsKey&& is_key) {
+    for (uint64_t matches = MatchTags(line, tag); matches != 0; matches &= matches - 1) {
+      const uint32_t row = line.rows[FirstMatch(matches)];
+      if (is_key(row)) return row;
+    }
+    return kNoRow;
+  }
+  template <typename IsKey>
+  static uint32_t FindAfterHome(const IndexShape& shape, uint64_t hash, IsKey&& is_key) {
+    uint32_t at = shape.HomeOf(hash);
+    for (uint32_t seen = 1; seen < shape.num_lines; ++seen) {
+      at = shape.Next(at);
+      const IndexLine& line = *shape.Line(at);
+      const uint32_t row = FindIn(line, TagOf(hash), is_key);
+      if (row != kNoRow) return row;
+      if (line.passed == 0) break;
+    }
+    return kNoRow;
+  }
+  // False iff the line is full.
+  static bool Put(IndexLine& line, uint64_t hash, uint32_t row) {
+    const uint64_t empty = MatchTags(line, 0);
+    if (empty == 0) return false;
+    line.rows[FirstMatch(empty)] = row;
+    line.tags[FirstMatch(empty)] = TagOf(hash);
+    return true;
+  }
+  // REQUIRES: the home line is full.
+  void InsertAfterHome(uint64_t hash, uint32_t row);
 
   uint32_t LinesFor(uint32_t entries, double phase) const;
   void Replace(const Rebuild& rebuild, double phase);

@@ -24,7 +24,7 @@ double PhaseOf(uint32_t bucket) { return static_cast<double>((bucket * kGoldenGa
 
 }  // namespace
 
-uint32_t TableShard::TakeRecord(RecordPool& rows) {
+uint32_t TableShard::TakeUsed(RecordPool& rows) {
   if (free_ != kNoRow) {
     const uint32_t row = free_;
     free_ = static_cast<uint32_t>(HeaderOf(rows.AtAllocated(row))->key);
@@ -40,12 +40,7 @@ uint32_t TableShard::TakeRecord(RecordPool& rows) {
     runs_.Add(run);
     fresh_ = run.count;
   }
-  const auto row = static_cast<uint32_t>(runs_.back().end() - fresh_--);
-  if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
-    const std::byte* next = rows.AtAllocated(row) + rows.record_bytes();
-    PrefetchLines(next, rows.record_bytes());
-  }
-  return row;
+  return kNoRow;
 }
 
 uint32_t TableShard::TakeHole(RecordPool& rows) {
@@ -72,14 +67,19 @@ void TableShard::ListNoFreeRecords() {
   free_ = kNoRow;
 }
 
-uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock) {
-  if (index.ShouldGrow()) Reserve(rows, bucket, size() + 1);
+uint32_t TableShard::Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock,
+                            const IndexLine* home) {
+  if (index.ShouldGrow()) {
+    Reserve(rows, bucket, size() + 1);
+    home = nullptr;
+  }
+  if (home == nullptr) home = index.shape().HomeLineOf(hash);
   const uint32_t row = TakeRecord(rows);
   RowHeader& header = *HeaderOf(rows.AtAllocated(row));
   header.key = key;
   header.time = 0;
   header.meta = MakeMeta(0, clock.epoch);
-  index.Insert(hash, row);
+  index.Insert(hash, row, home);
   if (clock.logs_changes) LogChange(row, clock.epoch);
   return row;
 }

@@ -41,8 +41,10 @@ class TableShard {
     return RowIndex::Find(index.shape(), hash, [&](uint32_t row) { return Holds(rows, row, key); });
   }
 
-  // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time.
-  uint32_t Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock);
+  // A live row for a key that has none, its payload unset. `bucket` spreads the growth of the shards over time. `home`
+  // is the home line of the key in the index as it is now, for whoever has searched it; null: nobody has.
+  uint32_t Insert(RecordPool& rows, uint32_t bucket, uint64_t hash, int64_t key, const HistoryClock& clock,
+                  const IndexLine* home = nullptr);
   // Makes room in the index for `entries` in all.
   void Reserve(RecordPool& rows, uint32_t bucket, uint32_t entries);
   void Erase(RecordPool& rows, uint32_t row, const HistoryClock& clock);
@@ -113,7 +115,20 @@ class TableShard {
   [[gnu::always_inline]] void LogChange(uint32_t row, uint32_t epoch) {
     log_.Add(row, epoch, [this] { return size(); });
   }
-  uint32_t TakeRecord(RecordPool& rows);
+  uint32_t TakeRecord(RecordPool& rows) {
+    if (free_ != kNoRow || holes_ != 0 || fresh_ == 0) [[unlikely]]
+      if (const uint32_t row = TakeUsed(rows); row != kNoRow) return row;
+    return TakeFresh(rows);
+  }
+  // A record that was erased; if there is none kNoRow, and then there are fresh ones.
+  uint32_t TakeUsed(RecordPool& rows);
+  uint32_t TakeFresh(RecordPool& rows) {
+    const auto row = static_cast<uint32_t>(runs_.back().end() - fresh_--);
+    if (fresh_ != 0) {  // the next one will be wanted soon, and nothing else brings its memory near
+      PrefetchLines(rows.AtAllocated(row) + rows.record_bytes(), rows.record_bytes());
+    }
+    return row;
+  }
   uint32_t TakeHole(RecordPool& rows);
 
   RecordRuns runs_;
