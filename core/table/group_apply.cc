@@ -193,7 +193,12 @@ class Applier {
     std::byte* record = id.table.rows.AtAllocated(row);
     auto* payload = reinterpret_cast<std::byte*>(Scratch() + max_dim_);
     id.table.spec.InitPayload(id.id, payload);
-    Learn(id, payload, gradient);
+    const Rule& rule = rules_[id.table_place];
+    if (rule.optimizer != nullptr) {
+      rule.optimizer->Update(rule.context, reinterpret_cast<float*>(payload), payload + rule.state_offset, gradient);
+    } else {
+      Learn(id, payload, gradient);
+    }
     const size_t floats = (id.table.rows.record_bytes() - sizeof(RowHeader)) / sizeof(float);
     CopyFloats(reinterpret_cast<float*>(PayloadOf(record)), reinterpret_cast<const float*>(payload),
                static_cast<int>(floats));
