@@ -95,17 +95,24 @@ def test_one_of_several_callers_that_starves_is_seen(monkeypatch: pytest.MonkeyP
 def test_what_inserts_cost_stands_beside_the_memory_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def seconds_of_fresh(num_bytes: int) -> float:
+    def seconds_to_clear(_: insert.FreshMemory, num_bytes: int) -> float:
         asked.append(num_bytes)
         return 1e9
 
-    monkeypatch.setattr(insert, "_seconds_of_fresh", seconds_of_fresh)
+    monkeypatch.setattr(insert.FreshMemory, "seconds_to_clear", seconds_to_clear)
     training, *others = insert.measure(TINY)
     assert training.ok is True
     assert training.peer == insert.FRESH
-    assert min(asked) > 3000 * 144, "header, weights and state of every row"
+    calls = -(-TINY.large_rows // TINY.ids_per_batch)
+    assert len(asked) == TINY.rounds * calls, "as often as the table is called, in turns with it"
+    assert sum(asked) > TINY.rounds * 3000 * 144, "header, weights and state of every row"
     assert {each.peer for each in others} == {""}
 
 
-def test_fresh_memory_takes_time_by_its_size() -> None:
-    assert 0 < min(insert._seconds_of_fresh(1 << 12) for _ in range(5)) < insert._seconds_of_fresh(1 << 26)
+def test_fresh_memory_is_touched_once_and_takes_time_by_its_size() -> None:
+    with insert.FreshMemory(1 << 27) as memory:
+        assert memory.seconds_to_clear(0) == 0.0
+        first = min(memory.seconds_to_clear(1 << 12) for _ in range(5))
+        assert 0 < first < memory.seconds_to_clear(1 << 26)
+        with pytest.raises(ValueError, match="buffer"):
+            memory.seconds_to_clear(1 << 27)

@@ -1,7 +1,10 @@
 """Insert of unseen ids into a table that grows from empty, each row made by the initializer.
 
-What the memory itself costs stands beside it: as many bytes, new from the system, cleared by as many threads. On a
-virtual machine that is most of it, and changes from hour to hour.
+What the memory itself costs stands beside `apply_gradients`, which training inserts by: after every call, as many bytes
+as the table has just grown by are taken new from the system, on huge pages where it grants them as tables ask for, and
+cleared by as many threads. So both sides take turns within milliseconds. On a virtual machine that matters more than
+anything else: memory that some process gave back a moment ago comes ten times as fast as memory that the host has to
+find, and one that is cleared in one go behind a whole table may be all of the first kind.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from monolith.cli._bench.timing import quiet_collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
 
     from monolith.cli._bench.setting import Setting
     from monolith.tables import HashTable
@@ -42,15 +47,16 @@ def measure(setting: Setting) -> list[Measurement]:
     figures: dict[str, list[float]] = {name: [] for name in (*calls, FRESH)}
     for _ in range(setting.rounds):
         for name, insert in calls.items():
-            seconds, num_bytes = _insert_all(setting, insert)
+            seconds, seconds_of_memory = _insert_all(setting, insert, beside_memory=name == TRAINING)
             figures[name].append(setting.large_rows / seconds / 1e6)
             if name == TRAINING:
-                figures[FRESH].append(setting.large_rows / _seconds_of_fresh(num_bytes) / 1e6)
+                figures[FRESH].append(setting.large_rows / seconds_of_memory / 1e6)
     return [_measurement(setting, name, figures) for name in calls]
 
 
 def _measurement(setting: Setting, name: str, figures: dict[str, list[float]]) -> Measurement:
     trains = name == TRAINING
+    beside = f"; memory {spread(figures[FRESH])}, cleared in turns with each call; time over time" if trains else ""
     return Measurement(
         row="insert",
         measure=f"insert of {setting.large_rows:,} unseen ids by {name}, from empty",
@@ -61,28 +67,57 @@ def _measurement(setting: Setting, name: str, figures: dict[str, list[float]]) -
         ratio=median_ratio(figures[FRESH], figures[name]) if trains else None,
         limit=MAX_RATIO if trains else LIMIT,
         sense=Sense.AT_MOST if trains else Sense.AT_LEAST,
-        note=f"initializer RandomUniform; {spread(figures[name])}" + ("; time over time" if trains else ""),
+        note=f"initializer RandomUniform; {spread(figures[name])}{beside}",
     )
 
 
-def _insert_all(setting: Setting, insert: Callable[[HashTable, torch.Tensor], object]) -> tuple[float, int]:
-    """Seconds, and the bytes of the table then."""
-    table, elapsed = ours.new_table(), 0.0
-    with quiet_collector():
+def _insert_all(
+    setting: Setting, insert: Callable[[HashTable, torch.Tensor], object], *, beside_memory: bool
+) -> tuple[float, float]:
+    """Seconds of the calls, and of clearing as many fresh bytes as the table grew by; 0 unless `beside_memory`."""
+    table, elapsed, elapsed_memory = ours.new_table(), 0.0, 0.0
+    num_bytes = ours.memory_bytes(table)
+    with FreshMemory(_most_bytes(setting, table)) as memory, quiet_collector():
         for ids in ours.id_ranges(setting.large_rows, setting.ids_per_batch):
             start = time.perf_counter()
             insert(table, ids)
             elapsed += time.perf_counter() - start
+            if beside_memory:
+                before, num_bytes = num_bytes, ours.memory_bytes(table)
+                elapsed_memory += memory.seconds_to_clear(num_bytes - before)
     if len(table) != setting.large_rows:
         raise AssertionError(f"inserted {setting.large_rows} different ids, the table holds {len(table)}")
-    return elapsed, ours.memory_bytes(table)
+    return elapsed, elapsed_memory
 
 
-def _seconds_of_fresh(num_bytes: int) -> float:
-    """For as many bytes from the system, on huge pages where it grants them, cleared by all threads of torch."""
-    with mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+def _most_bytes(setting: Setting, table: HashTable) -> int:
+    """No table of so many rows has more; addresses that are never touched cost nothing."""
+    return setting.large_rows * (ours.row_bytes(table) + 64) + (64 << 20)
+
+
+class FreshMemory:
+    """Anonymous memory that no one has touched, on huge pages where the system grants them."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            self._memory.madvise(mmap.MADV_HUGEPAGE)
+        self._used = 0
+
+    def seconds_to_clear(self, num_bytes: int) -> float:
+        """For all threads of torch to fault in and clear the next bytes."""
+        if num_bytes == 0:
+            return 0.0
+        piece = torch.frombuffer(self._memory, dtype=torch.uint8, count=num_bytes, offset=self._used)
+        self._used += num_bytes
         start = time.perf_counter()
-        torch.frombuffer(memory, dtype=torch.uint8).zero_()
+        piece.zero_()
         return time.perf_counter() - start
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._memory.close()
