@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import subprocess
 import sys
 import threading
@@ -287,3 +288,16 @@ def test_storage_that_is_away_is_a_problem_until_it_answers_again(
         wait_until(lambda: predictor.problem is None)
         (tmp_path / "later" / "2").rename(tmp_path / "2")
         wait_until(lambda: predictor.version.export == 2)
+
+
+def test_a_folder_that_is_called_like_another_version_is_told_and_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
+    trained(2).export(str(tmp_path), example=make_batch(0), options=ExportOptions(version=1))
+    with Predictor(str(tmp_path)) as predictor:
+        shutil.copytree(tmp_path / "1", tmp_path / "later")
+        (tmp_path / "later").rename(tmp_path / "5")
+        wait_until(lambda: predictor.problem is not None)
+        assert predictor.problem == "the folder of version 5 has another name than its version, 1; rename it"
+        assert predictor.predict(make_batch(1)).version.export == 1

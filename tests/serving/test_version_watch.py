@@ -22,6 +22,8 @@ class Served:
         self.away: str | None = None
         self.errors: dict[int, Exception] = {}
         self.tried: list[int] = []
+        self.stays = False
+        """Whether what is taken up is not served, although nothing is wrong."""
         self.looks = threading.Semaphore(0)
 
     def wanted(self) -> int | None:
@@ -34,7 +36,8 @@ class Served:
         self.tried.append(number)
         if number in self.errors:
             raise self.errors[number]
-        self.now = number
+        if not self.stays:
+            self.now = number
 
 
 Watched = tuple[Served, VersionWatch[int]]
@@ -111,6 +114,18 @@ def test_a_version_that_is_forgiven_is_tried_again(watch: Callable[..., Watched]
     served.errors.clear()
     found.forgive(2)
     wait_until(lambda: served.now == 2)
+
+
+def test_a_version_that_stays_wanted_is_tried_once_in_a_look(watch: Callable[..., Watched]) -> None:
+    served, found = watch(polls=False)
+    served.looks.acquire()
+    served.newest = 2
+    served.stays = True
+    found.wake()
+    for _ in range(2):
+        assert served.looks.acquire(timeout=60)
+    assert not served.looks.acquire(timeout=0.05)
+    assert served.tried == [2]
 
 
 def test_one_that_does_not_poll_looks_when_it_is_woken(watch: Callable[..., Watched]) -> None:

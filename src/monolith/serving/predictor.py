@@ -237,14 +237,19 @@ class Predictor:
         newest = self._versions.newest_number()
         return newest if newest > self._live.model.export.manifest.version else None
 
-    def _take_up(self, _: int) -> None:
+    def _take_up(self, number: int) -> None:
         """Answers from the newest version once it has what the log has, and has passed the gate.
 
         Raises:
-            FailedPreconditionError: it did not pass.
+            FailedPreconditionError: it did not pass, or is no newer one.
         """
         old = self._live
         new = self._load([old.rows])
+        if new.version.export <= old.version.export:
+            new.rows.leave(new)
+            raise FailedPreconditionError(
+                f"the folder of version {number} has another name than its version, {new.version.export}; rename it"
+            )
         new.rows.serve(new)
         follower = new.rows.follower
         is_shared = new.rows is old.rows

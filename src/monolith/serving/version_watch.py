@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 """Between two looks for newer versions."""
-_LONGEST_PAUSE_SECONDS = 60.0
+_LONGEST_PAUSE_SECONDS = 10.0
 """Between two tries of a version whose files are away: each try may read much of them."""
 
 Version = TypeVar("Version")
@@ -119,13 +119,15 @@ class VersionWatch(Generic[Version]):
             self._woken.wait(self._pause_seconds if self._polls or away is not None else None)
 
     def _look(self) -> None:
-        """Takes up what is wanted until nothing is, or what is wanted is refused."""
+        """Takes up what is wanted until nothing is, or nothing that has not been tried now."""
+        tried: Version | None = None
         while not self.stopped.is_set():
             version = self._wanted()
             kept_out = None if version is None else self.refused.get(version)
             self._kept_out = kept_out
-            if version is None or kept_out is not None:
+            if version is None or version == tried or kept_out is not None:
                 return
+            tried = version
             self._try(version)
 
     def _try(self, version: Version) -> None:
