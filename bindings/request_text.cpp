@@ -23,7 +23,7 @@ std::optional<nb::bytes> Decoded(std::string_view text) {
   if (!size) return std::nullopt;
   nb::bytes bytes = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(*size)));
   if (!bytes.is_valid()) throw nb::python_error();
-  if (!DecodeBase64(text, PyBytes_AS_STRING(bytes.ptr()))) return std::nullopt;
+  if (!DecodeBase64(text, PyBytes_AsString(bytes.ptr()))) return std::nullopt;
   return bytes;
 }
 
