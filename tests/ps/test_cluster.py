@@ -14,6 +14,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of
 from hooks.server.certificates import make_certificate
 from monolith import _version
 from monolith.errors import (
+    CancelledError,
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
@@ -252,3 +253,28 @@ def test_calls_that_cannot_be_meant_are_refused_as_such() -> None:
             with pytest.raises(OpError, match=text):
                 ask(method, [request])
         store.cut().release()
+
+
+def test_who_waits_for_a_server_that_moves_is_told_to_ask_again() -> None:
+    with PsServer(0, 1) as before, PsServer(0, 1) as after, PsCluster([before.address]) as cluster:
+        before.close()
+        waiting = cluster.begin("Describe", messages.DescribeRequest(), timeout_seconds=None)
+        old = cluster.channel(0)
+        cluster.move(0, after.address)
+        with pytest.raises(UnavailableError, match=rf"server 0 at {before.address}: it is at {after.address} now"):
+            waiting[0].result()
+        with pytest.raises(UnavailableError, match="ask again"):
+            old.begin("Describe", messages.DescribeRequest(), 1.0)
+        assert cluster.ask("Describe", messages.DescribeRequest())[0].index == 0
+
+
+def test_calls_on_their_way_end_with_a_cluster() -> None:
+    with PsServer(0, 1) as server, PsCluster([server.address]) as cluster:
+        server.close()
+        waiting = cluster.begin("Describe", messages.DescribeRequest(), timeout_seconds=None)
+        channel = cluster.channel(0)
+        cluster.close()
+        with pytest.raises(CancelledError):
+            waiting[0].result()
+        with pytest.raises(FailedPreconditionError, match="was closed"):
+            channel.begin("Describe", messages.DescribeRequest(), 1.0)

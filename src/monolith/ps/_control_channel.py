@@ -80,6 +80,7 @@ class ControlChannel:
         """For messages."""
         self._metadata = credentials.metadata()
         self._is_closed = False
+        self._moved_to: str | None = None
         options = [
             ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a server
             ("grpc.use_local_subchannel_pool", 1),  # connections of two clients in one process end apart
@@ -112,6 +113,7 @@ class ControlChannel:
 
         Raises:
             FailedPreconditionError: the connection was closed.
+            UnavailableError: the server has moved.
         """
         self._require_open()
         future = self._methods[method].future(
@@ -147,6 +149,8 @@ class ControlChannel:
     def translated(self, error: Any, method: str, timeout_seconds: float | None) -> errors.OpError:
         """An error of gRPC as one of ours."""
         code, text = error.code().value[0], error.details()
+        if code == errors.CancelledError.error_code and self._moved_to is not None:
+            return self._moved_error()
         if code == errors.DeadlineExceededError.error_code:
             return errors.DeadlineExceededError(
                 f"{self.title}: no answer to {method} within {timeout_seconds} s; is it up, and can it be reached from"
@@ -158,14 +162,25 @@ class ControlChannel:
             )
         return _CLASSES.get(code, errors.UnknownError)(f"{self.title}: {method}: {text}")
 
-    def close(self) -> None:
-        """Ends the connection, and calls on their way. Calling it again does nothing."""
+    def close(self, *, moved_to: str | None = None) -> None:
+        """Ends the connection, and calls on their way. Calling it again does nothing.
+
+        Args:
+            moved_to: Where the server is now; None: nobody asks it any more. Whoever waits for an answer is told to ask
+                there, as of a server that cannot be reached just now.
+        """
+        self._moved_to = moved_to
         self._is_closed = True
         self._channel.close()
 
     def _require_open(self) -> None:
+        if self._moved_to is not None:
+            raise self._moved_error()
         if self._is_closed:
             raise errors.FailedPreconditionError(f"{self.title}: its PsCluster was closed; make another one")
+
+    def _moved_error(self) -> errors.UnavailableError:
+        return errors.UnavailableError(f"{self.title}: it is at {self._moved_to} now; ask again")
 
     def _prepared(self, method: Any) -> Any:
         make = {

@@ -251,7 +251,7 @@ class JobLine:
                 if is_closed:
                     call.cancel()
                 return call.result()
-            except (CancelledError, FailedPreconditionError):
+            except (CancelledError, FailedPreconditionError, UnavailableError):
                 if is_closed or self._cluster.channel(0) is channel:  # or the home server moved meanwhile
                     raise
             finally:

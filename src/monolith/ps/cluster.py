@@ -305,7 +305,7 @@ class PsCluster:
             tunnel = self._tunnels.pop(index, None)
         if tunnel is not None:
             tunnel.close()
-        before.close()
+        before.close(moved_to=address)
         self._moved = [each for each in self._moved if each() is not None]
         for each in self._moved:
             callback = each()
