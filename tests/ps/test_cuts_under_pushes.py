@@ -75,17 +75,20 @@ def test_pushes_go_on_while_a_cut_is_open_and_are_not_in_it(clusters: Mapping[in
 
 def die_half_way(like: PsStore) -> None:
     """Another worker counts once, then pushes to two servers, and is gone before the second one took it."""
-    with PsCluster(like.cluster.addresses) as blocker, second_worker(like, THEIRS) as counter:
-        counter.step()
+    with PsCluster(like.cluster.addresses) as blocker:
         hold = messages.HoldRequest(client=blocker.client, seconds=60.0)
-        blocker.ask_one(1, "Hold", hold)
-        looked_up = counter.emb({"id": counter.ids}, stamp=BatchStamp(worker=1, seq=1))
-        looked_up["id"].sum().backward()
-        step = counter.emb.take_step()
-        assert step is not None
-        step.begin()
-        while stats_in(blocker.ask_one(0, "Situation", messages.StoreRequest(store=like.name))).applied[1] < 1:
-            time.sleep(0.001)
+        with second_worker(like, THEIRS) as counter:
+            counter.step()
+            blocker.ask_one(1, "Hold", hold)
+            looked_up = counter.emb({"id": counter.ids}, stamp=BatchStamp(worker=1, seq=1))
+            looked_up["id"].sum().backward()
+            step = counter.emb.take_step()
+            assert step is not None
+            step.begin()
+            while stats_in(blocker.ask_one(0, "Situation", messages.StoreRequest(store=like.name))).applied[1] < 1:
+                time.sleep(0.001)
+        with second_worker(like, THEIRS, worker=2) as witness:
+            witness.counts(THEIRS)  # who is answered now came after the end of the other one was seen
 
 
 def test_a_worker_that_died_between_two_servers_leaves_a_checkpoint_for_as_many(
