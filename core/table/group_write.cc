@@ -3,8 +3,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "base/prefetch.h"
-#include "base/thread_pool.h"
 #include "memory/buffer.h"
 #include "table/group.h"
 #include "table/id_checks.h"
@@ -24,23 +22,11 @@ struct Count {
 };
 
 // Rows of `dim` floats, of each input position one, in the order of a plan. In a pass of its own: a row lies anywhere
-// in the input, and many are on their way at once here. Each visit of the walk has misses of its own, and beside those
+// in the input, and many are on their way at once there. Each visit of the walk has misses of its own, and beside those
 // the same rows took four times as long, asked for ahead or not.
 Buffer<float> InPlanOrder(const Plan& plan, std::span<const float> rows, int dim) {
-  constexpr int64_t kRowsPerTask = 4096;
-  constexpr int64_t kAhead = 16;  // rows between asking for one and copying it
-  const int64_t count = plan.num_ids();
-  const auto row = [&](int64_t place) { return rows.data() + static_cast<int64_t>(plan.order[place]) * dim; };
-  Buffer<float> ordered(count * dim);
-  ParallelFor(static_cast<int>((count + kRowsPerTask - 1) / kRowsPerTask), [&](int task) {
-    const int64_t begin = task * kRowsPerTask, end = std::min(begin + kRowsPerTask, count);
-    for (int64_t place = begin; place < end; ++place) {
-      const float* ahead = row(std::min(place + kAhead, end - 1));
-      Prefetch(ahead);
-      Prefetch(ahead + dim - 1);  // it may begin anywhere in a line; the hardware follows a longer row by itself
-      CopyFloats(ordered.data() + place * dim, row(place), dim);
-    }
-  });
+  Buffer<float> ordered(plan.num_ids() * dim);
+  GatherRows({plan.order.data(), plan.order.size()}, dim, rows.data(), ordered.data());
   return ordered;
 }
 
@@ -90,26 +76,14 @@ class RowWriter {
       }
       if (row == kNoRow) {
         if (group.IsNotAdmitted(id.bucket, id.table, id.id, id.hash, 1, step)) return;
-        row = group.InsertUnset(id.bucket_number, id.table, id.id, id.hash, id.home);
-        WriteNew(id, PayloadOf(id.table.rows.AtAllocated(row)), given);
+        row = group.InsertRow(id.bucket_number, id.table, id.id, id.hash, id.home);
       } else {
         id.shard().BeforeChange(id.table.rows, row, group.clock_);
-        Write(spec, PayloadOf(id.table.rows.AtAllocated(row)), given);
       }
-      HeaderOf(id.table.rows.AtAllocated(row))->time = times.Of(plan.order[id.place]);
+      std::byte* record = id.table.rows.AtAllocated(row);
+      Write(spec, PayloadOf(record), given);
+      HeaderOf(record)->time = times.Of(plan.order[id.place]);
       ++written.value;
-    }
-
-    // Made in memory that is near and then copied: that of a new row has never been touched, and reading back there
-    // what was just written would wait for it.
-    void WriteNew(const PlannedId& id, std::byte* payload, const float* given) const {
-      thread_local std::vector<float> scratch;
-      const size_t floats = (id.table.rows.record_bytes() - sizeof(RowHeader)) / sizeof(float);
-      if (scratch.size() < floats) scratch.resize(floats);
-      auto* near = reinterpret_cast<std::byte*>(scratch.data());
-      id.table.spec.InitPayload(id.id, near);
-      Write(id.table.spec, near, given);
-      CopyFloats(reinterpret_cast<float*>(payload), scratch.data(), static_cast<int>(floats));
     }
 
     void Write(const TableSpec& spec, std::byte* payload, const float* given) const {

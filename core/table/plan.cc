@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/largest_first.h"
+#include "base/prefetch.h"
 #include "base/thread_pool.h"
 #include "memory/array_block.h"
 #include "table/id_checks.h"
@@ -283,12 +284,12 @@ class Planner {
   std::vector<uint32_t> num_unique_;  // [parts]
 };
 
-// Runs body(begin, end) over the input positions of a plan, in pieces of equal size.
+// Runs body(begin, end) over [0, count), in pieces of equal size.
 template <typename Body>
-void ForPositions(const Plan& plan, Body&& body) {
-  const int64_t num_ids = plan.num_ids(), threads = num_ids / kIdsPerTask + 1;
-  ParallelFor(static_cast<int>((num_ids + kIdsPerBlock - 1) / kIdsPerBlock), static_cast<int>(threads),
-              [&](int task) { body(task * kIdsPerBlock, std::min(num_ids, (task + 1) * kIdsPerBlock)); });
+void ForPieces(int64_t count, Body&& body) {
+  const int64_t threads = count / kIdsPerTask + 1;
+  ParallelFor(static_cast<int>((count + kIdsPerBlock - 1) / kIdsPerBlock), static_cast<int>(threads),
+              [&](int task) { body(task * kIdsPerBlock, std::min(count, (task + 1) * kIdsPerBlock)); });
 }
 
 }  // namespace
@@ -312,11 +313,18 @@ void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::s
     throw Error(Code::kInvalidArgument, "expected " + std::to_string(plan.num_unique()) + " rows to spread over " +
                                             std::to_string(plan.num_ids()) + ", each of dim " + std::to_string(dim));
   }
-  constexpr int64_t kAhead = 16;
-  ForPositions(plan, [&](int64_t begin, int64_t end) {
+  GatherRows({plan.inverse.data(), plan.inverse.size()}, dim, values.data(), out.data());
+}
+
+void GatherRows(std::span<const int32_t> places, int dim, const float* rows, float* out) {
+  constexpr int64_t kAhead = 16;  // rows between asking for one and copying it
+  const auto row = [&](int64_t i) { return rows + static_cast<int64_t>(places[i]) * dim; };
+  ForPieces(static_cast<int64_t>(places.size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) __builtin_prefetch(values.data() + static_cast<int64_t>(plan.inverse[i + kAhead]) * dim);
-      CopyFloats(out.data() + i * dim, values.data() + static_cast<int64_t>(plan.inverse[i]) * dim, dim);
+      const float* ahead = row(std::min(i + kAhead, end - 1));
+      Prefetch(ahead);
+      Prefetch(ahead + dim - 1);  // it may begin anywhere in a line; the hardware follows a longer row by itself
+      CopyFloats(out + i * dim, row(i), dim);
     }
   });
 }
@@ -324,7 +332,7 @@ void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::s
 bool IsPlanOf(const Plan& plan, std::span<const int64_t> ids) {
   if (static_cast<int64_t>(ids.size()) != plan.num_ids()) return false;
   std::atomic<bool> same{true};
-  ForPositions(plan, [&](int64_t begin, int64_t end) {
+  ForPieces(plan.num_ids(), [&](int64_t begin, int64_t end) {
     int64_t differences = 0;  // without a branch: they are nearly always the same
     for (int64_t i = begin; i < end; ++i) differences += plan.unique[plan.inverse[i]] != ids[i];
     if (differences != 0) same.store(false, std::memory_order_relaxed);

@@ -53,6 +53,9 @@ Plan MakePlan(std::span<const int64_t> ids, std::span<const int64_t> table_split
 // Throws kInvalidArgument unless values holds num_unique() rows of `dim` floats and out num_ids().
 void SpreadRows(const Plan& plan, int dim, std::span<const float> values, std::span<float> out);
 
+// Rows from anywhere, end to end: out row i = rows row places[i], of `dim` floats each. Checks nothing.
+void GatherRows(std::span<const int32_t> places, int dim, const float* rows, float* out);
+
 // Whether a plan was made of these ids; for one whose ids tell their buckets. Reads each id once.
 bool IsPlanOf(const Plan& plan, std::span<const int64_t> ids);
 

@@ -169,6 +169,8 @@ class ControlChannel:
             moved_to: Where the server is now; None: nobody asks it any more. Whoever waits for an answer is told to ask
                 there, as of a server that cannot be reached just now.
         """
+        if self._is_closed:
+            return
         self._moved_to = moved_to
         self._is_closed = True
         self._channel.close()
