@@ -175,7 +175,7 @@ def test_of_writers_that_open_at_once_one_is_left_and_nothing_is_lost(make: Make
                 return opening(claim, writer=writer)
 
             appender = transport.open(PART, made)
-            generation, number = claims[-1]
+            generation, number, _ = claims[-1]
             acknowledged.append((generation, number))
             with closing(appender):
                 for following in range(number + 1, number + 6):

@@ -18,8 +18,8 @@ def increment(number: int, *, generation: int = 1, writer: int = 7, **fields: An
 
 def opening(claim: Claim, *, writer: int = 7, part: str = PART) -> bytes:
     """The record that opens a generation."""
-    made = increment(claim.number, generation=claim.generation, writer=writer, part=part, kind=IncrementKind.OPENING)
-    return made.encode()
+    fields = {"part": part, "kind": IncrementKind.OPENING, "follows": claim.follows}
+    return increment(claim.number, generation=claim.generation, writer=writer, **fields).encode()
 
 
 FULL = Increment(

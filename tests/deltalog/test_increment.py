@@ -21,6 +21,7 @@ VECTORS = Path(__file__).parent / "vectors"
 STORED = {
     "rows.v1": FULL,
     "opening.v1": increment(0, kind=IncrementKind.OPENING, base="base-7", payload=b"schema"),
+    "opening_follows.v1": increment(8, generation=3, kind=IncrementKind.OPENING, follows=1, payload=b"schema"),
     "dense.v1": increment(5, part="dense", kind=IncrementKind.DENSE, needs={"model.0000-1024": 4}, payload=b"\x08"),
 }
 

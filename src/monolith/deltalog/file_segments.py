@@ -118,7 +118,10 @@ def last_record(folder: Path, segments: list[Segment], known: LastRecord | None 
         known: What was found before: of its segment only what came since is read, if it is still there.
     """
     for segment in reversed(segments):
-        descriptor = os.open(folder / segment.name, os.O_RDONLY)
+        try:
+            descriptor = os.open(folder / segment.name, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # somebody who could not open the part has taken it away again
         try:
             found = known if known is not None and known.segment == segment and _is_there(descriptor, known) else None
             offset = 0 if found is None else found.offset + found.head.record_bytes

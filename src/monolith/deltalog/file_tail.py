@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from monolith.deltalog.file_lineage import NO_END, Lineage
 from monolith.deltalog.file_segments import NOTHING, Piece, Segment, first_head, next_magic, piece_at, segments_in
-from monolith.deltalog.increment import HEAD
 from monolith.files import named_errors
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class FileTail:
     def __init__(self, folder: Path, number: int | None) -> None:
         self._folder = folder
         self._wanted = number
+        self._lineage = Lineage(folder)
         self._segment: Segment | None = None
         self._descriptor: int | None = None
         self._offset = 0
@@ -41,16 +42,17 @@ class FileTail:
         """The next record, once it is known that it was written before anybody else took the part."""
         with named_errors(str(self._folder), "read"):
             while self._segment is not None or self._begin():
-                piece = self._piece()
-                # Looked at after the read: what a writer has written after that counts only if it is still alone.
-                later = self._later()
-                if self._is_settled(piece, later):
+                piece, later, end = self._look()
+                if self._was_taken_back(piece):
+                    self.close()
+                    continue
+                if self._is_settled(piece, later, end):
                     return self._hand_out(piece)
                 if not piece.is_whole and not later:
                     return self._at_end(piece)
-                if self._is_damage(piece, later):
+                if self._is_damage(piece, later, end):
                     return self._hand_over(piece)
-                if not self._enter_next(later):
+                if not self._enter_next(later, end):
                     return None
         return None
 
@@ -110,15 +112,16 @@ class FileTail:
         return self._segment
 
     def _begin(self) -> bool:
-        """Enters the last segment whose first number is not behind the wanted one."""
+        """Enters the last segment that is known to count and whose first number is not behind the wanted one.
+
+        Where there is none, it enters the first one, whether that has a record yet or not.
+        """
         wanted = self._wanted if self._next is None else self._next
-        heads = [(each, first_head(self._folder, each)) for each in segments_in(self._folder)]
-        known = [(each, head.number) for each, head in heads if head is not None]
-        if not known:
+        segments = segments_in(self._folder)
+        if not segments:
             return False
-        before = [each for each, first in known if wanted is not None and first <= wanted]
         try:
-            self._enter(before[-1] if before else known[0][0])
+            self._enter(segments[0] if wanted is None else self._last_before(wanted, segments))
         except FileNotFoundError:
             return False  # it was trimmed just now
         while wanted is not None:
@@ -129,10 +132,42 @@ class FileTail:
             self._offset += len(piece.data)
         return self._segment is not None
 
+    def _last_before(self, wanted: int, segments: list[Segment]) -> Segment:
+        for segment in reversed(segments):
+            head = first_head(self._folder, segment)
+            if head is not None and head.number <= wanted and self._lineage.surely_counts(segment, head.number):
+                return segment
+        return segments[0]
+
     def _piece(self) -> Piece:
         if self._descriptor is None:
             return NOTHING
         return piece_at(self._descriptor, self._offset, origin=self._segment_or_fail.name)
+
+    def _look(self) -> tuple[Piece, list[Segment], int | None]:
+        """What is here, the segments behind this one, and the number at which this generation ends, if that is known.
+
+        Segments are listed after a record was read: what its writer has written later counts only if it is still alone.
+        Where there is no record but something behind, that is looked at first: what counts is there by then.
+        """
+        while True:
+            piece, later = self._piece(), self._later()
+            end = self._end(later)
+            if piece.is_whole or not later:
+                return piece, later, end
+            later, piece = self._later(), self._piece()
+            if later and not piece.is_whole:
+                return piece, later, end
+
+    def _end(self, later: list[Segment]) -> int | None:
+        own = self._segment_or_fail.generation
+        return NO_END if not later or later[0].generation == own else self._lineage.end_of(own)
+
+    def _was_taken_back(self, piece: Piece) -> bool:
+        """Whether a writer that could not open the part has removed its empty segment; another may have its name."""
+        if self._descriptor is None or self._offset or piece.data:
+            return False
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def _hand_over(self, piece: Piece) -> bytes:
         self._handed = (self._folder / self._segment_or_fail.name, self._offset)
@@ -156,42 +191,42 @@ class FileTail:
             return None
         return self._hand_over(piece)
 
-    def _is_settled(self, piece: Piece, later: list[Segment]) -> bool:
+    def _is_settled(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
         """Whether this record is part of the log, whatever its writer and others do from now on."""
         if not piece.is_whole or piece.head is None:
             return False
         if not later or later[0].generation == self._segment_or_fail.generation:
             return True
-        end = self._first_number_of(later)  # None: somebody is opening the part, and will say where we end
-        return end is not None and piece.head.number < end
+        if end is None:  # somebody is opening the part, and has seen what its writer went on behind
+            return self._has_successor(piece)
+        return piece.head.number < end
 
-    def _is_damage(self, piece: Piece, later: list[Segment]) -> bool:
+    def _has_successor(self, piece: Piece) -> bool:
+        """Whether another record is behind it: its writer has found then that it was still alone."""
+        assert self._descriptor is not None  # noqa: S101 - the piece was read from it
+        behind = self._offset + len(piece.data)
+        return piece_at(self._descriptor, behind, origin=self._segment_or_fail.name).is_whole
+
+    def _is_damage(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
         """Whether records are missing here that others come after; the end of a writer that was killed is none."""
         if piece.is_whole or not piece.data:
             return False
         if later[0].generation == self._segment_or_fail.generation:
             return True
-        end = self._first_number_of(later)
-        return end is not None and self._next is not None and self._next < end
+        return end is not None and (self._next or 0) < end < NO_END
 
     def _later(self) -> list[Segment]:
         return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
 
-    def _first_number_of(self, later: list[Segment]) -> int | None:
-        """Where the next generation begins that has an opening."""
-        for segment in later:
-            if segment.generation != self._segment_or_fail.generation:
-                head = first_head(self._folder, segment)
-                if head is not None:
-                    return head.number
-        return None
+    def _enter_next(self, later: list[Segment], end: int | None) -> bool:
+        """Goes on in the next segment of this generation or, where it is known how far this one counts, in a newer one.
 
-    def _enter_next(self, later: list[Segment]) -> bool:
-        """Goes on in the next segment that has a record: one without is that of a writer that died, or just begins.
-
-        Within a generation such a segment is damaged if there is anything in it.
+        A newer one without an opening is that of a writer that died, or just begins.
         """
-        following = next((each for each in later if self._has_something(each)), None)
+        following: Segment | None = later[0]
+        if later[0].generation != self._segment_or_fail.generation:
+            opened = (each for each in later if first_head(self._folder, each) is not None)
+            following = None if end in {None, NO_END} else next(opened, None)
         if following is None:
             return False
         try:
@@ -199,16 +234,6 @@ class FileTail:
         except FileNotFoundError:
             self.close()  # it was trimmed; what is there now is looked for anew
         return True
-
-    def _has_something(self, segment: Segment) -> bool:
-        if first_head(self._folder, segment) is not None:
-            return True
-        if segment.generation != self._segment_or_fail.generation:
-            return False
-        try:
-            return (self._folder / segment.name).stat().st_size >= HEAD.size
-        except FileNotFoundError:
-            return False
 
     def _enter(self, segment: Segment) -> None:
         self.close()

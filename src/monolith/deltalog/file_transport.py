@@ -11,10 +11,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith import _core
+from monolith.deltalog.file_lineage import Lineage
 from monolith.deltalog.file_segments import LastRecord, Segment, first_head, last_record, segments_in
 from monolith.deltalog.file_tail import FileTail
 from monolith.deltalog.parts import require_part
@@ -80,16 +83,18 @@ class FileTransport:
         """Makes the first segment of a generation, then looks where the one before it has ended."""
         require_part(part)
         folder = self._make_folder(part)
-        while True:
+        for attempt in itertools.count():
             found = self.extent(part)
             self._require_last(part, found, after_writer)
             try:
                 return self._opened(part, folder, opening, after_writer)
             except ContendedError:
-                continue  # somebody else opened it at the same time; one of us comes last
+                pass  # somebody else opened it at the same time; one of us comes last
             except AbortedError:
                 if after_writer is not None:
                     raise
+            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 - spreads load, guards nothing
+        raise AssertionError("unreachable")
 
     def tail(self, part: str, number: int | None) -> FileTail:
         """A place in the segment that has the number."""
@@ -98,16 +103,19 @@ class FileTransport:
     def trim(self, part: str, below: int) -> int:
         """Removes segments that have nothing but lower numbers."""
         folder = self._part(part)
-        segments = [(each, first_head(folder, each)) for each in segments_in(folder)]
-        first = 0
-        for (segment, _), (_, following) in itertools.pairwise(segments):
-            if following is None or following.number > below:
+        lineage = Lineage(folder)
+        for segment, following in itertools.pairwise(segments_in(folder)):
+            if segment.generation == following.generation:
+                head = first_head(folder, following)
+                end = None if head is None else head.number
+            else:
+                end = lineage.end_of(segment.generation)
+            if end is None or end > below:
                 break
             with named_errors(str(folder / segment.name), "removed"):
                 (folder / segment.name).unlink(missing_ok=True)
-            first = following.number
         found = self.extent(part)
-        return first if found is None else found.first
+        return 0 if found is None else found.first
 
     # Documents
 
@@ -193,7 +201,8 @@ class FileTransport:
                 record = last_record(folder, [each for each in segments_in(folder) if each < segment])
             last = None if record is None else record.head
             self._require_last(part, last, after_writer)
-            claim = Claim(segment.generation, 0 if last is None else last.number + 1)
+            follows, number = (0, 0) if last is None else (last.generation, last.number + 1)
+            claim = Claim(segment.generation, number, follows)
             appender = FileAppender(folder, part, segment, self._segment_bytes)
             try:
                 appender.append(claim.number, opening(claim))

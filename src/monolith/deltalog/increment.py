@@ -88,6 +88,8 @@ class Increment:
     """Part -> number that a follower must have applied before this."""
     base: str | None = None
     """Of an opening: what is behind it begins with this base, and not with what was before it."""
+    follows: int | None = None
+    """Of an opening: the generation that it goes on from, 0: none; None: the order of the log tells it."""
     payload: bytes = b""
 
     def encode(self) -> bytes:
@@ -206,17 +208,19 @@ def _parse_head(fields: tuple[int, ...], origin: str) -> Head:
 
 
 def _details(increment: Increment) -> bytes:
-    document = {
+    document: dict[str, Any] = {
         "part": increment.part,
         "stamps": stamps_json(increment.stamps),
         "needs": dict(increment.needs),
         "base": increment.base,
     }
+    if increment.follows is not None:
+        document["follows"] = increment.follows
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _read_details(text: bytes, origin: str) -> dict[str, Any]:
-    """Part, stamps, needs and base: what can be of any length."""
+    """Part, stamps, needs, base and what an opening follows: what can be of any length, or need not be there."""
     try:
         document = json.loads(text)
         found = {
@@ -224,9 +228,12 @@ def _read_details(text: bytes, origin: str) -> dict[str, Any]:
             "stamps": stamps_from_json(document["stamps"]),
             "needs": {str(part): int(number) for part, number in document["needs"].items()},
             "base": document["base"],
+            "follows": document.get("follows"),
         }
         if not isinstance(found["part"], str) or not isinstance(found["base"], str | None):
             raise TypeError("part and base must be texts")  # noqa: TRY301 - one place tells what is wrong
+        if not isinstance(found["follows"], int | None):
+            raise TypeError("follows must be a generation")  # noqa: TRY301 - the same
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise DataLossError(f"{origin}: not the details of a record: {error!r}") from error
     return found

@@ -34,6 +34,8 @@ class Claim(NamedTuple):
 
     generation: int
     number: int
+    follows: int | None = None
+    """The generation that it goes on from, 0: none; None: the order of the storage tells it."""
 
 
 class Tail(Protocol):

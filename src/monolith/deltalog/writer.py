@@ -116,6 +116,7 @@ class PartWriter:
                 mark=self.mark,
                 needs=self._needs,
                 base=self._base,
+                follows=claim.follows,
                 payload=text,
             ).encode()
 
