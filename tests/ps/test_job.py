@@ -77,6 +77,26 @@ def test_what_a_member_says_all_hear(job: Job) -> None:
         assert dict(state.lost_updates) == {(1, 3): 7}
 
 
+def test_a_home_server_that_moves_just_before_a_call_is_asked_where_it_is(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = job.cluster()
+    worker = job.join(0, cluster=cluster)
+    channel, here = cluster.channel, threading.get_ident()
+    moves = iter([job.server.address])
+
+    def chosen(index: int) -> object:
+        found = channel(index)
+        if threading.get_ident() == here and (address := next(moves, None)) is not None:
+            cluster.move(0, address)
+        return found
+
+    monkeypatch.setattr(cluster, "channel", chosen)
+    worker.request_stop()
+    assert next(moves, None) is None
+    assert worker.state.stop_requested
+
+
 def test_a_member_sees_what_it_said_at_once(job: Job) -> None:
     chief = job.join(0)
     for number in range(50):

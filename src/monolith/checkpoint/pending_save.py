@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING
 
-from monolith.errors import DeadlineExceededError
+from monolith.tables.snapshot.save import end_of_save
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,9 +37,4 @@ class PendingSave:
             DeadlineExceededError: it goes on; ask again.
             OpError: what went wrong; see `Saver.save`.
         """
-        try:
-            return self._future.result(timeout_seconds)
-        except FutureTimeoutError as error:
-            if self._future.done():
-                raise
-            raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
+        return end_of_save(self._future, timeout_seconds)

@@ -32,7 +32,7 @@ from monolith.ps.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.ps._control_channel import ControlCall
+    from monolith.ps._control_channel import ControlCall, ControlChannel
     from monolith.ps.cluster import PsCluster
 
 __all__ = ["JobLine"]
@@ -243,20 +243,24 @@ class JobLine:
         limit = self._cluster.timeout_seconds if timeout_seconds is None else timeout_seconds
         while True:
             channel = self._cluster.channel(0)
-            call = channel.begin(method, request, limit)
-            with self._changed:
-                self._calls.add(call)
-                is_closed = self._is_closed
             try:
-                if is_closed:
-                    call.cancel()
-                return call.result()
+                return self._ask_over(channel, method, request, limit)
             except (CancelledError, FailedPreconditionError, UnavailableError):
-                if is_closed or self._cluster.channel(0) is channel:  # or the home server moved meanwhile
+                if self._is_closed or self._cluster.channel(0) is channel:  # or the home server moved meanwhile
                     raise
-            finally:
-                with self._changed:
-                    self._calls.discard(call)
+
+    def _ask_over(self, channel: ControlChannel, method: str, request: Any, limit: float) -> Any:
+        call = channel.begin(method, request, limit)
+        with self._changed:
+            self._calls.add(call)
+            is_closed = self._is_closed
+        try:
+            if is_closed:
+                call.cancel()
+            return call.result()
+        finally:
+            with self._changed:
+                self._calls.discard(call)
 
     # Threads
 

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, overload
 
 from monolith import _core
 from monolith.errors import (
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from monolith.tables.history import Cut, WrittenRows
     from monolith.tables.schema import Schema
     from monolith.tables.store import Store
+
+Saved = TypeVar("Saved")
 
 
 class SaveOptions(TypedDict, total=False):
@@ -115,12 +117,21 @@ class SaveHandle:
             CancelledError: it was cancelled; the path still holds what it held before.
             OpError: what went wrong; the path still holds what it held before.
         """
-        try:
-            return self._future.result(timeout_seconds)
-        except FutureTimeoutError as error:
-            if self._future.done():
-                raise
-            raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
+        return end_of_save(self._future, timeout_seconds)
+
+
+def end_of_save(future: Future[Saved], timeout_seconds: float | None) -> Saved:
+    """What a save in a thread has returned.
+
+    Raises:
+        DeadlineExceededError: it goes on.
+    """
+    try:
+        return future.result(timeout_seconds)
+    except FutureTimeoutError as error:
+        if future.done():
+            raise  # it is what the save itself has met with
+        raise DeadlineExceededError(f"save: not done within {timeout_seconds} s; it goes on") from error
 
 
 @overload
