@@ -48,6 +48,26 @@ def test_an_include_that_goes_up_or_sideways_is_found() -> None:
     assert forbidden("base", '#include "nowhere/x.h"\n') == {"nowhere"}
 
 
+def named_twice(headers: dict[str, str]) -> set[str]:
+    """Types that two headers define in one namespace: a program that has both is wrong, and no compiler says so."""
+    places: dict[str, list[str]] = {}
+    for path, text in headers.items():
+        space = re.search(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
+        for match in re.finditer(r"^(?:struct|class|enum class)(?: alignas\(\w+\))? ([\w:]+)[^;(]*\{", text, re.MULTILINE):
+            places.setdefault(f"{space[1] if space else ''}::{match[1]}", []).append(path)
+    return {f"{name}: {', '.join(sorted(paths))}" for name, paths in places.items() if len(paths) > 1}
+
+
+def test_no_two_headers_name_their_types_alike() -> None:
+    assert named_twice({str(path.relative_to(CORE)): path.read_text() for path in CORE.rglob("*.h")}) == set()
+
+
+def test_types_that_are_named_alike_are_found() -> None:
+    one, other = "namespace a {\nstruct X {\n};\nclass Y;\n}", "namespace a {\nclass X final {\n};\nstruct Y {\n};\n}"
+    assert named_twice({"one.h": one, "other.h": other}) == {"a::X: one.h, other.h"}
+    assert named_twice({"one.h": one, "other.h": other.replace("namespace a", "namespace b")}) == set()
+
+
 def test_no_stream_of_the_standard_library_is_used() -> None:
     """The library carries its own libstdc++: its streams crash beside a torch that brings another one."""
     streams = re.compile(r"^#include <(fstream|iostream|sstream|iomanip|locale|regex|istream|ostream)>", re.MULTILINE)

@@ -77,7 +77,7 @@ class Planner {
   int64_t NumIds() const { return static_cast<int64_t>(ids_.size()); }
   bool has_buckets() const { return !buckets_.empty(); }
 
-  DistinctIds Distinct(const Part& part, uint32_t* numbers) const {
+  DistinctOfPart Distinct(const Part& part, uint32_t* numbers) const {
     return plan_.deduplicated ? NumberIds(part, numbers) : NumberEach(part, numbers);
   }
 
@@ -96,7 +96,7 @@ class Planner {
     const Part part{ids_.data(), has_buckets() ? own_buckets_ : nullptr, table_ends.data(), plan_.num_tables, 0,
                     kNumBuckets};
     auto* numbers = reinterpret_cast<uint32_t*>(plan_.inverse.data());
-    const DistinctIds distinct = Distinct(part, numbers);
+    const DistinctOfPart distinct = Distinct(part, numbers);
     MakeUnique(distinct.size);
     Buffer<PlaceOfId> places = SortDistinct(part, distinct, 0, 0,
                                             {plan_.unique.data(), has_buckets() ? plan_.buckets.data() : nullptr,
@@ -224,7 +224,7 @@ class Planner {
                     static_cast<uint32_t>(p << shift_),
                     uint32_t{1} << shift_};
     uint32_t* numbers = numbers_ + begin;
-    const DistinctIds distinct = Distinct(part, numbers);
+    const DistinctOfPart distinct = Distinct(part, numbers);
     Buffer<PlaceOfId> places = SortDistinct(part, distinct, static_cast<int32_t>(begin), 0,
                                             {unique_ + begin, has_buckets() ? unique_buckets_ + begin : nullptr,
                                              starts_ + begin, plan_.splits.data() + CellsPerPart() * p + 1});

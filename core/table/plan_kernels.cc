@@ -58,7 +58,7 @@ class Slots {
 // one; and then the id of that number is this one, unless the slot is another's. That alone is a branch, and seldom
 // taken.
 template <typename Slot, bool kManyTables, bool kGiven>
-void NumberBySlots(const Part& part, DistinctIds& distinct, uint32_t* numbers) {
+void NumberBySlots(const Part& part, DistinctOfPart& distinct, uint32_t* numbers) {
   Slots<Slot> memory(part.size());
   Slot* const slots = memory.data();
   const int shift = memory.shift();
@@ -102,8 +102,8 @@ void NumberBySlots(const Part& part, DistinctIds& distinct, uint32_t* numbers) {
   distinct.size = next;
 }
 
-DistinctIds RoomFor(const Part& part) {
-  DistinctIds distinct;
+DistinctOfPart RoomFor(const Part& part) {
+  DistinctOfPart distinct;
   distinct.ids = Buffer<int64_t>(part.size() + 1);  // the next one is written before it is known to be one
   if (part.buckets != nullptr) distinct.buckets = Buffer<uint16_t>(part.size() + 1);
   distinct.counts = Buffer<uint32_t>(part.size() + 1);
@@ -112,7 +112,7 @@ DistinctIds RoomFor(const Part& part) {
 }
 
 template <typename Slot>
-void NumberWith(const Part& part, DistinctIds& distinct, uint32_t* numbers) {
+void NumberWith(const Part& part, DistinctOfPart& distinct, uint32_t* numbers) {
   if (part.buckets != nullptr) return NumberBySlots<Slot, true, true>(part, distinct, numbers);
   if (part.num_tables > 1) return NumberBySlots<Slot, true, false>(part, distinct, numbers);
   NumberBySlots<Slot, false, false>(part, distinct, numbers);
@@ -157,8 +157,8 @@ void GatherDealt(const uint16_t* buckets, int64_t count, int shift, const uint32
   }
 }
 
-DistinctIds NumberIds(const Part& part, uint32_t* numbers) {
-  DistinctIds distinct = RoomFor(part);
+DistinctOfPart NumberIds(const Part& part, uint32_t* numbers) {
+  DistinctOfPart distinct = RoomFor(part);
   if (part.size() < std::numeric_limits<uint16_t>::max()) {
     NumberWith<uint16_t>(part, distinct, numbers);
   } else {
@@ -167,8 +167,8 @@ DistinctIds NumberIds(const Part& part, uint32_t* numbers) {
   return distinct;
 }
 
-DistinctIds NumberEach(const Part& part, uint32_t* numbers) {
-  DistinctIds distinct = RoomFor(part);
+DistinctOfPart NumberEach(const Part& part, uint32_t* numbers) {
+  DistinctOfPart distinct = RoomFor(part);
   distinct.size = part.size();
   for (uint32_t j = 0; j < distinct.size; ++j) {
     distinct.ids[j] = ReadOnce(part.ids + j);
@@ -180,7 +180,7 @@ DistinctIds NumberEach(const Part& part, uint32_t* numbers) {
   return distinct;
 }
 
-Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctIds& distinct, int32_t begin, int32_t first,
+Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctOfPart& distinct, int32_t begin, int32_t first,
                                const PartOut& given_out) {
   const PartOut out = given_out;
   const uint32_t size = distinct.size, num_tables = static_cast<uint32_t>(part.num_tables);

@@ -42,7 +42,7 @@ struct Part {
 };
 
 // The distinct ids of a part: table by table, first seen first.
-struct DistinctIds {
+struct DistinctOfPart {
   Buffer<int64_t> ids;
   Buffer<uint16_t> buckets;  // theirs; empty where the ids tell them
   Buffer<uint32_t> counts;   // how often each is there
@@ -50,9 +50,9 @@ struct DistinctIds {
   uint32_t size = 0;
 };
 // Reads each id once. numbers[j]: the number of ids[j] among the distinct ones.
-DistinctIds NumberIds(const Part& part, uint32_t* numbers);
+DistinctOfPart NumberIds(const Part& part, uint32_t* numbers);
 // In place of it: each occurrence counts as an id of its own.
-DistinctIds NumberEach(const Part& part, uint32_t* numbers);
+DistinctOfPart NumberEach(const Part& part, uint32_t* numbers);
 
 // Where the distinct ids of a part go: by bucket, then table, then number.
 struct PartOut {
@@ -67,7 +67,7 @@ struct PlaceOfId {
 };
 // Returns the places of the distinct ids. `begin`: where in the whole order the part begins; `first`: the number of the
 // first of its distinct ids.
-Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctIds& distinct, int32_t begin, int32_t first,
+Buffer<PlaceOfId> SortDistinct(const Part& part, const DistinctOfPart& distinct, int32_t begin, int32_t first,
                                const PartOut& out);
 
 // order[..] = the positions of each id in turn, in input order; numbers[j] turns from the number of the id among the
