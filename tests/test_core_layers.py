@@ -18,6 +18,7 @@ LAYERS = (
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 
 _INCLUDE = re.compile(r'^#include "(?P<room>\w+)/', re.MULTILINE)
+_TYPE = re.compile(r"^(?:struct|class|enum class)(?: alignas\(\w+\))? ([\w:]+)[^;(]*\{", re.MULTILINE)
 _LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 
 
@@ -53,7 +54,7 @@ def named_twice(headers: dict[str, str]) -> set[str]:
     places: dict[str, list[str]] = {}
     for path, text in headers.items():
         space = re.search(r"^namespace ([\w:]+) \{", text, re.MULTILINE)
-        for match in re.finditer(r"^(?:struct|class|enum class)(?: alignas\(\w+\))? ([\w:]+)[^;(]*\{", text, re.MULTILINE):
+        for match in _TYPE.finditer(text):
             places.setdefault(f"{space[1] if space else ''}::{match[1]}", []).append(path)
     return {f"{name}: {', '.join(sorted(paths))}" for name, paths in places.items() if len(paths) > 1}
 
