@@ -1,7 +1,4 @@
-"""A graph as JSON, in the form of torch's own serializer, without anything that is pickled or run when it is read.
-
-The serializer is imported when a graph is written or read: it brings torch's compiler, and takes longer than torch.
-"""
+"""A graph as JSON, in the form of torch's own serializer, without anything that is pickled or run when it is read."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._export.serde import schema as torch_schema
+from torch._export.serde import serialize as serde
 
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.export.graph_check import require_plain_graph
@@ -56,10 +55,8 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
         inputs: What its places mean.
         outputs: Names of what it returns.
     """
-    from torch._export.serde import schema, serialize  # noqa: PLC0415 - see above
-
-    serializer = serialize.GraphModuleSerializer(program.graph_signature, [])
-    module = json.loads(serialize._to_json_bytes(serializer.serialize(program.graph_module)))  # noqa: SLF001
+    serializer = serde.GraphModuleSerializer(program.graph_signature, [])
+    module = json.loads(serde._to_json_bytes(serializer.serialize(program.graph_module)))  # noqa: SLF001
     for node in module["graph"]["nodes"]:
         node["metadata"] = {}
     module |= {"signature": {"input_specs": [], "output_specs": []}, "module_call_graph": [], "metadata": {}}
@@ -68,7 +65,7 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
         "format": FORMAT,
         "version": VERSION,
         "torch": torch.__version__,
-        "schema": list(schema.SCHEMA_VERSION),
+        "schema": list(torch_schema.SCHEMA_VERSION),
         "inputs": [list(each) for each in inputs],
         "outputs": list(outputs),
         "graph_module": module,
@@ -112,8 +109,6 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
 
 def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
     """As torch reads a graph that was checked."""
-    from torch._export.serde import schema, serialize  # noqa: PLC0415 - see above
-
     plain = {
         "graph": document["graph_module"]["graph"],
         "signature": {"input_specs": [], "output_specs": []},
@@ -122,9 +117,9 @@ def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
         "treespec_namedtuple_fields": {},
     }
     try:
-        read = serialize._dict_to_dataclass(schema.GraphModule, plain)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        read = serde._dict_to_dataclass(torch_schema.GraphModule, plain)  # type: ignore[no-untyped-call]  # noqa: SLF001
         with _ONE_AT_A_TIME:
-            made = serialize.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
+            made = serde.GraphModuleDeserializer().deserialize(read, {}, {}, None, {})
             return made.graph_module
     except OpError:
         raise
