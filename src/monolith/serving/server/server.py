@@ -100,7 +100,9 @@ class ModelServer:
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
-        self._is_running.acquire()
+        # Not for ever at once: Python would not run the handler of a signal that came just before it began to wait.
+        while not self._is_running.acquire(timeout=1.0):
+            pass
         self.stop()  # for others that wait
 
     def close(self) -> None:

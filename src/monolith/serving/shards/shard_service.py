@@ -108,7 +108,8 @@ class ShardService:
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
-        self._stop_asked.wait()
+        while not self._stop_asked.wait(1.0):  # the handler of a signal that came just before is run then
+            pass
 
     def close(self) -> None:
         """Answers what was taken in, and ends; a second call does nothing.
@@ -155,7 +156,8 @@ class ShardService:
         else:
             return
         _log.info("shard: registered as %s %d at %s", role, replica, address)
-        self._stop_asked.wait()
+        while not self._stop_asked.wait(1.0):  # the handler of a signal that came just before is run then
+            pass
         try:
             discovery.deregister(role, replica, address)
         except Exception as error:  # noqa: BLE001 - the same; those who ask find out by themselves
