@@ -156,8 +156,7 @@ class ShardService:
         else:
             return
         _log.info("shard: registered as %s %d at %s", role, replica, address)
-        while not self._stop_asked.wait(1.0):  # the handler of a signal that came just before is run then
-            pass
+        self._stop_asked.wait()
         try:
             discovery.deregister(role, replica, address)
         except Exception as error:  # noqa: BLE001 - the same; those who ask find out by themselves
