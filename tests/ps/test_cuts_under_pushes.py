@@ -11,7 +11,7 @@ import pytest
 
 from monolith.checkpoint import Saver
 from monolith.errors import FailedPreconditionError
-from monolith.ps import PsCluster, PsStore
+from monolith.ps import PsCluster, PsStore, _push_hold
 from monolith.ps._wire_values import stats_in
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.tables.batch import BatchStamp
@@ -92,8 +92,12 @@ def die_half_way(like: PsStore) -> None:
 
 
 def test_a_worker_that_died_between_two_servers_leaves_a_checkpoint_for_as_many(
-    tmp_path: Path, clusters: Mapping[int, PsCluster], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    clusters: Mapping[int, PsCluster],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(_push_hold, "_LEVEL_SECONDS", 0.01)
     with PsCluster(clusters[2].addresses) as cluster, served(cluster), Saver(tmp_path) as saver:
         counter = Counter([*OURS, *BOTH])
         counter.step()

@@ -18,7 +18,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule, stamp
 from monolith import _core
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, FileUnavailableError, InvalidArgumentError
 from monolith.nn import Embeddings, Slot
-from monolith.ps import PsCluster, PsServer, PsStore, open_things
+from monolith.ps import PsCluster, PsServer, PsStore, _push_hold, open_things
 from monolith.ps.held_gates import Clocks, HeldGates, Owner
 from monolith.tables import Segment, TableConfig
 from monolith.tables.history import ALL_BUCKETS, WriteRules, WrittenRows
@@ -136,13 +136,50 @@ def test_a_worker_between_two_servers_is_waited_for_and_the_cut_is_even(monkeypa
             assert [clock.stamps[9].seq for clock in cut.applied] == [0, 0]
 
 
-def test_a_worker_that_died_between_two_servers_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_is_slow_between_two_servers_is_awaited_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_push_hold, "_LEVEL_SECONDS", 0.01)
+    with running(2) as servers, store_of(servers) as store:
+        push_to(servers[0], 0)
+        releases = 0
+
+        def let_it_come_late(self: HeldGates, client: int) -> bool:
+            nonlocal releases
+            releases += self is servers[1]._service.gates
+            was_held = release(self, client)
+            if releases == 3:
+                push_to(servers[1], 0)
+            return was_held
+
+        release = HeldGates.release
+        monkeypatch.setattr(HeldGates, "release", let_it_come_late)
+        with store.cut() as cut:
+            assert [clock.stamps[9].seq for clock in cut.applied] == [0, 0]
+        assert releases == 4, "three holds in which it did not come, and the one of the cut"
+
+
+def test_a_worker_that_died_between_two_servers_is_told_of_once_and_awaited_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_push_hold, "_LEVEL_SECONDS", 0.01)
+    waits = []
+    level = HeldGates.level
+
+    def noted(self: HeldGates, client: int, limits: Mapping[str, Mapping[int, int]], wait: float) -> Clocks:
+        waits.append(wait)
+        return level(self, client, limits, wait)
+
+    monkeypatch.setattr(HeldGates, "level", noted)
     with running(2) as servers, store_of(servers) as store:
         push_to(servers[0], 0)
         for _ in range(2):
             with store.cut() as cut:
                 assert [9 in clock.stamps for clock in cut.applied] == [True, False]
         assert caplog.text.count("has not reached all servers") == 1
+        assert waits == [pytest.approx(0.01)] * 10 + [0.0]
+        push_to(servers[0], 1)
+        with store.cut() as cut:
+            assert [9 in clock.stamps for clock in cut.applied] == [True, False]
+        assert caplog.text.count("has not reached all servers") == 2, "another batch that was lost"
 
 
 def test_pushes_up_to_the_limit_pass_a_held_gate() -> None:

@@ -16,6 +16,7 @@ from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps._cluster_frames import ClusterFrames
 from monolith.ps._control_channel import ControlChannel, outcomes_of, results_of
+from monolith.ps._push_hold import PushHold
 from monolith.ps._stay import Stay
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.held_gates import rows_owner
@@ -34,8 +35,6 @@ __all__ = ["PsCluster"]
 
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"
-_LEVEL_SECONDS = 1.0
-"""How long pushes are awaited that some servers have and others lack."""
 _GOODBYE_SECONDS = 5.0
 
 
@@ -89,9 +88,7 @@ class PsCluster:
         self._losses: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._staying = threading.Lock()  # guards what follows
         self._tunnels: dict[int, Tunnel] = {}
-        self._holding = threading.RLock()  # one hold at a time; guards what follows
-        self._depth = 0
-        self._has_warned = False
+        self._push_hold = PushHold(self)
         self._initialized: set[str] = set()
         """Owners that some server was seen to have state of."""
         self._channels = [ControlChannel(index, address, self._credentials) for index, address in enumerate(servers)]
@@ -189,61 +186,18 @@ class PsCluster:
     # Holding
 
     @contextmanager
-    def held(self, seconds: float = 5.0) -> Iterator[None]:
+    def held(self, seconds: float = 10.0) -> Iterator[None]:
         """Keeps pushes to all servers back and brings them to the same batches; may be entered again inside.
 
-        A worker that died between two servers of one push never completes it: then they stay apart, which is logged
-        once, and what is saved restores into the same number of servers only.
+        Pushes that some servers have and others lack are awaited, in some holds one after the other. A worker that died
+        between two servers never completes its push: then they stay apart, which is logged once, and what is saved
+        restores into the same number of servers only.
 
         Args:
             seconds: The longest; servers let pushes pass after it, whatever happens.
         """
-        with self._holding:
-            if self._depth == 0:
-                self._hold(seconds)
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self.tell("Release", [messages.ReleaseRequest(client=self.client)] * self.num_ps)
-
-    def _hold(self, seconds: float) -> None:
-        self.require_stay()
-        request = messages.HoldRequest(client=self.client, seconds=seconds)
-        try:
-            # The first server decides who holds: two clients that began elsewhere would wait for each other.
-            first = self.ask_one(0, "Hold", request)
-            calls = [channel.begin("Hold", request, self.timeout_seconds) for channel in self._channels[1:]]
-            answers = [first, *results_of(calls)]
-            self._level([_clocks_in(answer) for answer in answers])
-        except BaseException:
-            self.tell("Release", [messages.ReleaseRequest(client=self.client)] * self.num_ps)
-            raise
-
-    def _level(self, clocks: list[dict[str, dict[int, int]]]) -> None:
-        """Lets those pushes in that some servers have and others lack."""
-        newest = _newest(clocks)
-        calls = []
-        for channel, clock in zip(self._channels, clocks, strict=True):
-            lacking = _lacking(clock, newest)
-            if lacking:
-                request = messages.LevelRequest(
-                    client=self.client,
-                    clocks={name: messages.Clock(seqs=newest[name]) for name in lacking},
-                    wait_seconds=_LEVEL_SECONDS,
-                )
-                calls.append(channel.begin("Level", request, self.timeout_seconds))
-        apart = [name for answer in results_of(calls) for name in _lacking(_clocks_in(answer), newest)]
-        if apart and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "%s: a push to %s has not reached all servers; its worker may have died between them. What is saved now"
-                " restores into the same number of servers only, until that worker goes on",
-                _SUBJECT,
-                ", ".join(sorted(set(apart))),
-            )
+        with self._push_hold.held(seconds):
+            yield
 
     # Moving
 
@@ -447,27 +401,3 @@ def _require_addresses(servers: Sequence[str]) -> None:
                 f"{_SUBJECT}: each address once expected, got {address!r} as server {list(servers).index(address)} and"
                 f" as server {index}"
             )
-
-
-def _clocks_in(answer: Any) -> dict[str, dict[int, int]]:
-    return {name: dict(clock.seqs) for name, clock in answer.clocks.items()}
-
-
-def _newest(clocks: Sequence[dict[str, dict[int, int]]]) -> dict[str, dict[int, int]]:
-    """Owner -> worker -> the last batch that some server has."""
-    newest: dict[str, dict[int, int]] = {}
-    for clock in clocks:
-        for name, seqs in clock.items():
-            known = newest.setdefault(name, {})
-            for worker, seq in seqs.items():
-                known[worker] = max(seq, known.get(worker, seq))
-    return newest
-
-
-def _lacking(clock: dict[str, dict[int, int]], newest: dict[str, dict[int, int]]) -> list[str]:
-    """Owners of a server that lack something."""
-    return [
-        name
-        for name, seqs in clock.items()
-        if any(seqs.get(worker, -1) < seq for worker, seq in newest.get(name, {}).items())
-    ]

@@ -1,0 +1,127 @@
+"""Keeps the pushes to all servers back for a moment, in which all have the same batches."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from monolith.ps._control_channel import results_of
+from monolith.ps.protos import parameter_server_pb2 as messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from monolith.ps.cluster import PsCluster
+    from monolith.ps.held_gates import Clocks
+
+__all__ = ["PushHold"]
+
+_log = logging.getLogger(__name__)
+_LEVEL_SECONDS = 1.0
+"""How long one hold awaits pushes that some servers have and others lack."""
+_MOST_HOLDS = 10
+"""Holds one after the other until servers are level; between two of them everybody's pushes pass."""
+
+Lack = tuple[str, int, int]
+"""Owner, worker, and the number of its batch that one server has and another lacks."""
+
+
+class PushHold:
+    """The hold of one client on all its servers. Any thread may call it; one holds at a time.
+
+    Args:
+        cluster: The servers.
+    """
+
+    def __init__(self, cluster: PsCluster) -> None:
+        self._cluster = cluster
+        self._holding = threading.RLock()  # guards what follows
+        self._depth = 0
+        self._awaited_in_vain: set[Lack] = set()
+        """Nobody waits for it again."""
+
+    @contextmanager
+    def held(self, seconds: float) -> Iterator[None]:
+        """As `PsCluster.held`."""
+        with self._holding:
+            if self._depth == 0:
+                self._hold(seconds)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._release()
+
+    def _hold(self, seconds: float) -> None:
+        self._cluster.require_stay()
+        for holds in range(1, _MOST_HOLDS + 1):
+            try:
+                lacked = self._hold_once(seconds) - self._awaited_in_vain
+            except BaseException:
+                self._release()
+                raise
+            if not lacked:
+                return
+            if holds < _MOST_HOLDS:
+                self._release()  # who is only slow goes on, and who has died keeps nobody waiting for long
+        self._awaited_in_vain |= lacked
+        _log.warning(
+            "parameter servers: a push to %s has not reached all servers; its worker may have died between them. What"
+            " is saved now restores into the same number of servers only, until that worker goes on",
+            ", ".join(sorted({owner for owner, _, _ in lacked})),
+        )
+
+    def _hold_once(self, seconds: float) -> set[Lack]:
+        """Holds pushes, and lets those in that some servers have and others lack; returns what is lacked then."""
+        cluster = self._cluster
+        request = messages.HoldRequest(client=cluster.client, seconds=seconds)
+        # The first server decides who holds: two clients that began elsewhere would wait for each other.
+        first = cluster.ask_one(0, "Hold", request)
+        channels = [cluster.channel(index) for index in range(cluster.num_ps)]
+        calls = [channel.begin("Hold", request, cluster.timeout_seconds) for channel in channels[1:]]
+        clocks = [_clocks_in(answer) for answer in [first, *results_of(calls)]]
+        newest = _newest(clocks)
+        calls = []
+        for channel, clock in zip(channels, clocks, strict=True):
+            lacked = _lacked(clock, newest)
+            if lacked:
+                level = messages.LevelRequest(
+                    client=cluster.client,
+                    clocks={owner: messages.Clock(seqs=newest[owner]) for owner, _, _ in lacked},
+                    wait_seconds=0.0 if lacked <= self._awaited_in_vain else _LEVEL_SECONDS,
+                )
+                calls.append(channel.begin("Level", level, cluster.timeout_seconds))
+        return {lack for answer in results_of(calls) for lack in _lacked(_clocks_in(answer), newest)}
+
+    def _release(self) -> None:
+        cluster = self._cluster
+        cluster.tell("Release", [messages.ReleaseRequest(client=cluster.client)] * cluster.num_ps)
+
+
+def _clocks_in(answer: Any) -> Clocks:
+    return {name: dict(clock.seqs) for name, clock in answer.clocks.items()}
+
+
+def _newest(clocks: Sequence[Clocks]) -> Clocks:
+    """Owner -> worker -> the last batch that some server has."""
+    newest: Clocks = {}
+    for clock in clocks:
+        for name, seqs in clock.items():
+            known = newest.setdefault(name, {})
+            for worker, seq in seqs.items():
+                known[worker] = max(seq, known.get(worker, seq))
+    return newest
+
+
+def _lacked(clock: Clocks, newest: Clocks) -> set[Lack]:
+    """What a server lacks of that which others have."""
+    return {
+        (owner, worker, seq)
+        for owner, seqs in clock.items()
+        for worker, seq in newest.get(owner, {}).items()
+        if seqs.get(worker, -1) < seq
+    }
