@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from ports import free_port
+
 
 class Request(NamedTuple):
     """What a client asked."""
@@ -71,7 +73,7 @@ class ConsulAgent:
     def __init__(self, socket_path: Path | None = None, host: str = "127.0.0.1") -> None:
         self.socket_path = socket_path
         self.host = str(socket_path) if socket_path else host
-        self.port = 0
+        self.port = free_port()
         self.lock = threading.Lock()
         self.services: dict[str, dict[str, Any]] = {}
         self.passing: set[str] = set()
@@ -92,7 +94,6 @@ class ConsulAgent:
             self._server = _UnixServer(str(self.socket_path), _Handler)
         else:
             self._server = _TcpServer((self.host, self.port), _Handler)
-            self.port = int(self._server.server_address[1])
         self._server.agent = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="consul-agent")
         self._thread.start()

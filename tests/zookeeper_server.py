@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ports import free_port
+
 JAR = Path("/usr/share/java/zookeeper.jar")
 SESSION_SECONDS = 1.0
 """The session time-out that test clients ask for."""
@@ -26,8 +28,7 @@ class ZooKeeperServer:
     """One server on a free port of this machine; its data is in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._log = folder / "log"
         self._config = folder / "zoo.cfg"

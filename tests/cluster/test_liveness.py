@@ -12,6 +12,7 @@ import pytest
 from monolith.cluster.addresses import concat_ip_and_port
 from monolith.cluster.liveness import NodeAliveChecker, check_port
 from monolith.testing import FakeClock
+from ports import free_port
 
 
 class Connection:
@@ -29,8 +30,7 @@ def listener() -> Iterator[str]:
 
 @pytest.fixture
 def closed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return concat_ip_and_port(*server.getsockname()[:2])
+    return concat_ip_and_port("127.0.0.1", free_port())
 
 
 def test_nodes_that_take_too_long_are_dead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from collective.collective_suite import CASES
 from monolith import collective, environment
 from monolith.errors import FailedPreconditionError, UnavailableError
+from ports import free_port
 
 SUITE = Path(__file__).with_name("collective_suite.py")
 NUM_PROCESSES = 2
@@ -136,9 +136,7 @@ def test_one_process_of_a_launcher_needs_no_meeting_point(prefix: str, monkeypat
 
 
 def test_ranks_that_do_not_come_are_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(

@@ -6,6 +6,7 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import pytest
@@ -23,15 +24,12 @@ from monolith.errors import (
 )
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.ps import cluster as cluster_module
+from monolith.ps._control_channel import ControlCall
 from monolith.ps.protos import parameter_server_pb2 as messages
+from ports import free_port
 from ps.server_fixtures import running, store_of
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 # Who is who
@@ -117,11 +115,34 @@ def test_a_server_that_comes_later_is_waited_for() -> None:
 
 
 def test_a_server_that_was_started_anew_is_noticed() -> None:
-    with PsServer(0, 1) as server, store_of([server]) as store:
-        port = int(server.address.rpartition(":")[2])
+    port = free_port()
+    with PsServer(0, 1, port=port) as server, store_of([server]) as store:
         server.close(0.0)
         with PsServer(0, 1, port=port), pytest.raises(FailedPreconditionError, match="was started anew"):
             store.cut()
+
+
+class CancelledByServer(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
+    """What gRPC says of a call that has reached a server which ends, and which nobody there has begun to answer."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.CANCELLED
+
+    def details(self) -> str:
+        return "CANCELLED"
+
+    def result(self) -> NoReturn:
+        raise self
+
+
+def test_a_server_that_ends_before_it_answers_counts_as_away() -> None:
+    """Not as if somebody had cancelled the call: it may be back in a moment."""
+    with PsServer(0, 1) as server, PsCluster([server.address]) as cluster:
+        channel = cluster.channel(0)
+        with pytest.raises(UnavailableError, match=r"server 0 at .* ended before it answered Hold; ask again"):
+            ControlCall(channel, "Hold", CancelledByServer(), None).result()
+    with pytest.raises(CancelledError, match="Hold: CANCELLED"):
+        ControlCall(channel, "Hold", CancelledByServer(), None).result()  # by the close of its own channel
 
 
 def test_a_server_that_has_ended_does_not_hang_its_clients() -> None:

@@ -18,6 +18,7 @@ from monolith.errors import (
 from monolith.ps import PsCluster, PsServer, _note_calls
 from monolith.ps.protos import parameter_server_pb2 as messages
 from monolith.ps.standby import StandbyServers
+from ports import free_port
 from ps.server_fixtures import running
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -28,7 +29,7 @@ class Role:
 
     def __init__(self, index: int, num_all: int, token: str | None = None) -> None:
         self._token = token
-        self._server = PsServer(index, num_all, stands_by=True, token=token)
+        self._server = PsServer(index, num_all, stands_by=True, token=token, port=free_port())
         self.address = self._server.address
         self.place: tuple[int, int] | None = None
         self._thread = threading.Thread(target=self._run)

@@ -30,6 +30,7 @@ from monolith.serving.shards.replicas import shard_role
 from monolith.serving.shards.served_shard import ServedShard, serve_shard
 from monolith.serving.tensor_messages import value_of
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors
+from ports import free_port
 
 DIMS = {"item": 2, "user": 3}
 IDS = torch.arange(60)
@@ -196,8 +197,8 @@ def test_a_new_receiver_begins_at_a_base_and_gets_what_came_behind_it(run: Run) 
 
 def test_a_receiver_that_was_started_again_begins_at_a_base(run: Run) -> None:
     run.assign("item", dict.fromkeys(range(50), 1.0))
-    first = receiver()
-    port = int(first.server.address.rpartition(":")[2])
+    port = free_port()
+    first = receiver(port=port)
     with ParameterSyncClient(run.place, "m", "0/1", [first.server.address], timeout_seconds=60.0) as client:
         assert counts(client.push()) == [50]
         first.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from checkpoint.zygote import Zygote
-from train.sync_ranks import free_port
+from ports import free_port
 
 _PROCESS = """
 import json, os, sys, threading, traceback

@@ -32,8 +32,8 @@ from monolith.train import (
     distributed_sync_train,
 )
 from monolith.train.local_runner import make_trainer
+from ports import free_port
 from train.sync_cases import Thirteen, run
-from train.sync_ranks import free_port
 
 DAYS = "COUNTED_DAYS"
 """The variable that has the folder of `Counted`'s files."""

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -22,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from monolith import collective, environment
+from ports import free_port
 
 LIMIT_SECONDS = 280
 
@@ -30,12 +30,6 @@ def run_ranks(module: str, folder: Path, cases: list[str], *, size: int = 2, **v
     """Runs the cases on so many ranks; returns when all have ended, well or not."""
     folder.mkdir(parents=True, exist_ok=True)
     start_and_wait(module, folder, cases, size=size, variables=variables)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def start_and_wait(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from checkpoint.zygote import Zygote
 from consul_agent import ConsulAgent
 from discovery_backends import mlp_variables
 from monolith.train import PipelineConfig, Trainer, TrainerConfig
+from ports import free_port
 from train.shared_clicks import NUM_BATCHES, SharedClicks
 
 TASK = "train.shared_clicks:SharedClicks"
@@ -72,9 +72,10 @@ def reference() -> tuple[float, float]:
 
 def free_addresses(count: int) -> list[str]:
     """Addresses that nobody has now; for schedulers that give them beforehand."""
-    with ExitStack() as stack:
-        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in taken]
+    ports = set[int]()
+    while len(ports) < count:
+        ports.add(free_port())
+    return [f"127.0.0.1:{port}" for port in ports]
 
 
 class Found:

@@ -41,6 +41,16 @@ class Board:
         return self.left
 
 
+class FleetingBoard(Board):
+    """Its choice is seen by every other look."""
+
+    looks = 0
+
+    def notes(self) -> Mapping[str, str]:
+        self.looks += 1
+        return {"done/0": "1", "done/1": "1"} if self.looks % 2 else {"result": "ps1"}
+
+
 class TestPublished:
     """The cases of the original's test."""
 
@@ -131,6 +141,13 @@ class TestHook:
         assert hook._config.ps_list == ["ps0", "ps1"]
         with pytest.raises(DeadlineExceededError, match="for the chief to choose servers"):
             self.hook(Board(), SleepCalls(), index=1).end(FakeSession())
+
+    def test_a_choice_that_was_seen_once_is_kept(self) -> None:
+        """The server that has the notes goes away with it, to take its place."""
+        board = FleetingBoard()
+        hook = self.hook(board, SleepCalls(), index=1, num_workers=2)
+        hook.end(FakeSession())
+        assert hook._config.ps_list == ["ps1"]
 
 
 def test_servers_of_one_machine_count_for_their_slower_neighbours() -> None:

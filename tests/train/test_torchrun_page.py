@@ -14,7 +14,7 @@ import pytest
 
 from monolith.train import RunnerConfig
 from monolith.train.compat.derive_config import trainer_config_of
-from train.sync_ranks import free_port
+from ports import free_port
 
 PAGE = "torchrun.md"
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")

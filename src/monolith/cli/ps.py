@@ -59,8 +59,7 @@ def _run_bare(args: argparse.Namespace) -> int:
         try:
             sys.stdout.write(_told(server, as_json=args.json) + "\n")
             sys.stdout.flush()
-            while not server.wait(1.0):  # the handler of a signal that came just before is run then
-                pass
+            server.wait()
         finally:
             for each, handler in zip(_ENDINGS, before, strict=True):
                 signal.signal(each, handler)

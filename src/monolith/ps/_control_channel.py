@@ -56,6 +56,8 @@ class ControlCall:
         try:
             answer = self._future.result()
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.CANCELLED and not self._channel.is_closed:
+                raise self._channel.ended(self._method) from error
             raise self._channel.translated(error, self._method, self._timeout_seconds) from error
         except grpc.FutureCancelledError as error:
             raise errors.CancelledError(f"{self._channel.title}: {self._method} was cancelled") from error
@@ -79,7 +81,7 @@ class ControlChannel:
         self.title = f"parameter server {index} at {address}"
         """For messages."""
         self._metadata = credentials.metadata()
-        self._is_closed = False
+        self.is_closed = False
         self._moved_to: str | None = None
         options = [
             ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a server
@@ -162,6 +164,10 @@ class ControlChannel:
             )
         return _CLASSES.get(code, errors.UnknownError)(f"{self.title}: {method}: {text}")
 
+    def ended(self, method: str) -> errors.UnavailableError:
+        """A server that ends cancels the calls that it has not begun to answer."""
+        return errors.UnavailableError(f"{self.title} ended before it answered {method}; ask again when it is back")
+
     def close(self, *, moved_to: str | None = None) -> None:
         """Ends the connection, and calls on their way. Calling it again does nothing.
 
@@ -169,16 +175,16 @@ class ControlChannel:
             moved_to: Where the server is now; None: nobody asks it any more. Whoever waits for an answer is told to ask
                 there, as of a server that cannot be reached just now.
         """
-        if self._is_closed:
+        if self.is_closed:
             return
         self._moved_to = moved_to
-        self._is_closed = True
+        self.is_closed = True
         self._channel.close()
 
     def _require_open(self) -> None:
         if self._moved_to is not None:
             raise self._moved_error()
-        if self._is_closed:
+        if self.is_closed:
             raise errors.FailedPreconditionError(f"{self.title}: its PsCluster was closed; make another one")
 
     def _moved_error(self) -> errors.UnavailableError:

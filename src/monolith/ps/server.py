@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
@@ -26,6 +25,7 @@ from monolith.ps.held_gates import DENSE_OWNER, Owner
 from monolith.ps.recovery.keeping import Keeping
 from monolith.ps.tunnel import FrameRelay
 from monolith.ps.waking_gate import WakingGate
+from monolith.stop_request import StopRequest
 from monolith.tables.bucket_owners import require_owners
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class PsServer:
         """The dense weights that are kept here."""
         self.handlers: dict[bytes, FrameHandler] = {WORDS: self.dense}
         """Purpose, such as ``b"dense"``, to who answers conversations about it. Rows are answered by the core."""
-        self._stop_asked = threading.Event()
+        self._stop_request = StopRequest()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
         # Before anybody can reach it: a worker must never meet a server that has half of its rows.
@@ -236,12 +236,12 @@ class PsServer:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Waits until somebody has asked the server to stop; False: nobody has within this time."""
-        return self._stop_asked.wait(timeout_seconds)
+        return self._stop_request.wait(timeout_seconds)
 
     def stop(self, drain_seconds: float = _DRAIN_SECONDS) -> None:
-        """Lets `wait` return; `close` will give calls under way so many seconds."""
+        """Lets `wait` return; `close` will give calls under way so many seconds. Safe in a handler of signals."""
         self._drain_seconds = max(0.0, drain_seconds)
-        self._stop_asked.set()
+        self._stop_request.make()
 
     def close(self, drain_seconds: float | None = None) -> None:
         """Ends it: no new calls, those under way have some seconds. Calling it again does nothing."""
@@ -290,7 +290,7 @@ class PsServer:
                 f" {(index, num_ps)}; is there a second chief?"
             )
         self.assigned = index, num_ps
-        self._stop_asked.set()
+        self._stop_request.make()
 
     def _wake(self) -> None:
         self._frames.wake()

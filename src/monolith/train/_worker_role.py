@@ -86,6 +86,7 @@ class WorkerRole:
         self._wanted = wanted
         self._places = ServerPlaces(place)
         self._metrics = JobMetrics(config, place.index, clock=clock)
+        self._failures = 0
 
     def run(self) -> Trainer:
         """Trains to the end of the job; attempts that fail because others are away are repeated.
@@ -101,7 +102,7 @@ class WorkerRole:
                 self._place.discovery.deregister("worker", self._place.index, presence.address)
 
     def _attempts(self, address: str) -> Trainer:
-        retries, failures = 0, 0
+        retries = 0
         members: tuple[int, ...] | None = None
         while True:
             cluster = self._assemble(address)
@@ -118,19 +119,40 @@ class WorkerRole:
             try:
                 return self._attempt(cluster, address)
             except _RETRIED as error:
-                failures += 1
-                self._note_failure(error, failures)
+                self._note_failure(error)
 
-    def _note_failure(self, error: OpError, failures: int) -> None:
-        self._metrics.failed_over(failures)
+    def _note_failure(self, error: OpError) -> None:
+        self._failures += 1
+        self._metrics.failed_over(self._failures)
         wait = self._place.settings.retry_wait_seconds
-        _log.warning("worker %d: attempt %d ended (%s); trying again in %g s", self._place.index, failures, error, wait)
+        _log.warning(
+            "worker %d: attempt %d ended (%s); trying again in %g s", self._place.index, self._failures, error, wait
+        )
         self._clock.sleep(wait)
 
     # Finding the others
 
     def _assemble(self, address: str) -> TrainingCluster:
-        """Waits until the chief and enough servers are there, and gives the servers their places."""
+        """Waits until the chief and enough servers are there, and gives the servers their places.
+
+        A server that dies after it was found is an attempt that failed.
+        """
+        while True:
+            try:
+                found, is_open = self._find_others(address)
+            except _ChosenMeanwhileError:
+                continue
+            try:
+                servers = self._choose(found.cluster["ps"]) if is_open else found.cluster["ps"]
+                self._places.take(servers)
+            except _RETRIED as error:
+                self._note_failure(error)
+                self._places.addresses()  # where one is gone, the chief gives its place to one that stands by
+            else:
+                return found._replace(cluster={**found.cluster, "ps": servers})
+
+    def _find_others(self, address: str) -> tuple[TrainingCluster, bool]:
+        """The cluster, and whether its servers are still to be chosen among those that are there."""
         settings = self._place.settings
         # A choice that was made before holds: its extra servers were sent away, others may have come back elsewhere.
         chosen = self._places.chosen() if self._place.has_standbys else None
@@ -146,19 +168,14 @@ class WorkerRole:
             model_name=self._config.model_name or None,
             cluster_type=self._config.reporting.cluster_type,
         )
-        try:
-            found = get_training_cluster(
-                self._place.discovery,
-                request,
-                failure_handler=self._look_for_choice if is_open else self._wait_for_others,
-                timeout_seconds=settings.session_creation_timeout_seconds,
-                clock=self._clock,
-            )
-        except _ChosenMeanwhileError:
-            return self._assemble(address)
-        servers = self._choose(found.cluster["ps"]) if is_open else chosen or found.cluster["ps"]
-        self._places.take(servers)
-        return found._replace(cluster={**found.cluster, "ps": servers})
+        found = get_training_cluster(
+            self._place.discovery,
+            request,
+            failure_handler=self._look_for_choice if is_open else self._wait_for_others,
+            timeout_seconds=settings.session_creation_timeout_seconds,
+            clock=self._clock,
+        )
+        return (found._replace(cluster={**found.cluster, "ps": chosen}) if chosen else found), is_open
 
     def _look_for_choice(self, missing: Incomplete) -> None:
         """Between two looks for all servers: extra ones that were sent away will never come."""

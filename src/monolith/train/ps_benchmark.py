@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["BenchmarkConfig", "BenchmarkedServers", "PsBenchMarkTask", "choose_servers"]
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS = 3600.0
@@ -57,7 +58,6 @@ JOB_SECONDS = 120.0
 """How long the servers of a job compute."""
 ANSWER_SECONDS = 30.0
 """How much later an answer may come: 150 s in all for the servers of a job."""
-_CHOICE = "the chief to choose servers"
 MEASURING_WORKERS = 16
 """Only so many ask: servers have as many threads to compute in, and more answers would not change the mean."""
 
@@ -216,8 +216,8 @@ class BenchmarkHook(Hook):
         self._wait(lambda: self._count("done") >= config.num_workers, END_SECONDS, None)
         if config.index == 0 and not self._result:
             _note(config, "result", ",".join(chosen_of(config, self._throughputs())))
-        self._wait(lambda: False, WAIT_SECONDS, _CHOICE)
-        config.ps_list = self._result.split(",")
+        # Looked at once: with the choice, the server that has the notes goes away for a moment.
+        config.ps_list = _awaited(lambda: self._result, self._clock).split(",")
 
     def _wait(self, reached: Callable[[], bool], timeout_seconds: float, what: str | None) -> None:
         """Also until the choice is made, with which every wait is over."""
@@ -233,6 +233,18 @@ class BenchmarkHook(Hook):
     def _throughputs(self) -> list[list[float]]:
         """As each worker has measured them."""
         return [json.loads(text) for name, text in _notes(self._config).items() if name.startswith("throughput/")]
+
+
+def _awaited(look: Callable[[], T | None], clock: Clock) -> T:
+    """The chief's choice, as soon as a look at it finds something."""
+    found: list[T] = []
+
+    def is_there() -> bool:
+        found.extend(each for each in [look()] if each)
+        return bool(found)
+
+    _wait(is_there, WAIT_SECONDS, "the chief to choose servers", clock)
+    return found[0]
 
 
 def _wait(reached: Callable[[], bool], timeout_seconds: float, what: str | None, clock: Clock) -> None:
@@ -301,7 +313,7 @@ def choose_servers(
         elif index == 0:
             chosen = _filled(places, addresses, num_required)
         else:
-            chosen = _awaited(servers)
+            chosen = _awaited(servers.chosen, SystemClock())  # a chief has begun to carry it out, or goes on with it
         if index == 0:
             servers.give_places(chosen)
             servers.send_away([address for address in addresses if address not in chosen])
@@ -314,12 +326,6 @@ def _measured(config: BenchmarkConfig, model_dir: str | None) -> list[str]:
     folder = None if model_dir is None else join(model_dir, "benchmark_dir")
     Trainer(params, TrainerConfig(model_dir=folder, worker_index=config.index, num_workers=config.num_workers)).train()
     return config.ps_list
-
-
-def _awaited(servers: StandbyServers) -> list[str]:
-    """The choice that a chief has begun to carry out, or goes on with when it is back."""
-    _wait(lambda: servers.chosen() is not None, WAIT_SECONDS, _CHOICE, SystemClock())
-    return servers.chosen() or []
 
 
 def _filled(places: Mapping[int, str], addresses: Sequence[str], num_required: int) -> list[str]:

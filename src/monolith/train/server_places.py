@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["ServerPlaces"]
 
 _log = logging.getLogger(__name__)
+_LOOK_SECONDS = 2.0
+_ASSIGN_SECONDS = 60.0
+_GONE_SECONDS = 10.0
+"""A server that listens, and does not say who it is for so long, has lost its place."""
 
 
 class ServerPlaces:
@@ -51,10 +55,11 @@ class ServerPlaces:
 
         Raises:
             FailedPreconditionError: one has another place.
+            UnavailableError, DeadlineExceededError: one is gone.
         """
         if self._place.has_standbys:
             for index, address in enumerate(addresses):
-                assign_place(address, index, self._place.num_ps, token=self._place.token)
+                self._assign(address, index)
 
     def addresses(self) -> dict[int, str]:
         """Place -> address of the servers that are known now.
@@ -65,13 +70,16 @@ class ServerPlaces:
         if not self._place.has_standbys:
             return known
         found = self._find(list(known.values()))
-        missing = [place for place in range(self._place.num_ps) if place not in found]
-        if not missing or self._place.index != 0:
+        if len(found) == self._place.num_ps or self._place.index != 0:
             return found
+        # One that is only slow keeps its place: two servers would have it, and each some of the rows.
+        silent = [address for address in known.values() if address not in found.values()]
+        found |= self._find(silent, timeout_seconds=_GONE_SECONDS)
+        missing = [place for place in range(self._place.num_ps) if place not in found]
         free = [address for address in known.values() if address not in found.values() and self._stands_by(address)]
         for place, address in zip(missing, free, strict=False):
             try:
-                assign_place(address, place, self._place.num_ps, token=self._place.token)
+                self._assign(address, place)
             except OpError as error:
                 _log.warning("the server at %s does not take place %d: %s", address, place, error)
                 continue
@@ -89,8 +97,12 @@ class ServerPlaces:
         if failed:
             _log.warning("servers at %s could not be told to stop; they are gone, or cannot be reached", failed)
 
-    def _find(self, addresses: Sequence[str]) -> dict[int, str]:
-        places = [find_place(address, token=self._place.token) for address in addresses]
+    def _assign(self, address: str, index: int) -> None:
+        assign_place(address, index, self._place.num_ps, token=self._place.token, timeout_seconds=_ASSIGN_SECONDS)
+
+    def _find(self, addresses: Sequence[str], *, timeout_seconds: float = _LOOK_SECONDS) -> dict[int, str]:
+        token = self._place.token
+        places = [find_place(address, token=token, timeout_seconds=timeout_seconds) for address in addresses]
         return {
             each.index: each.address
             for each in places

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
@@ -17,6 +17,7 @@ from monolith.serving.server.metrics import GaugeThread, ServingMetrics
 from monolith.serving.server.model_threads import ModelThreads
 from monolith.serving.server.request_core import RequestCore
 from monolith.serving.server.rest import RestApplication
+from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from monolith.serving.server.registry import ModelRegistry
@@ -47,9 +48,7 @@ class ModelServer:
     @keywords_of(ServerConfig)
     def __init__(self, registry: ModelRegistry, options: ServerConfig) -> None:
         self.options = options
-        self._is_running = threading.Lock()
-        """Held until `stop`: an event would not do, as a handler of signals can meet its `wait` with its lock held."""
-        self._is_running.acquire()
+        self._stop_request = StopRequest()
         self._closed = False
         self._lock = threading.Lock()
         credentials = options.credentials()
@@ -95,15 +94,11 @@ class ModelServer:
 
     def stop(self) -> None:
         """Lets `wait` return; safe in a handler of signals."""
-        with suppress(RuntimeError):  # it was asked before
-            self._is_running.release()
+        self._stop_request.make()
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
-        # Not for ever at once: Python would not run the handler of a signal that came just before it began to wait.
-        while not self._is_running.acquire(timeout=1.0):
-            pass
-        self.stop()  # for others that wait
+        self._stop_request.wait()
 
     def close(self) -> None:
         """Answers what was taken in, and ends; a second call does nothing.

@@ -14,6 +14,7 @@ from monolith.serving.server.config import LOOPBACK
 from monolith.serving.server.health_application import HealthApplication
 from monolith.serving.server.http_front import HttpFront
 from monolith.serving.server.metrics import GaugeThread
+from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from monolith.cluster.discovery import ServiceDiscovery
@@ -65,7 +66,7 @@ class ShardService:
         self._shard = shard
         self._metrics = metrics
         self._registration = registration
-        self._stop_asked = threading.Event()
+        self._stop_request = StopRequest()
         self._is_closed = False
         with ExitStack() as stack:
             self._endpoint = None
@@ -104,12 +105,11 @@ class ShardService:
 
     def stop(self) -> None:
         """Lets `wait` return; safe in a handler of signals."""
-        self._stop_asked.set()
+        self._stop_request.make()
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
-        while not self._stop_asked.wait(1.0):  # the handler of a signal that came just before is run then
-            pass
+        self._stop_request.wait()
 
     def close(self) -> None:
         """Answers what was taken in, and ends; a second call does nothing.
@@ -120,7 +120,7 @@ class ShardService:
         if self._is_closed:
             return
         self._is_closed = True
-        self._stop_asked.set()
+        self._stop_request.make()
         self._shard.server.show_ending()
         if self._registering is not None:
             self._registering.join()
@@ -143,20 +143,20 @@ class ShardService:
             return
         discovery, role, replica = self._registration
         address = _reached_at(self._shard.server.address)
-        while not self._stop_asked.is_set():
+        while not self._stop_request.is_made:
             if not self._shard.is_ready:
-                self._stop_asked.wait(_LOOK_SECONDS)
+                self._stop_request.wait(_LOOK_SECONDS)
                 continue
             try:
                 discovery.register(role, replica, address)
                 break
             except Exception as error:  # noqa: BLE001 - services have errors of their own
                 _log.warning("shard: cannot register as %s %d now, and tries again: %s", role, replica, error)
-                self._stop_asked.wait(_TRY_AGAIN_SECONDS)
+                self._stop_request.wait(_TRY_AGAIN_SECONDS)
         else:
             return
         _log.info("shard: registered as %s %d at %s", role, replica, address)
-        self._stop_asked.wait()
+        self._stop_request.wait()
         try:
             discovery.deregister(role, replica, address)
         except Exception as error:  # noqa: BLE001 - the same; those who ask find out by themselves

@@ -1,0 +1,51 @@
+"""A port that stays one process's own, also while nobody listens on it."""
+
+from __future__ import annotations
+
+import socket
+from typing import Self
+
+from monolith.cluster.addresses import is_ipv6_address, split_address
+from monolith.errors import UnavailableError
+
+__all__ = ["HeldPort"]
+
+
+class HeldPort:
+    """Binds a port without listening on it, so that nobody else is given it. A context manager.
+
+    Who listens on it must allow the reuse of addresses (SO_REUSEADDR), as gRPC does. Without it, a server that closes
+    its port to listen on it again can find it taken: by any connection that was given it as its own end.
+
+    >>> with HeldPort("127.0.0.1:0") as held, socket.create_server(("127.0.0.1", held.port)) as server:
+    ...     server.getsockname() == ("127.0.0.1", held.port)
+    True
+
+    Args:
+        address: ``host:port``; port 0 takes a free one.
+
+    Raises:
+        UnavailableError: the port is taken, or the host is none of this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, port = split_address(address)
+        self._bound = socket.socket(socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET, socket.SOCK_STREAM)
+        self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._bound.bind((host, port))
+        except OSError as error:
+            self._bound.close()
+            raise UnavailableError(f"cannot listen on {address}; is the port taken? ({error})") from error
+        self.port: int = self._bound.getsockname()[1]
+        """Its number."""
+
+    def close(self) -> None:
+        """Gives it back. Calling it again does nothing."""
+        self._bound.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,95 @@
+"""Servers of a job that stand by: their port is theirs throughout, and one that is gone or slow keeps the job going."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from monolith.cluster.addresses import split_address
+from monolith.cluster.held_port import HeldPort
+from monolith.ps.places import ServerPlace, assign_place, find_place, stop_servers
+from monolith.testing.distributed_binary import FeatureTask
+from monolith.train import _server_role, server_places
+from monolith.train._role_place import RolePlace
+from monolith.train._server_role import run_server
+from monolith.train.job_config import JobConfig
+from monolith.train.server_places import ServerPlaces
+from train.job_threads import MemoryDiscovery, ThreadJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from monolith.ps.server import PsServer
+
+ENDS_HANGS = 60.0
+
+
+def place_of(discovery: MemoryDiscovery, folder: Path, index: int = 0) -> RolePlace:
+    settings = JobConfig(num_redundant_ps=1, host="127.0.0.1")
+    return RolePlace(
+        role="ps", index=index, num_ps=1, num_workers=1, settings=settings, discovery=discovery, model_dir=str(folder)
+    )
+
+
+def test_nobody_takes_the_port_of_a_server_that_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    discovery, tried = MemoryDiscovery(), list[str]()
+    make = _server_role._server
+
+    def after_others(place: RolePlace, host: str, port: int, numbers: tuple[int, int] | None) -> PsServer:
+        if numbers is not None:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, port))
+            tried.append(f"{host}:{port}")
+        return make(place, host, port, numbers)
+
+    monkeypatch.setattr(_server_role, "_server", after_others)
+    role = threading.Thread(target=run_server, args=[place_of(discovery, tmp_path)])
+    role.start()
+    assert discovery.changed.wait(ENDS_HANGS)
+    address = discovery.query("ps")[0]
+    assert find_place(address) == ServerPlace(address, None, 1)
+    assign_place(address, 0, 1)
+    assert find_place(address) == ServerPlace(address, 0, 1), "it has its place when the call returns"
+    assign_place(address, 0, 1)
+    assert not stop_servers([address])
+    role.join(ENDS_HANGS)
+    assert tried == [address]
+    assert discovery.query("ps") == {}
+
+
+def test_a_server_that_died_after_it_was_found_is_replaced_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_places, "_ASSIGN_SECONDS", 1.0)
+    job = ThreadJob(tmp_path, params=FeatureTask.params, options={"num_redundant_ps": 1})
+    with HeldPort("127.0.0.1:0") as nobody:
+        job.discovery.register("ps", 0, f"127.0.0.1:{nobody.port}")
+        job.start("ps", 1)
+        job.start("worker", 0)
+        trainer = job.result("worker", 0)
+        job.result("ps", 1)
+    assert trainer is not None
+    assert trainer.global_step == 5
+    assert "worker 0: attempt 1 ended" in caplog.text
+    assert "place 0 is taken by the server at" in caplog.text
+
+
+def test_a_server_that_is_slow_to_answer_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers with one place would each have some of its rows."""
+    discovery = MemoryDiscovery()
+    discovery.register("ps", 0, "127.0.0.1:1")
+    discovery.register("ps", 1, "127.0.0.1:2")
+
+    def slowly(address: str, *, token: str | None, timeout_seconds: float = 2.0) -> ServerPlace | None:
+        assert token is None
+        is_slow = split_address(address)[1] == 1
+        return None if is_slow and timeout_seconds < 5 else ServerPlace(address, 0 if is_slow else None, 1)
+
+    monkeypatch.setattr(server_places, "find_place", slowly)
+    monkeypatch.setattr(server_places, "assign_place", lambda *_, **__: pytest.fail("its place was given away"))
+    assert ServerPlaces(place_of(discovery, tmp_path)).addresses() == {0: "127.0.0.1:1"}
