@@ -10,7 +10,7 @@ import pytest
 
 from monolith.cluster.addresses import split_address
 from monolith.cluster.held_port import HeldPort
-from monolith.ps.places import ServerPlace, assign_place, find_place, stop_servers
+from monolith.ps.places import ServerPlace, assign_places, find_place, stop_servers
 from monolith.testing.distributed_binary import FeatureTask
 from monolith.train import _server_role, server_places
 from monolith.train._role_place import RolePlace
@@ -53,9 +53,9 @@ def test_nobody_takes_the_port_of_a_server_that_takes_its_place(
     assert discovery.changed.wait(ENDS_HANGS)
     address = discovery.query("ps")[0]
     assert find_place(address) == ServerPlace(address, None, 1)
-    assign_place(address, 0, 1)
+    assign_places({0: address}, 1)
     assert find_place(address) == ServerPlace(address, 0, 1), "it has its place when the call returns"
-    assign_place(address, 0, 1)
+    assign_places({0: address}, 1)
     assert not stop_servers([address])
     role.join(ENDS_HANGS)
     assert tried == [address]
@@ -91,5 +91,5 @@ def test_a_server_that_is_slow_to_answer_keeps_its_place(tmp_path: Path, monkeyp
         return None if is_slow and timeout_seconds < 5 else ServerPlace(address, 0 if is_slow else None, 1)
 
     monkeypatch.setattr(server_places, "find_place", slowly)
-    monkeypatch.setattr(server_places, "assign_place", lambda *_, **__: pytest.fail("its place was given away"))
+    monkeypatch.setattr(server_places, "assign_places", lambda *_, **__: pytest.fail("its place was given away"))
     assert ServerPlaces(place_of(discovery, tmp_path)).addresses() == {0: "127.0.0.1:1"}

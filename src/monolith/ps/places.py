@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.credentials import ClientCredentials
-from monolith.errors import OpError, UnavailableError
-from monolith.ps._control_channel import ControlChannel
+from monolith.errors import DeadlineExceededError, OpError, UnavailableError
+from monolith.ps._control_channel import ControlChannel, outcomes_of
 from monolith.ps.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["ServerPlace", "assign_place", "find_place", "stop_servers"]
+__all__ = ["ANSWER_SECONDS", "ServerPlace", "assign_places", "find_place", "give_places", "stop_servers"]
 
 _UNKNOWN = -1
-_STOP_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
+"""How long a server that listens is waited for."""
 _LOOK_SECONDS = 0.05
 
 
@@ -43,20 +44,57 @@ def find_place(address: str, *, token: str | None = None, timeout_seconds: float
         return ServerPlace(address, None if found.stands_by else found.index, found.num_ps)
 
 
-def assign_place(
-    address: str, index: int, num_ps: int, *, token: str | None = None, timeout_seconds: float = 60.0
+def assign_places(
+    addresses: Mapping[int, str], num_ps: int, *, token: str | None = None, timeout_seconds: float = 60.0
 ) -> None:
-    """Gives a place to a server that stands by, and waits until it has it; one that has it already agrees.
+    """As `give_places`, to servers by their addresses."""
+    with ExitStack() as stack:
+        channels = {index: stack.enter_context(closing(_channel(each, token))) for index, each in addresses.items()}
+        give_places(channels, num_ps, timeout_seconds=timeout_seconds)
+
+
+def give_places(channels: Mapping[int, ControlChannel], num_ps: int, *, timeout_seconds: float) -> None:
+    """Gives places to servers that stand by, and returns when they serve there; those that have theirs already agree.
+
+    One of them stops listening for a moment, to begin anew at its place: who looks then would take it for gone.
+
+    Args:
+        channels: Place -> the server that shall have it.
+        num_ps: Number of all places.
+        timeout_seconds: How long they are waited for.
 
     Raises:
-        FailedPreconditionError: it has another one.
-        UnavailableError, DeadlineExceededError: nobody answers there.
+        FailedPreconditionError: one of them has another place.
+        DeadlineExceededError: one of them does not come back.
     """
-    end = time.monotonic() + timeout_seconds
-    with closing(_channel(address, token)) as channel:
-        # It stops listening for a moment, and whoever looks then must not take it for one that is gone.
-        while not _takes_place(channel, index, num_ps, max(0.0, end - time.monotonic())):
-            time.sleep(_LOOK_SECONDS)
+    deadline = time.monotonic() + timeout_seconds
+    while missing := _without_place(channels, num_ps):
+        requests = [messages.TakePlaceRequest(index=index, num_ps=num_ps) for index in missing]
+        calls = [
+            channel.begin("TakePlace", request, ANSWER_SECONDS, wait_for_ready=False)
+            for channel, request in zip(missing.values(), requests, strict=True)
+        ]
+        for call in calls:
+            with suppress(UnavailableError, DeadlineExceededError):  # it may be taking it at this moment
+                call.result()
+        if time.monotonic() >= deadline:
+            absent = ", ".join(channel.address for channel in missing.values())
+            raise DeadlineExceededError(
+                f"parameter servers at {absent} were given their places and do not serve there after"
+                f" {timeout_seconds} s; look at their logs"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _without_place(channels: Mapping[int, ControlChannel], num_ps: int) -> dict[int, ControlChannel]:
+    request = messages.DescribeRequest()
+    calls = [channel.begin("Describe", request, ANSWER_SECONDS, wait_for_ready=False) for channel in channels.values()]
+    answers = zip(channels.items(), outcomes_of(calls)[0], strict=True)
+    return {index: channel for (index, channel), told in answers if not _is_at(told, index, num_ps)}
+
+
+def _is_at(told: Any, index: int, num_ps: int) -> bool:
+    return told is not None and not told.stands_by and (told.index, told.num_ps) == (index, num_ps)
 
 
 def stop_servers(addresses: Iterable[str], *, token: str | None = None, drain_seconds: float = 5.0) -> list[str]:
@@ -64,7 +102,7 @@ def stop_servers(addresses: Iterable[str], *, token: str | None = None, drain_se
     failed = []
     channels = [_channel(address, token) for address in addresses]
     request = messages.StopRequest(drain_seconds=drain_seconds)
-    calls = [channel.begin("Stop", request, _STOP_SECONDS, wait_for_ready=False) for channel in channels]
+    calls = [channel.begin("Stop", request, ANSWER_SECONDS, wait_for_ready=False) for channel in channels]
     for channel, call in zip(channels, calls, strict=True):
         try:
             call.result()
@@ -72,16 +110,6 @@ def stop_servers(addresses: Iterable[str], *, token: str | None = None, drain_se
             failed.append(channel.address)
         channel.close()
     return failed
-
-
-def _takes_place(channel: ControlChannel, index: int, num_ps: int, timeout_seconds: float) -> bool:
-    """Tells a server its place; whether it has it, and does not end just now to begin again there."""
-    request = messages.TakePlaceRequest(index=index, num_ps=num_ps)
-    try:
-        channel.begin("TakePlace", request, timeout_seconds).result()
-        return not channel.begin("Describe", messages.DescribeRequest(), timeout_seconds).result().stands_by
-    except UnavailableError:  # it ended before it answered
-        return False
 
 
 def _channel(address: str, token: str | None) -> ControlChannel:

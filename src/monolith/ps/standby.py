@@ -6,13 +6,12 @@ places what was chosen, so that nobody has to be told.
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from monolith.cluster.credentials import ClientCredentials
 from monolith.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from monolith.ps._control_channel import ControlChannel, outcomes_of, results_of
+from monolith.ps.places import ANSWER_SECONDS, give_places
 from monolith.ps.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["StandbyServers"]
-
-_ANSWER_SECONDS = 5.0
-_LOOK_SECONDS = 0.05
 
 
 class StandbyServers:
@@ -83,18 +79,8 @@ class StandbyServers:
             FailedPreconditionError: one of them has another place.
             DeadlineExceededError: one of them does not come back.
         """
-        deadline = time.monotonic() + self._timeout_seconds
-        while missing := self._without_place(chosen):
-            for address in missing:
-                request = messages.TakePlaceRequest(index=chosen.index(address), num_ps=len(chosen))
-                with suppress(UnavailableError, DeadlineExceededError):  # it may be taking it at this moment
-                    self._channels[address].begin("TakePlace", request, _ANSWER_SECONDS).result()
-            if time.monotonic() >= deadline:
-                raise DeadlineExceededError(
-                    f"parameter servers at {', '.join(missing)} were given their places and do not serve there after"
-                    f" {self._timeout_seconds} s; look at their logs"
-                )
-            time.sleep(_LOOK_SECONDS)
+        channels = {index: self._channels[address] for index, address in enumerate(chosen)}
+        give_places(channels, len(chosen), timeout_seconds=self._timeout_seconds)
 
     def send_away(self, addresses: Sequence[str]) -> None:
         """Asks servers to end; those that cannot be reached are gone already."""
@@ -113,7 +99,7 @@ class StandbyServers:
         """Leaves a text for the other workers, on the first server; once places are given, nobody needs it."""
         request = messages.NoteRequest(name=name, value=value)
         try:
-            self._first.begin("Note", request, _ANSWER_SECONDS, wait_for_ready=False).result()
+            self._first.begin("Note", request, ANSWER_SECONDS, wait_for_ready=False).result()
         except (FailedPreconditionError, UnavailableError, DeadlineExceededError):
             if not self.places():  # it is away, and neither has taken its place nor been sent away
                 self._first.begin("Note", request, self._timeout_seconds).result()
@@ -121,7 +107,7 @@ class StandbyServers:
     def notes(self) -> Mapping[str, str]:
         """What workers have left; where the choice is made, ``result`` with it."""
         try:
-            call = self._first.begin("Notes", messages.NotesRequest(), _ANSWER_SECONDS, wait_for_ready=False)
+            call = self._first.begin("Notes", messages.NotesRequest(), ANSWER_SECONDS, wait_for_ready=False)
             return dict(call.result().notes)
         except (FailedPreconditionError, UnavailableError, DeadlineExceededError):
             chosen = self.chosen()
@@ -151,15 +137,7 @@ class StandbyServers:
     def _ask(self, method: str, request: Any, addresses: Sequence[str]) -> list[Any]:
         """The answers of those that are there; None for the others."""
         calls = [
-            self._channels[address].begin(method, request, _ANSWER_SECONDS, wait_for_ready=False)
+            self._channels[address].begin(method, request, ANSWER_SECONDS, wait_for_ready=False)
             for address in addresses
         ]
         return outcomes_of(calls)[0]
-
-    def _without_place(self, chosen: Sequence[str]) -> list[str]:
-        described = self._described(chosen)
-        places = [
-            told is not None and not told.stands_by and (told.index, told.num_ps) == (index, len(chosen))
-            for index, told in enumerate(described.values())
-        ]
-        return [address for address, is_there in zip(chosen, places, strict=True) if not is_there]

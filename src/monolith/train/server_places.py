@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from monolith.cluster.ps_file import get_ps_cluster_file_name, save_ps_cluster_to_file
 from monolith.errors import OpError
-from monolith.ps.places import assign_place, find_place, stop_servers
+from monolith.ps.places import assign_places, find_place, stop_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from monolith.train._role_place import RolePlace
 
@@ -55,11 +55,10 @@ class ServerPlaces:
 
         Raises:
             FailedPreconditionError: one has another place.
-            UnavailableError, DeadlineExceededError: one is gone.
+            DeadlineExceededError: one is gone.
         """
         if self._place.has_standbys:
-            for index, address in enumerate(addresses):
-                self._assign(address, index)
+            self._assign(dict(enumerate(addresses)))
 
     def addresses(self) -> dict[int, str]:
         """Place -> address of the servers that are known now.
@@ -79,7 +78,7 @@ class ServerPlaces:
         free = [address for address in known.values() if address not in found.values() and self._stands_by(address)]
         for place, address in zip(missing, free, strict=False):
             try:
-                self._assign(address, place)
+                self._assign({place: address})
             except OpError as error:
                 _log.warning("the server at %s does not take place %d: %s", address, place, error)
                 continue
@@ -97,8 +96,8 @@ class ServerPlaces:
         if failed:
             _log.warning("servers at %s could not be told to stop; they are gone, or cannot be reached", failed)
 
-    def _assign(self, address: str, index: int) -> None:
-        assign_place(address, index, self._place.num_ps, token=self._place.token, timeout_seconds=_ASSIGN_SECONDS)
+    def _assign(self, places: Mapping[int, str]) -> None:
+        assign_places(places, self._place.num_ps, token=self._place.token, timeout_seconds=_ASSIGN_SECONDS)
 
     def _find(self, addresses: Sequence[str], *, timeout_seconds: float = _LOOK_SECONDS) -> dict[int, str]:
         token = self._place.token
