@@ -156,7 +156,7 @@ def test_others_wait_for_the_chief(tmp_path: Path) -> None:
     assert waiting.is_alive()
     (tmp_path / MONOLITH_CHECKPOINT).write_text("")
     clock.advance(1)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

@@ -102,7 +102,7 @@ def test_padded_step_numbers(tmp_path: Path) -> None:
 def test_a_saver_that_skips_leaves_no_trace(tmp_path: Path) -> None:
     with Saver(tmp_path / "model", skip_save=True) as saver:
         assert saver.save(TrainState(global_step=1), background=False).step == 1
-        assert saver.save(TrainState(global_step=2), background=True).wait(1).step == 2
+        assert saver.save(TrainState(global_step=2), background=True).wait(60).step == 2
         saver.create_state_file()
     assert not (tmp_path / "model").exists()
 

@@ -128,7 +128,7 @@ def test_an_empty_plan_counts_as_a_batch(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     assert worker.train([]).updated == 0
-    assert worker.joined.flush(timeout_seconds=1) == 0
+    assert worker.joined.flush(timeout_seconds=60) == 0
     assert store.stats().applied == {0: 0}
 
 
@@ -153,7 +153,7 @@ def test_workers_have_sequences_of_their_own(new_store: StoreFactory) -> None:
     workers[1].train([1])
     assert rows_of(store, [1]) == [[-7.0, -7.0]]
     assert store.stats().applied == {0: 2, 7: 3}
-    assert [worker.joined.flush(timeout_seconds=1) for worker in workers] == [2, 3]
+    assert [worker.joined.flush(timeout_seconds=60) for worker in workers] == [2, 3]
 
 
 def test_several_plans_are_one_optimizer_step(new_store: StoreFactory) -> None:
@@ -237,7 +237,7 @@ def test_a_refused_update_leaves_rows_stamps_and_plan_as_they_were(new_store: St
     with pytest.raises(InvalidArgumentError, match="is not finite"):
         worker.joined.apply([(plan, gradient)], rule(0)).result()
     assert rows_of(store, [1, 4]) == [[-1.0, -1.0], [0.0, 0.0]]
-    assert worker.joined.flush(timeout_seconds=1) == 0
+    assert worker.joined.flush(timeout_seconds=60) == 0
     worker.push(plan)
     assert rows_of(store, [1, 4]) == [[-2.0, -2.0], [-1.0, -1.0]]
 

@@ -87,7 +87,7 @@ def test_all_threads_are_shown_by_name_with_what_they_do(capfd: pytest.CaptureFi
     thread = threading.Thread(target=wait_for_the_bus, name="passenger")
     thread.start()
     try:
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         signals.print_stack_trace(signal.SIGUSR1, sys._getframe())
     finally:
         leave.set()

@@ -52,11 +52,11 @@ def test_a_blocking_sleep_ends_when_enough_time_has_passed() -> None:
         thread.start()
     clock.wait_for_sleepers(2)
     clock.advance(1.0)
-    sleepers[0].join(timeout=10)
+    sleepers[0].join(timeout=60)
     assert woken == [1.0]
     assert sleepers[1].is_alive()
     clock.advance(4.0)
-    sleepers[1].join(timeout=10)
+    sleepers[1].join(timeout=60)
     assert woken == [1.0, 5.0]
 
 

@@ -115,7 +115,7 @@ def test_garbage_on_every_port_and_strangers_who_stay_change_nothing(tmp_path: P
     with ExitStack() as strangers:
         for port in ports:
             for text in GARBAGE:
-                stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
                 stranger.sendall(text)  # and says nothing more
         for hook in hooks:
             hook.may_go_on.set()

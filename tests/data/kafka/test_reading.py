@@ -338,11 +338,11 @@ def test_nothing_is_committed_unless_it_is_asked_for(cluster: KafkaCluster) -> N
         next(reading)
         places = [reading._client.at(Partition("lag", number)) for number in range(NUM_PARTITIONS)]
         consumer = reading._client.consumer
-        assert {each.offset for each in consumer.committed(places, timeout=5)} == {-1001}
+        assert {each.offset for each in consumer.committed(places, timeout=60)} == {-1001}
         saved = reading.position
         list(reading)
         reading.commit(saved)
-        committed = {each.partition: each.offset for each in consumer.committed(places, timeout=5)}
+        committed = {each.partition: each.offset for each in consumer.committed(places, timeout=60)}
     following = KafkaPosition.from_bytes(saved).next
     assert committed == {partition.number: offset for partition, offset in following.items()}
 

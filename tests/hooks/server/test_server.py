@@ -238,7 +238,7 @@ def test_after_the_end_the_caller_is_told_so(tmp_path: Path) -> None:
                 call()
         address = run.hook.address
     with (
-        ControllerClient(address, timeout_seconds=5) as late,
+        ControllerClient(address, timeout_seconds=60) as late,
         pytest.raises(UnavailableError, match=f"controller at {address} does not answer"),
     ):
         late.get_global_step()
@@ -347,7 +347,7 @@ class TestTls:
             stranger = ClientCredentials(tls_ca=make_certificate(tmp_path, "stranger").certificate)
             for credentials in (None, stranger):
                 with (
-                    ControllerClient(run.hook.address, credentials=credentials, timeout_seconds=5) as client,
+                    ControllerClient(run.hook.address, credentials=credentials, timeout_seconds=60) as client,
                     pytest.raises(UnavailableError, match="under TLS"),
                 ):
                     client.get_global_step()
@@ -363,7 +363,7 @@ class TestTls:
                 assert client.get_global_step() == 0
             hides = ClientCredentials(tls_ca=server.certificate)
             with (
-                ControllerClient(run.hook.address, credentials=hides, timeout_seconds=5) as client,
+                ControllerClient(run.hook.address, credentials=hides, timeout_seconds=60) as client,
                 pytest.raises(UnavailableError),
             ):
                 client.get_global_step()
