@@ -180,6 +180,11 @@ def test_a_worker_that_died_between_two_servers_is_told_of_once_and_awaited_once
         with store.cut() as cut:
             assert [9 in clock.stamps for clock in cut.applied] == [True, False]
         assert caplog.text.count("has not reached all servers") == 2, "another batch that was lost"
+        for seq in (0, 1):
+            push_to(servers[1], seq)
+        with store.cut() as cut:
+            assert [clock.stamps[9].seq for clock in cut.applied] == [1, 1], "it went on"
+        assert not store.cluster._push_hold._awaited_in_vain, "after a restore, its numbers may come again"
 
 
 def test_pushes_up_to_the_limit_pass_a_held_gate() -> None:

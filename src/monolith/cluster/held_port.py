@@ -8,7 +8,31 @@ from typing import Self
 from monolith.cluster.addresses import is_ipv6_address, split_address
 from monolith.errors import UnavailableError
 
-__all__ = ["HeldPort"]
+__all__ = ["HeldPort", "bound_socket"]
+
+
+def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket.socket:
+    """A socket that has this address, and allows its reuse.
+
+    Args:
+        address: ``host:port``; port 0 takes a free one.
+        subject: Who wants it, for the message.
+        listens: Whether others may connect to it.
+
+    Raises:
+        UnavailableError: the port is taken, or the host is none of this machine.
+    """
+    host, port = split_address(address)
+    bound = socket.socket(socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        if listens:
+            bound.listen()
+    except OSError as error:
+        bound.close()
+        raise UnavailableError(f"{subject}: cannot listen on {address}; is the port taken? ({error})") from error
+    return bound
 
 
 class HeldPort:
@@ -29,14 +53,7 @@ class HeldPort:
     """
 
     def __init__(self, address: str) -> None:
-        host, port = split_address(address)
-        self._bound = socket.socket(socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET, socket.SOCK_STREAM)
-        self._bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._bound.bind((host, port))
-        except OSError as error:
-            self._bound.close()
-            raise UnavailableError(f"cannot listen on {address}; is the port taken? ({error})") from error
+        self._bound = bound_socket(address, subject="parameter server")
         self.port: int = self._bound.getsockname()[1]
         """Its number."""
 

@@ -7,14 +7,8 @@ import socket
 import threading
 from typing import Self
 
-from monolith.cluster.addresses import (
-    EVERY_INTERFACE,
-    concat_ip_and_port,
-    get_local_ip,
-    is_ipv6_address,
-    split_address,
-)
-from monolith.errors import UnavailableError
+from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster.held_port import bound_socket
 
 __all__ = ["PresencePort"]
 
@@ -30,16 +24,8 @@ class PresencePort:
     """
 
     def __init__(self, address: str) -> None:
-        host, port = split_address(address)
-        family = socket.AF_INET6 if is_ipv6_address(host) else socket.AF_INET
-        self._listening = socket.socket(family, socket.SOCK_STREAM)
-        self._listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._listening.bind((host, port))
-            self._listening.listen()
-        except OSError as error:
-            self._listening.close()
-            raise UnavailableError(f"worker: cannot listen on {address}; is the port taken? ({error})") from error
+        host, _ = split_address(address)
+        self._listening = bound_socket(address, subject="worker", listens=True)
         reached = get_local_ip() if host in EVERY_INTERFACE else host
         self.address = concat_ip_and_port(reached, self._listening.getsockname()[1])
         """Where others reach it."""

@@ -82,6 +82,7 @@ class ControlChannel:
         """For messages."""
         self._metadata = credentials.metadata()
         self.is_closed = False
+        """Whether it was closed here; its calls are cancelled then."""
         self._moved_to: str | None = None
         options = [
             ("grpc.enable_http_proxy", 0),  # a proxy for the web cannot reach a server

@@ -40,7 +40,7 @@ class PushHold:
         self._holding = threading.RLock()  # guards what follows
         self._depth = 0
         self._awaited_in_vain: set[Lack] = set()
-        """Nobody waits for it again."""
+        """Nobody waits for it again, as long as it is lacked."""
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[None]:
@@ -60,10 +60,12 @@ class PushHold:
         self._cluster.require_stay()
         for holds in range(1, _MOST_HOLDS + 1):
             try:
-                lacked = self._hold_once(seconds) - self._awaited_in_vain
+                apart = self._hold_once(seconds)
             except BaseException:
                 self._release()
                 raise
+            self._awaited_in_vain &= apart  # after a restore, batches of these numbers may come again
+            lacked = apart - self._awaited_in_vain
             if not lacked:
                 return
             if holds < _MOST_HOLDS:
