@@ -119,6 +119,11 @@ def test_metadata_and_status_are_told(channel: Any) -> None:
         (request({**RAGGED, "weight": torch.full((2,), torch.nan)}), "INVALID_ARGUMENT", "must be finite"),
         (request({**RAGGED, "weight": [b"a", b"b"]}), "INVALID_ARGUMENT", "must be float32, got bytes"),
         (request({**RAGGED, "tags/values": torch.ones(3)}), "INVALID_ARGUMENT", "must be int64, got float32"),
+        (
+            request({**RAGGED, "weight": torch.ones(2, dtype=torch.complex64)}),
+            "INVALID_ARGUMENT",
+            "must be float32, got complex64",
+        ),
         (request({"example_batch": [b"\x0a\x05"]}), "INVALID_ARGUMENT", "the bytes are no ExampleBatch"),
         (request(RAGGED).SerializeToString()[:-3], "INVALID_ARGUMENT", "the bytes are no PredictRequest"),
         (b"\xff\xff", "INVALID_ARGUMENT", "the bytes are no PredictRequest"),

@@ -134,13 +134,31 @@ def _typed(name: str, column: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragg
     values = column.flat_values if isinstance(column, Ragged) else column
     wanted: torch.dtype = getattr(torch, spec.dtype, torch.float32)
     if values.dtype is not wanted:
-        if values.dtype is torch.bool or (values.is_floating_point() and not wanted.is_floating_point):
+        if (
+            values.dtype is torch.bool
+            or values.is_complex()
+            or (values.is_floating_point() and not wanted.is_floating_point)
+        ):
             raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(values)}")
-        values = values.view(wanted) if values.dtype is torch.uint64 and wanted is torch.int64 else values.to(wanted)
+        values = _converted(name, values, wanted)
         column = column.with_values(values) if isinstance(column, Ragged) else values
     if wanted.is_floating_point and not bool(torch.isfinite(values).all()):
         raise InvalidArgumentError(f"input {name!r}: must be finite, got NaN or an infinity")
     return column
+
+
+def _converted(name: str, values: Tensor, wanted: torch.dtype) -> Tensor:
+    if values.dtype is torch.uint64 and wanted is torch.int64:
+        return values.view(wanted)  # hashes of 64 bits, which are ids with either sign
+    if not wanted.is_floating_point and wanted is not torch.bool and values.numel():
+        limits, array = torch.iinfo(wanted), values.numpy()  # torch has no extremes of the wider unsigned types
+        low, high = int(array.min()), int(array.max())
+        if low < limits.min or high > limits.max:
+            raise InvalidArgumentError(
+                f"input {name!r}: must be {limits.dtype}, {limits.min} to {limits.max}, got"
+                f" {low if low < limits.min else high}"
+            )
+    return values.to(wanted)
 
 
 def _as_ragged(name: str, column: Tensor | Ragged) -> Ragged:
