@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 # What tests of several folders share, and what scripts are made of, is imported by the name that mypy knows.
@@ -37,6 +38,10 @@ if environment.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") is None:
 # time limit of a whole test is pytest's.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+# Some of torch's warnings, which are errors here, come once in a process; then whether a test sees one would depend on
+# those that ran before it.
+torch.set_warn_always(True)
 
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

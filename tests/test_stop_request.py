@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+import pytest
+
 from monolith.stop_request import StopRequest
 
 
@@ -15,13 +17,21 @@ def test_all_who_wait_are_told_and_those_who_come_later() -> None:
     for each in waiting:
         each.start()
     assert not request.wait(0.01)
-    request.make()
-    request.make()
+    request.set()
+    request.set()
     for each in waiting:
         each.join(60)
     assert told == [True] * 3
-    assert request.is_made
+    assert request.is_set()
     assert request.wait()
+    assert request.wait(0.0)
+
+
+def test_nobody_takes_it_back() -> None:
+    request = StopRequest()
+    request.set()
+    with pytest.raises(RuntimeError, match="make a new StopRequest"):
+        request.clear()
     assert request.wait(0.0)
 
 
@@ -37,7 +47,7 @@ def test_a_signal_at_any_moment_of_the_wait_ends_it() -> None:
     try:
         for _ in range(200):
             request = StopRequest()
-            signal.signal(signal.SIGALRM, lambda *_, request=request: request.make())
+            signal.signal(signal.SIGALRM, lambda *_, request=request: request.set())
             signal.setitimer(signal.ITIMER_REAL, 0.0001)
             assert request.wait(60)
     finally:

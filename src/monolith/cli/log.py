@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from monolith.cli._log.listing import listed, shown_list
 from monolith.cli._log.verifying import verify
 from monolith.deltalog import DeltaLog
 from monolith.observe.progress import Progress
+from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
     import argparse
@@ -80,7 +80,7 @@ def _verify(log: DeltaLog, args: argparse.Namespace) -> int:
 
 def _follow(log: DeltaLog, args: argparse.Namespace) -> int:
     """Ctrl-C is how it ends."""
-    stop = threading.Event()
+    stop = StopRequest()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGINT):
             stack.callback(signal.signal, number, signal.signal(number, lambda *_: stop.set()))

@@ -241,7 +241,7 @@ class PsServer:
     def stop(self, drain_seconds: float = _DRAIN_SECONDS) -> None:
         """Lets `wait` return; `close` will give calls under way so many seconds. Safe in a handler of signals."""
         self._drain_seconds = max(0.0, drain_seconds)
-        self._stop_request.make()
+        self._stop_request.set()
 
     def close(self, drain_seconds: float | None = None) -> None:
         """Ends it: no new calls, those under way have some seconds. Calling it again does nothing."""
@@ -290,7 +290,7 @@ class PsServer:
                 f" {(index, num_ps)}; is there a second chief?"
             )
         self.assigned = index, num_ps
-        self._stop_request.make()
+        self._stop_request.set()
 
     def _wake(self) -> None:
         self._frames.wake()

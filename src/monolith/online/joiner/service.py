@@ -21,6 +21,7 @@ from monolith.online.joiner.partition import JoinPartition
 from monolith.online.joiner.rolled_files import RolledInput, is_pattern
 from monolith.online.joiner.state import PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
+from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,7 @@ class Joiner:
         self._clock = SystemClock() if clock is None else clock
         self._bad = BadRecords(config.max_bad_records)
         self._writer = ExampleWriter(config.rules, config.sample)
-        self._stopped = threading.Event()
+        self._stopped = StopRequest()
         self._lock = threading.Lock()
         self._threads: dict[int, threading.Thread] = {}
         self._counts: dict[int, JoinCounts] = {}

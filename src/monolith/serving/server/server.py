@@ -94,7 +94,7 @@ class ModelServer:
 
     def stop(self) -> None:
         """Lets `wait` return; safe in a handler of signals."""
-        self._stop_request.make()
+        self._stop_request.set()
 
     def wait(self) -> None:
         """Returns when `stop` was called."""

@@ -105,7 +105,7 @@ class ShardService:
 
     def stop(self) -> None:
         """Lets `wait` return; safe in a handler of signals."""
-        self._stop_request.make()
+        self._stop_request.set()
 
     def wait(self) -> None:
         """Returns when `stop` was called."""
@@ -120,7 +120,7 @@ class ShardService:
         if self._is_closed:
             return
         self._is_closed = True
-        self._stop_request.make()
+        self._stop_request.set()
         self._shard.server.show_ending()
         if self._registering is not None:
             self._registering.join()
@@ -143,7 +143,7 @@ class ShardService:
             return
         discovery, role, replica = self._registration
         address = _reached_at(self._shard.server.address)
-        while not self._stop_request.is_made:
+        while not self._stop_request.is_set():
             if not self._shard.is_ready:
                 self._stop_request.wait(_LOOK_SECONDS)
                 continue
