@@ -22,7 +22,7 @@ from torch import nn
 
 import monolith as ml
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
-from monolith.launch import LaunchPlan, RayLauncher
+from monolith.launch import LaunchPlan, RayLauncher, Resources
 from monolith.testing import NumberedBatches
 from monolith.train import RunnerConfig, Trainer, TrainerConfig, current_context
 
@@ -80,7 +80,7 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
     head = {**node, "num_cpus": 0, "include_dashboard": False, "_system_config": soon}
     cluster = clusters.Cluster(initialize_head=True, head_node_args=head)
     try:
-        # Each node has room for all: when one is lost, the other takes its roles.
+        # When one is lost, the other takes its roles.
         nodes = [cluster.add_node(**node, num_cpus=4) for _ in range(2)]
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         options = RunnerConfig(
@@ -93,7 +93,10 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
         )
         # Processes that are killed leave files among the temporary ones; these go with the model.
         plan = LaunchPlan(
-            task="ray_cluster:Clicks", options=options, environment={"TMPDIR": str(Path(model_dir).parent)}
+            task="ray_cluster:Clicks",
+            options=options,
+            environment={"TMPDIR": str(Path(model_dir).parent)},
+            resources=dict.fromkeys(("ps", "worker"), Resources(memory_bytes=256 << 20)),  # one node has room for all
         )
         launcher = RayLauncher(plan)
 

@@ -16,6 +16,9 @@ from monolith.cluster.runtimes.ray import load_ray
 
 _OBJECT_STORE_BYTES = 80 << 20
 """Next to Ray's least: rows do not go through it."""
+_PROMISED_BYTES = 64 << 30
+"""What a node says that it has. By default that is what the machine has free, and how much other tests use is no
+matter of whether a job has room; nobody takes it."""
 
 
 class RayCluster:
@@ -38,7 +41,11 @@ class RayCluster:
     def add_node(self, num_cpus: int, **options: object) -> Any:
         """One more node; returned is what `remove_node` takes."""
         return self._cluster.add_node(
-            num_cpus=num_cpus, node_ip_address="127.0.0.1", object_store_memory=_OBJECT_STORE_BYTES, **options
+            num_cpus=num_cpus,
+            node_ip_address="127.0.0.1",
+            object_store_memory=_OBJECT_STORE_BYTES,
+            memory=_PROMISED_BYTES,
+            **options,
         )
 
     def remove_node(self, node: Any) -> None:

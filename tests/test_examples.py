@@ -25,14 +25,18 @@ def run_example(path: Path) -> str:
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a child's is its parent's
     # Ray keeps sockets among its files, and names of sockets are short.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as short:
-        result = subprocess.run(
-            [sys.executable, str(path)],
-            env={**variables, "RAY_TMPDIR": short},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ENDS_HANGS_SECONDS,
-        )
+        try:
+            result = subprocess.run(
+                [sys.executable, str(path)],
+                env={**variables, "RAY_TMPDIR": short},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ENDS_HANGS_SECONDS - 60,  # before the limit of the test, which does not know what it said
+            )
+        except subprocess.TimeoutExpired as hang:
+            said = b"\n".join(each or b"" for each in (hang.stdout, hang.stderr))
+            pytest.fail(f"{path.name} did not end; it said: {said.decode(errors='replace')}")
     assert result.returncode == 0, result.stderr
     return result.stdout
 

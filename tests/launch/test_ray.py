@@ -180,6 +180,27 @@ def test_a_job_that_does_not_fit_says_what_it_waits_for_and_can_be_ended(
     assert job.events == [], "nothing was started"
 
 
+def test_a_job_whose_lost_place_fits_nowhere_says_what_it_waits_for_and_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: RayCluster
+) -> None:
+    monkeypatch.setattr(ray_places, "_TELL_SECONDS", 0.1)
+    node = ray_cluster.add_node(20)
+    job = Job(
+        tmp_path, {"ps-0": "stay", "worker-0": "stay"}, resources={"ps": Resources(), "worker": Resources(cpus=20.0)}
+    )
+
+    def lose_the_node() -> None:
+        said = "waiting for places: the job needs 21 processors"
+        before = job.log.getvalue().count(said)  # on a busy machine, at the start
+        ray_cluster.remove_node(node)
+        eventually(lambda: job.log.getvalue().count(said) > before, "it says so")
+        interrupt()
+        eventually(lambda: "stopping: workers save and end" in job.log.getvalue(), "it waits for the worker")
+        interrupt()
+
+    assert job.run_until("worker 0 stays", then=lose_the_node) == 130
+
+
 def test_a_job_of_a_name_that_runs_already_is_refused(tmp_path: Path, ray_cluster: RayCluster) -> None:
     job = Job(tmp_path, {"ps-0": "done", "worker-0": "done"})
     other = start_registry(job.name)

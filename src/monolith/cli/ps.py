@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith import _core
-from monolith.cli import _roles
 from monolith.ps import PsServer
 from monolith.ps.recovery.config import RecoveryConfig
 
@@ -23,12 +22,16 @@ if TYPE_CHECKING:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The options of a run, for a server of a job; a bare one has none."""
     if parser.get_default("role") is not None:
+        from monolith.cli import _roles  # noqa: PLC0415 - all that trains, which a bare server needs nothing of
+
         _roles.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the end is asked for."""
     if getattr(args, "role", None) is not None:
+        from monolith.cli import _roles  # noqa: PLC0415 - see above
+
         return _roles.run_role_command(args)
     return _run_bare(args)
 

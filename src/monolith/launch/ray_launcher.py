@@ -132,6 +132,7 @@ class RayLauncher:
                 if self._supervision.is_over:
                     break
                 self._wait(log, view)
+                places.tell_of_missing(log.tell)
             self._hear_the_last(view)
             self.result = view.result
         return self._supervision.exit_code

@@ -64,18 +64,28 @@ class RayPlaces:
         self._plan = plan
         self._bundles = _bundles(plan)
         self._group = ray.util.placement_group(self._bundles, strategy="SPREAD")
+        self._clock = SystemClock()
+        self._look_at = self._clock.monotonic() + _TELL_SECONDS
 
     def wait(self, tell: Callable[[str], object], is_wanted: Callable[[], bool]) -> bool:
         """Waits until all places are there; whether they are, or nobody wants them any more."""
-        clock = SystemClock()
-        tell_at = clock.monotonic() + _TELL_SECONDS
         while is_wanted():
             if self._group.wait(_LOOK_SECONDS):
                 return True
-            if clock.monotonic() >= tell_at:
-                tell(f"waiting for places: {self._missing()}")
-                tell_at += _TELL_SECONDS
+            self.tell_of_missing(tell)
         return False
+
+    def tell_of_missing(self, tell: Callable[[str], object]) -> None:
+        """Says what is waited for, if some place is not there: not yet, or not again since its node was lost.
+
+        Looks at most every ten seconds, and may be called all the time.
+        """
+        now = self._clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _TELL_SECONDS
+        if self._ray.util.placement_group_table(self._group)["state"] != "CREATED":
+            tell(f"waiting for places: {self._missing()}")
 
     def options_of(self, number: int) -> dict[str, Any]:
         """The options of the actor in a place, by the number of its role in the plan."""

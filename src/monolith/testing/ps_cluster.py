@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["PsClusterConfig", "PsProcess", "PsProcesses", "create_test_ps_cluster"]
 
 _END_SECONDS = 30.0
+_PROGRAM = Path(__file__).with_name("ps_process.py")
+"""By its path and without that of its folder: by its name, this whole package would be loaded, and all that trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class PsProcess:
 
     def __init__(self, index: int, num_ps: int, options: Sequence[str] = ()) -> None:
         self.index = index
-        command = [sys.executable, "-m", "monolith.testing.ps_process", "--json"]
+        command = [sys.executable, "-P", str(_PROGRAM), "--json"]
         command += ["--index", str(index), "--num_ps", str(num_ps), *options]
         self._process: subprocess.Popen[str] = subprocess.Popen(  # noqa: S603 - this program
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

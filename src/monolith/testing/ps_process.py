@@ -1,4 +1,4 @@
-"""``python -m monolith.testing.ps_process``: ``monolith ps``, but it ends with the process that started it."""
+"""``python -P ps_process.py``: ``monolith ps``, but it ends with the process that started it."""
 
 from __future__ import annotations
 
