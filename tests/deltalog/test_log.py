@@ -11,6 +11,7 @@ import pytest
 
 from deltalog.increments import PART, increment
 from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter, file_segments
+from monolith.deltalog import log as log_module
 from monolith.deltalog.object_transport import ObjectTransport
 from monolith.deltalog.retention import kept_by
 from monolith.errors import (
@@ -235,6 +236,27 @@ def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) 
     log.transport.trim(PART, 12)
     with pytest.raises(GapError, match="increments 2 to"):
         list(log.behind(PART, 1))
+
+
+def test_what_is_behind_a_position_is_waited_for_while_somebody_takes_the_part(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(log, 3)
+    (begun := segments(log)[0].with_name("00000002-000000.log")).touch()  # as a writer does first
+    wait, waits = PartReader.wait, []
+
+    def give_up_and_wait(reader: PartReader, seconds: float, stop: threading.Event) -> None:
+        waits.append(seconds)
+        begun.unlink(missing_ok=True)
+        wait(reader, seconds, stop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartReader, "wait", give_up_and_wait)
+        assert [each.number for each in log.behind(PART, 0)] == [1, 2, 3]
+    assert waits, "the last one was not settled"
+    begun.touch()
+    monkeypatch.setattr(log_module, "_LOOKS", 3)
+    assert [each.number for each in log.behind(PART, 0)] == [1, 2], "one that died is not waited for for ever"
 
 
 def base(name: str, numbers: dict[str, int]) -> Base:

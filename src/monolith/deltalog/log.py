@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 import fsspec
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from monolith.tables.store import Store
 
 _DENSE_FILE = "dense.safetensors"
+_LOOKS, _LOOK_SECONDS = 400, 0.05
+"""How often somebody who takes a part is waited for. One that died before it had it is not known from one that is
+slow."""
+_NOBODY_STOPS = threading.Event()
 _KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
 
 
@@ -128,6 +133,8 @@ class DeltaLog:
     def behind(self, part: str, number: int) -> Iterator[Increment]:
         """The increments of a part behind a number, as far as they are there now.
 
+        While somebody takes the part, the last of them is not settled; that is waited for, some seconds.
+
         Raises:
             GapError: some of them are gone; `trim`, or the retention of a topic, has removed them.
         """
@@ -139,6 +146,11 @@ class DeltaLog:
             )
         with self.open_reader(part, number=number + 1) as reader:
             yield from reader
+            for _ in range(_LOOKS):
+                if reader.next_number is None or reader.next_number >= extent.next:
+                    break
+                reader.wait(_LOOK_SECONDS, _NOBODY_STOPS)
+                yield from reader
 
     # Bases
 
