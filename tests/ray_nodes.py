@@ -17,8 +17,8 @@ from monolith.cluster.runtimes.ray import load_ray
 _OBJECT_STORE_BYTES = 80 << 20
 """Next to Ray's least: rows do not go through it."""
 _PROMISED_BYTES = 64 << 30
-"""What a node says that it has. By default that is what the machine has free, and how much other tests use is no
-matter of whether a job has room; nobody takes it."""
+"""What a node says that it has; nobody takes it. By default it is what the machine has free when the node starts, so
+that the memory of other tests would decide whether a job has room."""
 
 
 class RayCluster:

@@ -84,7 +84,8 @@ import monolith as ml
 assert "torch" not in sys.modules and "numpy" not in sys.modules, "the door alone imports neither"
 assert ml.errors.NotFoundError and "torch" not in sys.modules
 assert ml.Slot(dim=2) and "torch" in sys.modules
-assert "monolith.train" not in sys.modules, "a program pays for what it uses"
+import monolith.cli.ps
+assert "monolith.train" not in sys.modules, "a program pays for what it uses, and so does a bare parameter server"
 assert ml.data is sys.modules["monolith.data"], "packages that are not listed are found as well"
 from monolith import *
 assert Task is ml.train.Task and "Embeddings" in vars(ml), "what was asked for stays"

@@ -1,5 +1,7 @@
 """What columns of requests become, and which are refused."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import pytest
