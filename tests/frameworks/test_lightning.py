@@ -12,6 +12,7 @@ import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader, TensorDataset
 
+import monolith as ml
 from frameworks.ranker import IDS, Ranker, by_hand, predictions
 
 pytestmark = pytest.mark.filterwarnings(
@@ -80,6 +81,32 @@ def test_a_trainer_trains_saves_and_resumes_bit_for_bit(kind: type[Module], tmp_
     resumed = kind()
     trainer(tmp_path, 2).fit(resumed, batches(), ckpt_path=tmp_path / "at.ckpt")
     assert predictions(resumed.ranker) == predictions(by_hand(4, stride=0))
+
+
+class Wide(lightning.LightningModule):
+    """Many rows, and one weight beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.emb = ml.Embeddings({"user": ml.Slot(32)})
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def training_step(self, batch: Sequence[torch.Tensor], _: int) -> Any:
+        return self.weight * self.emb({"user": batch[0]}).concat().sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.emb.optimizer(torch.optim.SGD([self.weight]))
+
+
+def test_a_checkpoint_above_64_mib_has_the_rows(tmp_path: Path) -> None:
+    module, ids = Wide(), torch.arange(260_000)
+    made = trainer(tmp_path, 1)
+    made.fit(module, DataLoader(TensorDataset(ids.view(1, -1)), batch_size=None))
+    made.save_checkpoint(tmp_path / "at.ckpt")
+    assert (tmp_path / "at.ckpt").stat().st_size > 64 << 20
+    fresh = Wide.load_from_checkpoint(tmp_path / "at.ckpt")
+    assert torch.equal(fresh.emb.lookup("user", ids), module.emb.lookup("user", ids))
+    assert fresh.emb.num_rows == 260_000
 
 
 def test_fabric_trains_saves_and_loads_bit_for_bit(tmp_path: Path) -> None:

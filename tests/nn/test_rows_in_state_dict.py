@@ -1,8 +1,10 @@
-"""A state dictionary holds plain tensors, and the rows among them where they are small or asked for."""
+"""A state dictionary holds plain tensors, and the rows among them."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,6 @@ from torch import nn
 
 import monolith as ml
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.nn import row_state
 from monolith.nn.row_state import ROWS, is_of_rows
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import BlockKind
@@ -90,27 +91,47 @@ def test_loading_replaces_rows_gradients_and_later_rows() -> None:
     train(model, 1)
 
 
-def test_rows_above_the_limit_are_left_out_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def peak_bytes(call: Callable[[], object]) -> int:
+    """By how much resident memory grew while the call ran."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident_bytes("VmRSS")
+    call()
+    return resident_bytes("VmHWM") - before
+
+
+def resident_bytes(name: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return int(line.split()[1]) << 10
+
+
+def test_a_hundred_mebibytes_of_rows_are_saved_by_one_copy_and_loaded_without_a_further_one(tmp_path: Path) -> None:
+    """Above 64 MiB rows were once left out."""
+    emb = ml.Embeddings({"user": ml.Slot(32)})
+    ids = torch.arange(400_000)
+    emb({"user": ids})["user"].sum().backward()
+    emb.step()
+    state: dict[str, torch.Tensor] = {}
+    grown = peak_bytes(lambda: state.update(emb.state_dict()))
+    size = state[ROWS].numel()
+    assert size > 100_000_000
+    assert grown < 1.2 * size
+    assert peak_bytes(lambda: torch.save(state, tmp_path / "model.pt")) < 0.2 * size
+    state.clear()
+    fresh = ml.Embeddings({"user": ml.Slot(32)})
+    loaded = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert peak_bytes(lambda: fresh.load_state_dict(loaded)) < 1.3 * size
+    assert fresh.num_rows == 400_000
+    assert torch.equal(fresh.lookup("user", ids), emb.lookup("user", ids))
+
+
+def test_a_state_is_not_made_without_its_rows_while_a_checkpoint_reads_them() -> None:
     model = trained()
-    monkeypatch.setattr("monolith.nn._rows_module.SMALL_ROWS_BYTES", 1000)
-    with pytest.warns(UserWarning, match=r"the 1\d\d embedding rows are not in it.*save the model by ml.save"):
-        state = model.state_dict()
-    assert "emb." + ROWS not in state
-    model.state_dict()  # a warning would be an error here
-    with pytest.raises(FailedPreconditionError, match=r"had 1\d\d embedding rows .*rows_in_state_dict=True"):
-        Ranker().load_state_dict(state)
-    assert "emb." + ROWS in Ranker(rows_in_state_dict=True).state_dict()
-
-
-def test_counts_of_the_filter_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = Ranker()
-    model(torch.arange(7)).sum().backward()
-    model.emb.step()
-    size = len(model.state_dict()["emb." + ROWS])
-    assert size > 2 * model.emb.store.schema.num_bytes(dict.fromkeys(model.emb.tables, 14), state=True)
-    monkeypatch.setattr("monolith.nn._rows_module.SMALL_ROWS_BYTES", size - 1)
-    with pytest.warns(UserWarning, match="are not in it"):
-        model.state_dict()
+    with model.emb.cut():
+        with pytest.raises(FailedPreconditionError, match=r"1\d\d embedding rows cannot be read now.*without_rows\(\)"):
+            model.state_dict()
+        with ml.nn.without_rows():
+            assert "emb." + ROWS not in model.state_dict()
+    assert "emb." + ROWS in model.state_dict()
 
 
 def test_a_state_without_rows_loads_where_the_rows_are_or_where_empty_tables_are_asked_for() -> None:
@@ -217,7 +238,7 @@ def test_states_of_before_still_load() -> None:
     assert model.emb.global_step == 3
 
 
-def test_only_true_false_and_none_say_whether_rows_are_in_the_state() -> None:
-    with pytest.raises(TypeError, match=r"rows_in_state_dict must be True, False, or None for tables up to 64 MiB"):
-        ml.Embeddings({"a": ml.Slot(2)}, rows_in_state_dict="yes")  # type: ignore[arg-type]
-    assert row_state.SMALL_ROWS_BYTES == 64 << 20
+@pytest.mark.parametrize("wrong", ["yes", None, 1])
+def test_only_true_and_false_say_whether_rows_are_in_the_state(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"rows_in_state_dict must be True or False, got"):
+        ml.Embeddings({"a": ml.Slot(2)}, rows_in_state_dict=wrong)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import torch
@@ -17,7 +16,6 @@ from monolith.nn.row_anchor import RowAnchor
 from monolith.nn.row_state import (
     EXTRA_STATE,
     ROWS,
-    SMALL_ROWS_BYTES,
     pack_rows,
     rows_are_counted,
     rows_are_elsewhere,
@@ -50,19 +48,15 @@ class RowsModule(nn.Module):
         *,
         latest_dims: Sequence[int],
         empty_store: Callable[[], Store],
-        rows_in_state_dict: bool | None,
+        rows_in_state_dict: bool,
     ) -> None:
         super().__init__()
-        if rows_in_state_dict is not None and not isinstance(rows_in_state_dict, bool):
-            raise TypeError(
-                "Embeddings: rows_in_state_dict must be True, False, or None for tables up to"
-                f" {SMALL_ROWS_BYTES >> 20} MiB, got {rows_in_state_dict!r}"
-            )
+        if not isinstance(rows_in_state_dict, bool):
+            raise TypeError(f"Embeddings: rows_in_state_dict must be True or False, got {rows_in_state_dict!r}")
         self.store: Store = store
         """Where the rows are."""
         self._placed = dict(placed)
         self._rows_in_state_dict = rows_in_state_dict
-        self._has_warned_of_size = False
         self._empty_store = empty_store
         self._deep_copies: Literal["share", "clone"] | None = None
         self._worker = StoreWorker(store)
@@ -160,29 +154,19 @@ class RowsModule(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         del destination[prefix + _ANCHOR]
-        if self._rows_in_state_dict is not False and not rows_are_elsewhere():
-            rows = self._packed_rows()
-            if rows is not None:
-                destination[prefix + ROWS] = rows
+        if self._rows_in_state_dict and not rows_are_elsewhere():
+            destination[prefix + ROWS] = self._packed_rows()
 
-    def _packed_rows(self) -> Tensor | None:
-        limit = None if self._rows_in_state_dict else SMALL_ROWS_BYTES
+    def _packed_rows(self) -> Tensor:
         try:
-            rows = pack_rows(self.cut(), self.store.schema, limit_bytes=limit)
-        except FailedPreconditionError:
-            if self._rows_in_state_dict:
-                raise
-            rows = None  # a checkpoint of the store is being written, and that has them
-        if rows is None and not self._has_warned_of_size:
-            self._has_warned_of_size = True
-            warnings.warn(
-                f"state_dict: the {self.num_rows:,} embedding rows are not in it, as they take more than"
-                f" {SMALL_ROWS_BYTES >> 20} MiB or are being saved at this moment; save the model by"
-                " ml.save(model, path), or say Embeddings(rows_in_state_dict=True) to have them in it at any size, or"
-                " False not to be told again",
-                stacklevel=2,
-            )
-        return rows
+            cut = self.cut()
+        except FailedPreconditionError as error:
+            raise FailedPreconditionError(
+                f"state_dict: the {self.num_rows:,} embedding rows cannot be read now: {error}. Call state_dict() again"
+                " when the checkpoint that is being written is complete, or inside `with ml.nn.without_rows():` to save"
+                " the weights without the rows"
+            ) from error
+        return pack_rows(cut, self.store.schema)
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         _, _, missing_keys, unexpected_keys, _ = args

@@ -125,7 +125,7 @@ def require_rows(state: Mapping[str, Any], *, num_rows: int) -> None:
         raise FailedPreconditionError(
             f"load_state_dict: the model had {saved:,} embedding rows when this state was saved; they are not in it,"
             " and the store of this module is empty: every lookup would read zeros. Save rows and weights together, by"
-            " ml.save(model, path) and ml.load(model, path) at any size, or with Embeddings(rows_in_state_dict=True);"
+            " ml.save(model, path) and ml.load(model, path), or by state_dict() of Embeddings(rows_in_state_dict=True);"
             " or restore the tables first; or load inside `with ml.nn.without_rows():` to start with empty tables"
         )
 

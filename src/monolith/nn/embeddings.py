@@ -78,8 +78,8 @@ class Embeddings(RowsBySlot):
         nonfinite: What to do with a NaN or infinite gradient: refuse the step, pass over the row, or apply it.
         admission: How occurrences are counted where a slot has a `min_count`; None: as the runner says
             (`use_table_defaults`), else a `SlidingHashFilter`.
-        rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts; None:
-            where they take at most 64 MiB, else a warning says that they are not in it.
+        rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts. False: it
+            holds the dense weights only, and the rows must be saved by `ml.save` or by a checkpoint.
 
     >>> from monolith.nn import Slot
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
@@ -101,7 +101,7 @@ class Embeddings(RowsBySlot):
         seed: int = 0,
         nonfinite: Literal["raise", "skip", "apply"] = "raise",
         admission: AdmissionFilter | None = None,
-        rows_in_state_dict: bool | None = None,
+        rows_in_state_dict: bool = True,
     ) -> None:
         check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)

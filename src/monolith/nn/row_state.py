@@ -37,8 +37,6 @@ EXTRA_STATE = "_extra_state"
 """The key that torch gives to the extra state of a module."""
 ROWS = "embedding_rows"
 """The key of the rows of a module."""
-SMALL_ROWS_BYTES = 64 << 20
-"""Tables up to this size, optimizer state and admission counts included, are in a state dictionary by default."""
 
 _FORMAT = 1
 _LENGTH = struct.Struct("<Q")
@@ -92,22 +90,20 @@ def is_of_rows(name: str) -> bool:
     return name.rpartition(".")[2] in {EXTRA_STATE, ROWS}
 
 
-def pack_rows(cut: Cut, schema: Schema, *, limit_bytes: int | None) -> Tensor | None:
-    """The rows of a cut, which is released; None if they are more bytes than the limit."""
+def pack_rows(cut: Cut, schema: Schema) -> Tensor:
+    """The rows of a cut, which is released. Blocks are appended one by one: the tensor is the only copy of the rows."""
     head = json.dumps({"format": _FORMAT, "schema": schema.text}).encode()
     packed = bytearray(_LENGTH.pack(len(head)) + head)
     with cut:
-        if limit_bytes is not None and schema.num_bytes(cut.rows, state=True) > limit_bytes:
-            return None
         for block in cut.blocks(ALL_BUCKETS, state=True):
             packed += block.data
-            if limit_bytes is not None and len(packed) > limit_bytes:
-                return None
     return torch.frombuffer(packed, dtype=torch.uint8)
 
 
-def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[str]]:
+def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock] | PackedBlocks, list[str]]:
     """The blocks as a store of this schema takes them, and the tables that it does not have, which are left out.
+
+    Blocks of the same schema are a view of the tensor; others are copied.
 
     Raises:
         DataLossError: the tensor is not what `pack_rows` made.
@@ -115,29 +111,29 @@ def unpack_rows(tensor: Tensor, schema: Schema) -> tuple[list[RowBlock], list[st
     """
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
         raise DataLossError(f"{ROWS}: uint8 [n] expected, got {tensor.dtype} {tuple(tensor.shape)}")
-    data = tensor.detach().cpu().contiguous().numpy().tobytes()
+    data = memoryview(tensor.detach().cpu().contiguous().numpy().data)
     saved, offset = _read_head(data)
+    packed = _packed_at(data, offset)
+    if saved.text == schema.text:
+        return packed, []
     numbers = _table_numbers(saved, schema)
-    are_same_tables = saved.text == schema.text
     blocks = []
-    for block in _packed_at(data, offset):
+    for block in packed:
         if block.kind is BlockKind.FILTER:
-            # Counts are kept by the numbers of all tables and slots of a store: with others they begin anew.
-            number = block.table if are_same_tables else None
-        else:
-            number = numbers[block.table] if block.table < len(numbers) else None
+            continue  # counts are kept by the numbers of all tables and slots of a store: with others they begin anew
+        number = numbers[block.table] if block.table < len(numbers) else None
         if number is None:
             continue
-        has_other_keys = block.kind is not BlockKind.FILTER and saved.tables[block.table] != schema.tables[number]
+        has_other_keys = saved.tables[block.table] != schema.tables[number]
         own = _with_own_keys(block, saved.tables[block.table], schema.tables[number]) if has_other_keys else block
         blocks.append(own if number == own.table else _renumbered(own, number))
     return blocks, [name for name in saved.names if name not in schema.names]
 
 
-def _read_head(data: bytes) -> tuple[Schema, int]:
+def _read_head(data: memoryview) -> tuple[Schema, int]:
     try:
         (length,) = _LENGTH.unpack_from(data)
-        head = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+        head = json.loads(bytes(data[_LENGTH.size : _LENGTH.size + length]))
         form, text = head["format"], head["schema"]
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise DataLossError(f"{ROWS}: not the rows of a saved module: {error!r}") from error
@@ -159,11 +155,13 @@ def _table_numbers(saved: Schema, own: Schema) -> list[int | None]:
     return [numbers.get(name) for name in saved.names]
 
 
-def _packed_at(data: bytes, offset: int) -> Iterator[RowBlock]:
+def _packed_at(data: memoryview, offset: int) -> PackedBlocks:
+    packed = PackedBlocks(data[offset:])
     try:
-        return iter(PackedBlocks(memoryview(data)[offset:]))
+        _ = packed.count
     except DataLossError as error:
         raise DataLossError(f"{ROWS}: the rows behind byte {offset} are damaged: {error}") from error
+    return packed
 
 
 def _with_own_keys(block: RowBlock, saved: TableSchema, own: TableSchema) -> RowBlock:

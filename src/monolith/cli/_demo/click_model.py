@@ -78,6 +78,4 @@ class ClickModel(nn.Module):
 
     def take_over(self, other: ClickModel) -> None:
         """Becomes an exact copy of a model that was built alike: weights, rows, and what the optimizers remember."""
-        with other.embeddings.cut() as cut:
-            self.embeddings.store.load(cut.blocks(range(1024), state=True), buckets=range(1024), replace=True)
         self.load_state_dict(other.state_dict())
