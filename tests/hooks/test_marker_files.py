@@ -194,6 +194,26 @@ class TestReqTime:
         with pytest.raises(ValueError, match="step_interval must be >= 1, got 0"):
             ReqTimeControlDumpHook(str(tmp_path), timer, step_interval=0)
 
+    def test_the_interval_is_the_third_argument(self, tmp_path: Path, timer: SecondOrStepTimerWithTideSetting) -> None:
+        (tmp_path / "limit_req_time").write_text("1")
+        hook = ReqTimeControlDumpHook(str(tmp_path), timer, 7, req_time=lambda _: 5)
+        assert [step for step in range(1, 22) if at_step(hook, step).stop_requested] == [7, 14, 21]
+
+
+def test_hooks_of_marker_files_take_the_interval_as_the_third_argument(
+    tmp_path: Path, timer: SecondOrStepTimerWithTideSetting
+) -> None:
+    for step in (7, 8, 14):
+        (tmp_path / f"stop_{step}").touch()
+    dump = SyncTrainingForceDumpHook(str(tmp_path), timer, 7, clock=clock_at(3))
+    assert [step for step in range(1, 15) if at_step(dump, step).stop_requested] == [7, 14]
+    timer.enable()
+    control = SyncTrainingSaverControlHook(str(tmp_path), timer, 7)
+    at_step(control, 6)
+    assert timer.enabled
+    at_step(control, 7)
+    assert not timer.enabled
+
 
 def test_other_ranks_do_what_rank_zero_saw(
     tmp_path: Path, timer: SecondOrStepTimerWithTideSetting, monkeypatch: pytest.MonkeyPatch

@@ -82,6 +82,12 @@ def test_basic(variable: Make, meta: CachedVariableMeta) -> None:
     assert var.item() == 7.0
 
 
+def test_cached_variables_are_a_collection_by_upstreams_name(variable: Make, meta: CachedVariableMeta) -> None:
+    var, _ = variable()
+    assert [each.parameter is var for each in meta.collections["monolith_cached_variables"]] == [True]
+    assert list(meta.var_id_to_assoc) == [id(var)]
+
+
 def test_hook(variable: Make, meta: CachedVariableMeta) -> None:
     var, client = variable()
     cached = meta.cached[0]

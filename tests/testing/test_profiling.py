@@ -28,6 +28,12 @@ def test_a_call_is_traced_and_returns_what_it_returns(tmp_path: Path) -> None:
     assert any("aten::mm" in str(event.get("name")) for event in events)
 
 
+def test_traces_go_to_a_folder_for_temporary_files_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    profile_it(lambda: None)()
+    assert [path.suffix for path in (tmp_path / "tests_profile").iterdir()] == [".json"]
+
+
 def test_a_call_that_raises_is_traced_too(tmp_path: Path) -> None:
     def fail() -> None:
         torch.ones(3).sum()

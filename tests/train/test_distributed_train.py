@@ -47,6 +47,10 @@ class TestTogether:
     def test_the_last_checkpoint_holds_the_steps_of_all_workers(self, tmp_path: Path) -> None:
         trainers = ThreadJob(tmp_path, num_ps=2, num_workers=3, params=params).run()
         assert len(trainers) == 3
+        intervals = {
+            (each.config.reporting.log_every_steps, each.config.reporting.summary_every_steps) for each in trainers
+        }
+        assert intervals == {(300, 300)}  # 100 steps of each of three workers
         assert last_step(tmp_path) == 3 * 20
         found = trainers[0].evaluate(steps=2)
         assert found["global_step"] == 60

@@ -56,7 +56,7 @@ class SyncTrainingForceDumpHook(AgreeingHook):
     """
 
     def __init__(
-        self, model_dir: str, target_timer: SwitchedTimer, *, step_interval: int = 100, clock: Clock | None = None
+        self, model_dir: str, target_timer: SwitchedTimer, step_interval: int = 100, *, clock: Clock | None = None
     ) -> None:
         self._model_dir = str(model_dir)
         self._timer = target_timer
@@ -95,7 +95,7 @@ class SyncTrainingSaverControlHook(AgreeingHook):
         step_interval: Steps from one look to the next.
     """
 
-    def __init__(self, model_dir: str, target_timer: SwitchedTimer, *, step_interval: int = 100) -> None:
+    def __init__(self, model_dir: str, target_timer: SwitchedTimer, step_interval: int = 100) -> None:
         self._path = join(str(model_dir), ONLINE_FILE)
         self._timer = target_timer
         self._step_interval = _require_interval(step_interval)

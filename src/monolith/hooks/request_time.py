@@ -51,8 +51,8 @@ class ReqTimeControlDumpHook(AgreeingHook):
         self,
         model_dir: str,
         target_timer: SwitchedTimer,
-        *,
         step_interval: int = 1000,
+        *,
         req_time: Callable[[HookedSession], int | None] = newest_request_time,
     ) -> None:
         if step_interval < 1:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Slice
 from monolith.tensors import Ragged
+from monolith.train.tpu import EmbeddingTask
 from monolith.train.tpu.dated_files import files_of_dates
 from monolith.train.tpu.feature_columns import Env
 from monolith.train.tpu.vocabulary import Vocabulary, find_vocabulary_file, parse_vocabulary, read_vocabulary
 from monolith.train.tpu.vocabulary_tables import (
     QuotientRemainder,
+    TableFeature,
     ids_in_vocabulary,
     looked_up_as,
     make_configs,
@@ -159,6 +161,13 @@ def test_vocabularies_above_a_hundred_million_become_remainders_and_quotients() 
     assert torch.as_tensor(features["fc_item_0_1"].ids(column).values).tolist() == [100_000_000 // 25_000_001, 0]
     undivided, _ = make_configs(collected(), vocabulary, threshold=None, collision_rate=4)
     assert "fc_item_0" in undivided
+
+
+def test_four_ids_share_a_remainder_by_default() -> None:
+    assert QuotientRemainder(1000).remainder_size == 251
+    assert EmbeddingTask.params().qr_collision_rate == 4
+    feature = TableFeature(table="t", column="c", vocabulary_size=1000, half=1)
+    assert torch.as_tensor(feature.ids(Ragged.from_lists([[999]])).values).tolist() == [999 // 251]
 
 
 def test_slots_and_columns_are_the_same_in_every_call() -> None:
