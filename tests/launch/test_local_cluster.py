@@ -74,6 +74,7 @@ def test_a_job_survives_deaths_stops_with_a_save_and_goes_on(tmp_path: Path) -> 
         assert set(roles) == {"ps 0", "ps 1", "worker 0", "worker 1"}
         for pid in roles.values():  # forks of the launcher: a program of its own would show its interpreter
             assert Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"monolith\0")
+        os.kill(roles["ps 0"], signal.SIGTERM)
         os.kill(roles["ps 1"], signal.SIGKILL)
         os.kill(roles["worker 1"], signal.SIGKILL)
         launched.wait_for_step(step + 1)
@@ -81,6 +82,7 @@ def test_a_job_survives_deaths_stops_with_a_save_and_goes_on(tmp_path: Path) -> 
         assert launched.process.wait(ENDS_HANGS_SECONDS) == 130
         assert processes_of(launched.process.pid) == {}
         log = launched.log.read_text(encoding="utf-8")
+    assert "[job]      ps 0 was stopped (exit code 130); it is started again" in log
     assert "[job]      ps 1 was ended by SIGKILL; it is started again" in log
     assert "[job]      worker 1 was ended by SIGKILL; it is started again" in log
     saved = steps_of(tmp_path / "m")[-1]

@@ -71,10 +71,23 @@ class TestRestarts:
         assert deeds(supervision, 1.0) == [Start(role) for role in ROLES]
         assert supervision.failure is None
 
-    def test_a_server_that_was_stopped_stays_so_and_that_is_said(self) -> None:
+    def test_a_server_that_a_signal_stopped_is_started_again_while_workers_need_it(self) -> None:
         supervision = running()
         supervision.ended(PS, 130, 1.0)
-        assert words(supervision, 1.0) == "ps 0 was stopped (exit code 130), and is not started again"
+        assert deeds(supervision, 1.0) == [Start(PS)]
+        supervision.stop(2.0)
+        supervision.due(2.0)
+        supervision.ended(PS, 130, 2.0)
+        assert deeds(supervision, 3.0) == [Start(PS)], "for the last save"
+        supervision.ended(CHIEF, 130, 4.0)
+        supervision.ended(WORKER, 130, 4.0)
+        supervision.ended(PS, 130, 4.0)
+        assert (supervision.is_over, supervision.exit_code) == (True, 130)
+
+    def test_a_server_that_the_chief_ended_stays_so(self) -> None:
+        supervision = running()
+        supervision.ended(PS, 0, 1.0)
+        assert deeds(supervision, 100.0) == []
 
 
 class TestEnd:
@@ -180,6 +193,16 @@ class TestFailure:
         assert deeds(supervision, 302.0) == [Send(PS, signal.SIGTERM)]
         supervision.ended(PS, 0, 303.0)
         assert (supervision.is_over, supervision.exit_code) == (True, 1)
+
+    def test_without_the_chief_nothing_can_be_saved(self) -> None:
+        supervision = running()
+        supervision.ended(CHIEF, 74, 1.0)
+        assert words(supervision, 1.0) == "worker 0 failed (exit code 74): the job ends"
+        assert supervision.next_deadline() == 16.0
+        assert deeds(supervision, 16.0) == [Send(WORKER, signal.SIGKILL)]
+        supervision.ended(WORKER, -9, 17.0)
+        supervision.ended(PS, 0, 17.0)
+        assert (supervision.is_over, supervision.exit_code) == (True, 74)
 
     def test_without_a_server_nothing_can_be_saved(self) -> None:
         supervision = running()

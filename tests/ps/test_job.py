@@ -12,7 +12,13 @@ import pytest
 
 from monolith.cluster import BarrierAlreadyPlacedError
 from monolith.cluster.job_state import JobState
-from monolith.errors import AbortedError, AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
+from monolith.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+)
 from monolith.ps import JobClient, PsCluster, PsServer
 
 PATIENCE_SECONDS = 30.0
@@ -146,6 +152,30 @@ def test_the_barrier_of_processes_is_a_barrier(job: Job) -> None:
     assert hears(chief, lambda state: not state.blocked)
     with pytest.raises(InvalidArgumentError, match="worker 1 speaks for itself, got index 0"):
         worker.barrier.enter(0)
+
+
+def test_a_barrier_that_is_placed_while_the_home_server_begins_anew_is_the_callers_own(job: Job) -> None:
+    cluster = job.cluster()
+    chief = job.join(0, cluster=cluster)
+    with ExitStack() as ended:
+        with chief._line._speaking:  # or a thread of the line announces the chief before it places the barrier
+            job.server.close(0)
+            again = ended.enter_context(PsServer(0, num_ps=1))
+            cluster.move(0, again.address)
+            chief.barrier.place_barrier("Save")
+        assert chief.state.barrier_action == "Save"
+        chief.barrier.remove_barrier()
+        assert not chief.state.barrier_placed
+        with chief._line._speaking:
+            again.close(0)
+            cluster.timeout_seconds = 0.1
+            with pytest.raises(DeadlineExceededError):
+                chief.barrier.place_barrier("Save")
+        cluster.timeout_seconds = PATIENCE_SECONDS
+        incarnation = chief.state.incarnation
+        cluster.move(0, ended.enter_context(PsServer(0, num_ps=1)).address)
+        assert hears(chief, lambda state: state.incarnation != incarnation)
+        assert not chief.state.barrier_placed, "a barrier that could not be placed must not appear later"
 
 
 def test_a_save_does_not_wait_for_workers_that_do_not_train(job: Job) -> None:

@@ -11,12 +11,22 @@ import pytest
 from monolith import environment
 from monolith.checkpoint import Saver, get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
-from monolith.errors import AlreadyExistsError, DeadlineExceededError, FailedPreconditionError, OpError
+from monolith.errors import AlreadyExistsError, CancelledError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.hook import Hook
+from monolith.ps.places import stop_servers
 from monolith.serving import DiscoverySyncBackend
 from monolith.testing import ExampleTask
 from monolith.testing.store_contents import changes_of
-from monolith.train import JobConfig, RunnerConfig, Trainer, TrainerConfig, distributed_train
+from monolith.train import (
+    JobConfig,
+    RunnerConfig,
+    Trainer,
+    TrainerConfig,
+    _worker_role,
+    distributed_train,
+    server_watch,
+)
+from monolith.train.job_part import JobPart
 from train.job_threads import ThreadJob
 
 if TYPE_CHECKING:
@@ -41,6 +51,16 @@ def last_step(model_dir: Path) -> int:
     state = get_checkpoint_state(str(model_dir))
     assert state is not None
     return int(state.model_checkpoint_path.rpartition("-")[2])
+
+
+class Trains(Hook):
+    """Says that a step was made."""
+
+    def __init__(self, trains: threading.Event) -> None:
+        self._trains = trains
+
+    def after_run(self, context: StepContext) -> None:
+        self._trains.set()
 
 
 class TestTogether:
@@ -222,6 +242,33 @@ class TestSurroundings:
 
 
 class TestPatience:
+    def test_a_worker_without_its_servers_ends_soon_after_it_is_told_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server_watch, "GIVE_UP_SECONDS", 0.5)
+        parts: list[JobPart] = []
+
+        class Parts(JobPart):
+            def __init__(self, *arguments: Any, **more: Any) -> None:
+                super().__init__(*arguments, **more)
+                parts.append(self)
+
+        monkeypatch.setattr(_worker_role, "JobPart", Parts)
+        trains = [threading.Event(), threading.Event()]
+        job = ThreadJob(tmp_path, num_ps=2, num_workers=2, params=lambda: params(10_000))
+        for index in (0, 1):
+            job.start("worker", index, hooks=[Trains(trains[index])])
+            job.start("ps", index)
+        assert all(each.wait(60) for each in trains)
+        assert not stop_servers(list(job.discovery.query("ps").values()))
+        for index in (0, 1):
+            job.roles["ps", index].result(60)
+        for part in parts:
+            part.ask_to_stop()
+        for index in (0, 1):
+            with pytest.raises(CancelledError, match="stopped without a last save, because a parameter server is away"):
+                job.roles["worker", index].result(60)
+
     def test_servers_that_never_come_are_waited_for_so_long(self, tmp_path: Path) -> None:
         job = ThreadJob(tmp_path, params=params, options={"session_creation_timeout_secs": 1})
         with pytest.raises(DeadlineExceededError, match="found 0 of 1 ps"):

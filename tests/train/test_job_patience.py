@@ -181,6 +181,7 @@ class FakeServers:
     """Two servers, of which the test says where they are."""
 
     num_ps = 2
+    is_closed = False
 
     def __init__(self) -> None:
         self.there = {0}

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from monolith.clock import SystemClock
 from monolith.ps import JobClient, PsCluster, PsServer
+from monolith.stop_request import StopRequest
 from monolith.train.server_watch import ServerWatch
 from monolith.train.servers_back import ServersBack
 
@@ -37,7 +38,7 @@ def test_a_server_is_found_again_though_nobody_calls_it() -> None:
             return addresses
 
         follower = Follower(cluster)
-        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, known, clock=SystemClock())))
+        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, known, clock=SystemClock()), StopRequest()))
         for _ in range(2):  # it listens on after the first loss
             old.close(0)
             old = ended.enter_context(PsServer(1, 2))
@@ -77,7 +78,7 @@ def test_a_server_that_goes_between_two_looks_is_not_waited_for() -> None:
         cluster = ended.enter_context(PsCluster([old.address], timeout_seconds=10 * ENDS_HANGS))
         addresses = {0: ended.enter_context(PsServer(0, 1)).address}
         follower = Follower(cluster)
-        watch = ended.enter_context(ServerWatch(cluster, EndsBetween(cluster, old, addresses)))
+        watch = ended.enter_context(ServerWatch(cluster, EndsBetween(cluster, old, addresses), StopRequest()))
         watch._hear()
         assert follower.has_moved.wait(ENDS_HANGS)
         assert cluster.addresses[0] == addresses[0]
@@ -88,7 +89,9 @@ def test_who_waits_for_news_of_the_home_server_hears_it_at_its_new_address() -> 
         old = PsServer(0, 1)
         cluster = ended.enter_context(PsCluster([old.address]))
         addresses: dict[int, str] = {}
-        ended.enter_context(ServerWatch(cluster, ServersBack(cluster, lambda: addresses, clock=SystemClock())))
+        ended.enter_context(
+            ServerWatch(cluster, ServersBack(cluster, lambda: addresses, clock=SystemClock()), StopRequest())
+        )
         chief = ended.enter_context(JobClient(cluster, role="worker", index=0, num_workers=1))
         incarnation = chief.state.incarnation
         old.close(0)

@@ -15,7 +15,7 @@ from monolith.cli._role_place import require_service, take_place
 from monolith.cli._run_options import config_text, find_tasks_here, options_of, tell
 from monolith.cli._train_progress import progress_hooks
 from monolith.cluster import monolith_discovery
-from monolith.errors import AbortedError, DeadlineExceededError, FileUnavailableError, UnavailableError
+from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
 from monolith.launch.progress_pipe import ProgressPipe
 from monolith.launch.restarts import DONE, INTERRUPTED, TRY_AGAIN
 from monolith.observe import configure_logging
@@ -91,7 +91,7 @@ def _run(
     return INTERRUPTED if stopped else DONE
 
 
-_LOST = (AbortedError, DeadlineExceededError, UnavailableError)
+_LOST = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)
 """What a new process may do better."""
 
 

@@ -28,8 +28,8 @@ class Patience(Config):
     """For workers that stop and save because another one failed; then they are killed. A stop that a person asked for
     has no limit: asking again kills."""
     kill_seconds: float = 15.0
-    """From SIGTERM of a server to its end, and for workers whose server failed, which cannot save; then they are
-    killed."""
+    """From SIGTERM of a server to its end, and for workers that cannot save because a server or the chief failed; then
+    they are killed."""
 
     def __post_init__(self) -> None:
         for name in ("server_seconds", "stop_seconds", "kill_seconds"):
@@ -97,6 +97,8 @@ class Supervision:
     2. The job is over when its workers are and its servers are: the last worker tells them, patience ends.
     3. A stop goes to the workers, which save together and end; dead servers are still brought back for that, workers
        are not. A second stop kills.
+
+    A server that a signal ended in order is started again like one that died: only the chief ends servers for good.
     """
 
     roles: tuple[Role, ...]
@@ -157,11 +159,11 @@ class Supervision:
         life, ending = self._lives[role], ending_of(exit_code)
         if ending is Ending.FAILED:
             self._fail(role, exit_code, told_ending(exit_code), now)
-        elif ending is Ending.DIED and self._is_needed(role):
+        elif self._is_missed(role, ending):
             self._bring_back(role, exit_code, told_ending(exit_code) if told is None else told, now)
         else:
             life.state = _State.OVER
-            self._note_quiet_end(role, ending, exit_code)
+            self._was_stopped |= role.kind == "worker" and ending is not Ending.DONE
         self._look_at_servers(now)
 
     def stop(self, now: float) -> None:
@@ -176,8 +178,10 @@ class Supervision:
             self._end_workers()
         self._look_at_servers(now)
 
-    def _is_needed(self, role: Role) -> bool:
-        """Whether the job goes on with this role; a stopping one needs its servers for the last save."""
+    def _is_missed(self, role: Role, ending: Ending) -> bool:
+        """Whether a role must be started again; a stopping job needs its servers for the last save."""
+        if ending is Ending.DONE or (ending is Ending.STOPPED and role.kind == "worker"):
+            return False
         if self._stops > 1 or self.failure is not None:
             return False
         return self._are_workers_left() if role.kind == "ps" else not self._stops
@@ -204,16 +208,11 @@ class Supervision:
         if not self._are_workers_left():
             self._say(f"{role} {told}")
             return
-        saving = role.kind == "worker"
+        saving = role.kind == "worker" and role.index != 0  # the chief saves, and ends the servers when it fails
         self._say(f"{role} {told}: the job ends{', and the other workers save what they can' if saving else ''}")
         self._end_workers()
         patience = self.patience.stop_seconds if saving else self.patience.kill_seconds
         self._deadlines.append(_Deadline(now + patience, signal.SIGKILL, ("worker",)))
-
-    def _note_quiet_end(self, role: Role, ending: Ending, exit_code: int) -> None:
-        self._was_stopped |= role.kind == "worker" and ending is not Ending.DONE
-        if role.kind == "ps" and ending is not Ending.DONE and self._are_workers_left() and not self.is_stopping:
-            self._say(f"{role} {told_ending(exit_code)}, and is not started again")
 
     def _end_workers(self) -> None:
         for role, life in self._of("worker").items():

@@ -153,12 +153,21 @@ class JobLine:
             AbortedError: another process has this place.
             UnavailableError, DeadlineExceededError: the home server does not answer.
         """
+        try:
+            return self._ask_known(method, request, timeout_seconds)
+        except NotFoundError:  # it began anew, and hears of us before the stream has told that it did
+            self._announce()
+            return self._ask_known(method, request, timeout_seconds)
+
+    def _ask_known(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
+        """As `ask`, of a coordinator that knows this member.
+
+        Raises:
+            NotFoundError: it does not.
+        """
         self.require()
         request.seat.CopyFrom(self.seat)
         try:
-            answer = self._ask_home(method, request, timeout_seconds)
-        except NotFoundError:  # it began anew, and hears of us before the stream has told that it did
-            self._announce()
             answer = self._ask_home(method, request, timeout_seconds)
         except AbortedError as error:
             self._lose(error)
@@ -184,7 +193,9 @@ class JobLine:
                 else:
                     setattr(self._said, name, value)
             try:
-                self.ask("Change", request)
+                self._ask_known("Change", request)
+            except NotFoundError:
+                self._announce()  # with the change: to ask for it again could be refused, as a barrier placed twice is
             except (CancelledError, DeadlineExceededError, UnavailableError):
                 raise  # a home server that comes back hears it
             except OpError:

@@ -104,6 +104,11 @@ class PsCluster:
             raise
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called; no server is asked any more then."""
+        return any(channel.is_closed for channel in self._channels)
+
+    @property
     def addresses(self) -> tuple[str, ...]:
         """Of the control of each server."""
         return tuple(channel.address for channel in self._channels)

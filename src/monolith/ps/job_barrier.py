@@ -6,7 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monolith.cluster.barrier import BarrierAlreadyPlacedError
-from monolith.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, UnavailableError
+from monolith.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
 from monolith.ps.protos import coordinator_pb2 as messages
 
 if TYPE_CHECKING:
@@ -57,6 +63,10 @@ class JobBarrier:
             self._line.say(messages.ChangeRequest(place_barrier=action), placed_action=action)
         except AlreadyExistsError as error:
             raise BarrierAlreadyPlacedError(error.message) from error
+        except (DeadlineExceededError, UnavailableError):
+            with suppress(OpError):  # it may stand, and a caller that got an error would not remove it
+                self.remove_barrier()
+            raise
         self.run_callbacks(action)
 
     def remove_barrier(self) -> None:

@@ -10,7 +10,7 @@ from monolith.hooks.slow_start import CustomGlobalStepWaiterHook, slow_start_ste
 from monolith.hooks.worker_sync import TrainingHooksHelper
 
 if TYPE_CHECKING:
-    from monolith.hook import HookedSession, StepContext
+    from monolith.hook import StepContext
     from monolith.hooks.saver_listener import SaveGuard
     from monolith.train.job_part import JobPart
 
@@ -63,16 +63,9 @@ class JobHook(Hook):
     def __init__(self, part: JobPart) -> None:
         self._part = part
 
-    def after_create_session(self, session: HookedSession) -> None:
-        """A job that is to stop begins nothing anew."""
-        if self._part.wants_to_stop:
-            session.request_stop()
-
-    def before_run(self, context: StepContext) -> None:
+    def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
         """Looks at what was heard; asks nobody."""
         self._part.client.require_connected()
-        if self._part.wants_to_stop:
-            context.request_stop()
 
     def after_run(self, context: StepContext) -> None:
         """Says how far it is, with the next renewal."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from monolith.cluster import BarrierOp
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
+from monolith.stop_request import StopRequest
 from monolith.train._job_signals import on_signals
 from monolith.train._worker_role import WorkerRole, tf_config
 from monolith.train.debugging_info import DebuggingInfoHook
@@ -67,7 +68,8 @@ class RankRole(WorkerRole):
     def _attempt(self, cluster: TrainingCluster, address: str) -> Trainer:
         self._require_nodes(cluster)
         with ExitStack() as stack:
-            servers, _ = self._open_servers(stack, cluster)
+            stop = StopRequest()
+            servers, _ = self._open_servers(stack, cluster, stop)
             stack.enter_context(tf_config(cluster.tf_config()))
             trainer = Trainer(
                 self._params.instantiate(),
@@ -77,7 +79,7 @@ class RankRole(WorkerRole):
                 row_servers=servers,
             )
             stack.enter_context(
-                on_signals(lambda number: self._stop(number, trainer), signals=(signal.SIGINT, signal.SIGTERM))
+                on_signals(lambda number: self._stop(number, trainer, stop), signals=(signal.SIGINT, signal.SIGTERM))
             )
             trainer.train(max_steps=self._wanted.max_steps)
             trainer.forget_state()
@@ -92,7 +94,8 @@ class RankRole(WorkerRole):
         info = DebuggingInfoHook(self._place.model_dir, address, servers, self._place.num_workers)
         return [PsHealthHook(servers, BarrierOp(1)), info]
 
-    def _stop(self, number: int, trainer: Trainer) -> None:
+    def _stop(self, number: int, trainer: Trainer, stop: StopRequest) -> None:
         _log.warning("rank %d: asks all ranks to stop; the next signal ends this process", self._place.index)
         self._signal = number
         trainer.request_stop()
+        stop.set()

@@ -27,7 +27,7 @@ class Recovery:
 
     A run that trains the same steps again and again, and never gets to its next checkpoint, is ended: whoever
     supervises it is to know. In a job there is no such limit: the others are waited for, and looked for wherever they
-    come back.
+    come back, until the job is told to stop.
 
     Args:
         session: The one that trains.
@@ -74,7 +74,8 @@ class Recovery:
                 ) from error
             self._attempts += 1
             if waits:
-                self._clock.sleep(min(2.0 ** (waits - 1), _LONGEST_WAIT_SECONDS))
+                pause = self._clock.sleep if self._job is None else self._job.pause
+                pause(min(2.0 ** (waits - 1), _LONGEST_WAIT_SECONDS))
             try:
                 if self._job is not None:
                     self._job.find_servers()

@@ -12,10 +12,11 @@ from monolith.cluster import ClusterRequest, get_training_cluster
 from monolith.cluster.liveness import NodeAliveChecker, NodeAliveCheckerError
 from monolith.cluster.manager import poll_seconds
 from monolith.cluster.presence import PresencePort
-from monolith.errors import DeadlineExceededError, OpError, UnavailableError
+from monolith.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
 from monolith.hooks.ps_health import PsHealthHook
 from monolith.ps.cluster import PsCluster
 from monolith.ps.job import JobClient
+from monolith.stop_request import StopRequest
 from monolith.train._job_signals import on_signals
 from monolith.train.debugging_info import DebuggingInfoHook
 from monolith.train.job_metrics import JobMetrics
@@ -235,7 +236,8 @@ class WorkerRole:
         self._require_nodes(cluster)
         settings = self._place.settings
         with ExitStack() as stack:
-            servers, back = self._open_servers(stack, cluster)
+            stop = StopRequest()
+            servers, back = self._open_servers(stack, cluster, stop)
             client = stack.enter_context(
                 JobClient(
                     servers,
@@ -246,7 +248,7 @@ class WorkerRole:
                 )
             )
             stack.enter_context(tf_config(cluster.tf_config()))
-            part = JobPart(servers, client, settings, servers_back=back, clock=self._clock)
+            part = JobPart(servers, client, settings, servers_back=back, clock=self._clock, stop=stop)
             hooks = list(self._hooks)
             if part.is_chief:
                 hooks.insert(0, DebuggingInfoHook(self._place.model_dir, address, servers, self._place.num_workers))
@@ -255,14 +257,17 @@ class WorkerRole:
             stack.enter_context(
                 on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
             )
-            trainer.train(max_steps=self._wanted.max_steps)
+            with self._ended_without_servers(servers):
+                trainer.train(max_steps=self._wanted.max_steps)
             part.end_job()
             trainer.forget_state()
             if part.wants_to_stop and self._wanted.on_stop is not None:
                 self._wanted.on_stop()
             return trainer
 
-    def _open_servers(self, stack: ExitStack, cluster: TrainingCluster) -> tuple[PsCluster, ServersBack]:
+    def _open_servers(
+        self, stack: ExitStack, cluster: TrainingCluster, stop: StopRequest
+    ) -> tuple[PsCluster, ServersBack]:
         """Connects to the servers, and looks for those that are lost, until the stack is closed."""
         servers = stack.enter_context(
             PsCluster(
@@ -273,8 +278,21 @@ class WorkerRole:
             )
         )
         back = ServersBack(servers, self._places.addresses, clock=self._clock)
-        stack.enter_context(ServerWatch(servers, back))
+        stack.enter_context(ServerWatch(servers, back, stop))
         return servers, back
+
+    @contextmanager
+    def _ended_without_servers(self, servers: PsCluster) -> Iterator[None]:
+        """Says why training ended where `ServerWatch` has given up a server: calls in flight fail in many ways."""
+        try:
+            yield
+        except OpError as error:
+            if not servers.is_closed:
+                raise
+            raise CancelledError(
+                f"worker {self._place.index}: stopped without a last save, because a parameter server is away"
+                f" ({error}); training resumes at the last checkpoint"
+            ) from error
 
     def _on_signal(self, number: int, part: JobPart) -> None:
         """Ctrl-C, and any order to the chief, ends the whole job; another worker that is sent away leaves it alone."""

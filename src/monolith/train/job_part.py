@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.cluster.lost_updates import LostUpdates
 from monolith.errors import AbortedError, DeadlineExceededError, OpError
 from monolith.observe import MetricClient
+from monolith.stop_request import StopRequest
 from monolith.train._resuming import Known, resume
 from monolith.train._server_rows import server_stores
 
@@ -47,6 +48,7 @@ class JobPart:
         settings: How patient it is.
         servers_back: Finds servers that went away.
         clock: Measures waits.
+        stop: Set when this process is to end; None: one of its own.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class JobPart:
         *,
         servers_back: ServersBack,
         clock: Clock,
+        stop: StopRequest | None = None,
     ) -> None:
         self.cluster = cluster
         self.client = client
@@ -72,7 +75,7 @@ class JobPart:
         """Of the restore that what was acknowledged belongs to."""
         self._lost = LostUpdates[tuple[int, int, bool]]()
         self._others = 0
-        self._wants_to_stop = False
+        self._stop = StopRequest() if stop is None else stop
         self._counters: list[Callable[[], int]] = []
 
     @property
@@ -94,7 +97,7 @@ class JobPart:
 
     def ask_to_stop(self) -> None:
         """Asks the whole job to stop; of a job that cannot be reached, this process."""
-        self._wants_to_stop = True
+        self._stop.set()
         threading.Thread(target=self._ask_to_stop, name="job/stop", daemon=True).start()  # a signal must not wait
 
     def end_job(self) -> None:
@@ -109,14 +112,20 @@ class JobPart:
 
     def stop_here(self) -> None:
         """Ends this worker after its step."""
-        self._wants_to_stop = True
+        self._stop.set()
 
     @property
     def wants_to_stop(self) -> bool:
         """Whether this process was asked to end."""
         # It stays so: the coordinator forgets the wish with the last worker that has followed it.
-        self._wants_to_stop = self._wants_to_stop or self.client.state.stop_requested
-        return self._wants_to_stop
+        if not self._stop.is_set() and self.client.state.stop_requested:
+            self._stop.set()
+        return self._stop.is_set()
+
+    def pause(self, seconds: float) -> None:
+        """Waits so long; less, if this process is asked to end."""
+        wait_for = self.client.wait_for
+        wait_for(lambda state: state.stop_requested, timeout_seconds=seconds, give_up=self._stop.is_set)
 
     def _ask_to_stop(self) -> None:
         try:
@@ -203,6 +212,7 @@ class JobPart:
 
         Raises:
             DeadlineExceededError: they do not within the time for a new session.
+            CancelledError: this process is to end, and `ServerWatch` has given the servers up.
         """
         self._servers_back.wait(self.settings.session_creation_timeout_seconds)
 

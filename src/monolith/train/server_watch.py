@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Self
 
 from monolith.errors import OpError
 
 if TYPE_CHECKING:
     from monolith.ps.cluster import PsCluster
+    from monolith.stop_request import StopRequest
     from monolith.train.servers_back import ServersBack
 
-__all__ = ["ServerWatch"]
+__all__ = ["GIVE_UP_SECONDS", "ServerWatch"]
 
 _log = logging.getLogger(__name__)
 
+GIVE_UP_SECONDS = 20.0
+"""How long a process that is to end waits for a server that is away."""
 _LOOK_SECONDS = 0.2
 _ANSWER_SECONDS = 2.0
 """One that goes between two looks is looked for again after this time."""
@@ -27,14 +31,20 @@ class ServerWatch:
     A worker that waits at a barrier, or a chief that has put one up, hears of the home server only; and what was on its
     way to a server goes on to where it is then.
 
+    A process that is to end still needs the servers for the last save. If one stays away, the watch closes the cluster
+    after `GIVE_UP_SECONDS`: calls in flight end, and no wait for a server lasts longer.
+
     Args:
         cluster: The servers.
         back: Knows where to look.
+        stop: Set when this process is to end.
     """
 
-    def __init__(self, cluster: PsCluster, back: ServersBack) -> None:
+    def __init__(self, cluster: PsCluster, back: ServersBack, stop: StopRequest) -> None:
         self._cluster = cluster
         self._back = back
+        self._stop = stop
+        self._give_up_at: float | None = None
         self._closed = threading.Event()
         self._lost = threading.Event()
         self._thread = threading.Thread(target=self._run, name="job/servers", daemon=True)
@@ -57,9 +67,20 @@ class ServerWatch:
             self._lost.wait()
             self._lost.clear()
             while not self._closed.is_set() and not self._is_whole():
+                if self._gives_up():
+                    _log.warning("a parameter server is away, and this process is to end: it is not waited for")
+                    self._cluster.close()
+                    return
                 self._closed.wait(_LOOK_SECONDS)
+            self._give_up_at = None
             if self._closed.is_set():
                 return
+
+    def _gives_up(self) -> bool:
+        """Whether a server has been away for too long since this process was asked to end."""
+        if self._stop.is_set() and self._give_up_at is None:
+            self._give_up_at = time.monotonic() + GIVE_UP_SECONDS
+        return self._give_up_at is not None and time.monotonic() >= self._give_up_at
 
     def _is_whole(self) -> bool:
         """Whether all servers are there, and will be heard when they go."""

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from monolith.errors import DeadlineExceededError, OpError
+from monolith.errors import CancelledError, DeadlineExceededError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,11 +43,14 @@ class ServersBack:
 
         Raises:
             DeadlineExceededError: some did not in this time; says which.
+            CancelledError: the cluster was closed meanwhile.
         """
         begin = self._clock.monotonic()
         next_line = begin
         while missing := self.look():
             waited = self._clock.monotonic() - begin
+            if self._cluster.is_closed:
+                raise CancelledError(f"parameter servers {missing} are away, and this process is to end")
             if waited >= timeout_seconds:
                 raise DeadlineExceededError(
                     f"parameter servers {missing} did not answer for {waited:.0f} s; start them again, under the same"

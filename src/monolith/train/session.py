@@ -160,7 +160,9 @@ class Session:
     @property
     def stop_requested(self) -> bool:
         """Whether the step that runs now is the last one."""
-        return self._stop_requested or (self._ranks is not None and self._ranks.stops)
+        if self._stop_requested or (self._ranks is not None and self._ranks.stops):
+            return True
+        return self._job is not None and self._job.wants_to_stop
 
     def request_stop(self) -> None:
         """Ends the run after the step that runs now; one of several ranks, when all of them have heard of it."""
