@@ -2,14 +2,18 @@
 #include "serving/request_text.h"
 
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "bindings.h"
+#include "serving/json_request.h"
+#include "vector_array.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;  // NOLINT: argument names only
@@ -17,26 +21,35 @@ using namespace nb::literals;  // NOLINT: argument names only
 namespace monolith {
 namespace {
 
-// An object of Python that is written before anyone sees it; nothing where the text is no base64.
-std::optional<nb::bytes> Decoded(std::string_view text) {
-  const auto size = DecodedSize(text);
-  if (!size) return std::nullopt;
-  nb::bytes bytes = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(*size)));
-  if (!bytes.is_valid()) throw nb::python_error();
-  if (!DecodeBase64(text, PyBytes_AsString(bytes.ptr()))) return std::nullopt;
-  return bytes;
+template <typename T>
+nb::object ArrayOrNone(std::vector<T> values) {
+  return values.empty() ? nb::none() : nb::cast(ArrayOf(std::move(values)));
 }
 
-// (bytes of the long text, the document with `mark` in its place)
-std::optional<nb::tuple> CutLongText(const nb::bytes& document, const nb::bytes& mark) {
-  const std::string_view whole(document.c_str(), document.size());
-  const auto part = FindLongText(whole);
-  if (!part) return std::nullopt;
-  const auto decoded = Decoded(whole.substr(part->begin, part->end - part->begin));
-  if (!decoded) return std::nullopt;
-  std::string rest(whole.substr(0, part->begin));
-  rest.append(mark.c_str(), mark.size()).append(whole.substr(part->end));
-  return nb::make_tuple(*decoded, nb::bytes(rest.data(), rest.size()));
+// (name, kinds, rows, widths of lists by depth, ends of rows, whole numbers, real numbers, texts, their ends)
+nb::tuple ColumnTuple(JsonColumn column) {
+  nb::list widths;
+  std::vector<int64_t> splits;
+  for (auto& level : column.levels) {
+    if (level.num_lists == 0) break;
+    widths.append(level.differs ? -1 : level.width);
+    if (splits.empty()) splits = std::move(level.splits);
+  }
+  const bool has_texts = (column.kinds & (kJsonText | kJsonBytes)) != 0;
+  std::vector<uint8_t> bytes(column.bytes.begin(), column.bytes.end());
+  return nb::make_tuple(column.name, column.kinds, column.num_rows, widths, ArrayOrNone(std::move(splits)),
+                        ArrayOrNone(std::move(column.whole)), ArrayOrNone(std::move(column.real)),
+                        has_texts ? nb::cast(ArrayOf(std::move(bytes))) : nb::none(),
+                        has_texts ? nb::cast(ArrayOf(std::move(column.offsets))) : nb::none());
+}
+
+// (signature, whether it has rows, whether its columns are named, columns)
+nb::tuple ParsedRequest(const nb::bytes& body, int max_depth, size_t max_columns) {
+  JsonRequest request =
+      WithoutGil([&] { return ParseJsonRequest({body.c_str(), body.size()}, max_depth, max_columns); });
+  nb::list columns;
+  for (auto& column : request.columns) columns.append(ColumnTuple(std::move(column)));
+  return nb::make_tuple(request.signature, request.is_rows, request.is_named, columns);
 }
 
 std::optional<nb::bytes> JsonBytesOfFloats(uintptr_t address, size_t count, size_t width) {
@@ -52,7 +65,7 @@ void BindRequestText(nb::module_& m) {
   m.def(
       "example_batch_size",
       [](const nb::bytes& encoded) { return ExampleBatchSize({encoded.c_str(), encoded.size()}); }, "encoded"_a);
-  m.def("cut_long_text", &CutLongText, "document"_a, "mark"_a);
+  m.def("parse_json_request", &ParsedRequest, "body"_a, "max_depth"_a, "max_columns"_a);
   m.def("json_of_floats", &JsonBytesOfFloats, "address"_a, "count"_a, "width"_a);
 }
 

@@ -67,6 +67,14 @@ def _join_events() -> Iterator[bytes]:
     yield event(2**63, actions=[0])
 
 
+def _json_requests() -> Iterator[bytes]:
+    yield b'{"instances": [{"user": [1, 2], "age": 0.5}, {"age": 2, "user": []}], "signature_name": "a"}'
+    yield b'{"inputs": {"user": ["ann", "b\\u00e9\\ud83d\\ude00"], "tags": [[1], 2, []], "shape": [[[1], [-4e5]]]}}'
+    yield b'{"instances": [{"b64": "Zm9v"}, "text", null, true, {"x": {"y": [false]}}]}'
+    yield b'{"inputs": {"examples": {"b64": "AAAA"}}}'
+    yield b'{"inputs": [18446744073709551615, -9223372036854775808, 1e400]}'
+
+
 def _wire() -> Iterator[bytes]:
     stamp = struct.pack("<qqI3sq", 3, 7, 3, b"pos", 0)
     body = struct.pack("<2q2I", 5, 9, 904 * 2, 2)
@@ -107,6 +115,7 @@ SEEDS: dict[str, Callable[[], Iterator[bytes]]] = {
     "filters": _filters,
     "frames": _frames,
     "join_events": _join_events,
+    "json_requests": _json_requests,
     "record_files": _record_files,
     "row_blocks": _row_blocks,
     "samples": _samples,

@@ -1,6 +1,5 @@
 #include "serving/request_text.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -30,13 +29,6 @@ uint32_t BitsOf(const uint8_t* four) {
 size_t PaddingOf(std::string_view text) {
   if (text.empty() || text.back() != '=') return 0;
   return text[text.size() - 2] == '=' ? 2 : 1;
-}
-
-constexpr size_t kLongText = 1024;
-
-size_t SkipSpace(std::string_view text, size_t at) {
-  const size_t found = text.find_first_not_of(" \t\r\n", at);
-  return found == std::string_view::npos ? text.size() : found;
 }
 
 constexpr int kVarint = 0, kFixed64 = 1, kSized = 2, kFixed32 = 5;
@@ -101,23 +93,6 @@ bool DecodeBase64(std::string_view text, char* bytes) {
     if (padding == 1) to[1] = static_cast<uint8_t>(bits >> 8);
   }
   return (seen & kForeign) == 0;
-}
-
-std::optional<TextPart> FindLongText(std::string_view document) {
-  constexpr std::string_view kKey = "\"b64\"";
-  const std::string_view beginning = document.substr(0, kLongText);
-  for (size_t key = beginning.find(kKey); key != std::string_view::npos; key = beginning.find(kKey, key + 1)) {
-    if (key > 0 && beginning[key - 1] == '\\') continue;
-    size_t at = SkipSpace(beginning, key + kKey.size());
-    if (at >= beginning.size() || beginning[at] != ':') continue;
-    at = SkipSpace(beginning, at + 1);
-    if (at >= beginning.size() || beginning[at] != '"') continue;
-    const size_t begin = at + 1;
-    const size_t end = document.find('"', begin);
-    if (end == std::string_view::npos || end - begin < std::max(kLongText, document.size() / 2)) return std::nullopt;
-    return TextPart{begin, end};
-  }
-  return std::nullopt;
 }
 
 std::optional<uint64_t> ExampleBatchSize(std::string_view encoded) {

@@ -11,12 +11,6 @@
 
 namespace monolith {
 
-// Part of a text: [begin, end).
-struct TextPart {
-  size_t begin;
-  size_t end;
-};
-
 // How many bytes a base64 text says, if it is one of the usual alphabet, padded to a multiple of four; its letters are
 // looked at when it is decoded.
 std::optional<size_t> DecodedSize(std::string_view text);
@@ -24,10 +18,6 @@ std::optional<size_t> DecodedSize(std::string_view text);
 // Writes the bytes of a base64 text; whether it was one.
 // REQUIRES: DecodedSize(text) is something, and `bytes` has room for it.
 bool DecodeBase64(std::string_view text, char* bytes);
-
-// Where the text behind the first key "b64" of a JSON document stands, if it begins within the first kilobyte, is long,
-// and is the greater part of the document: it is decoded where it stands, and a parser of JSON is given the rest.
-std::optional<TextPart> FindLongText(std::string_view document);
 
 // `batch_size` of an encoded ExampleBatch, found without decoding it; nothing if the bytes are cut off or foreign.
 std::optional<uint64_t> ExampleBatchSize(std::string_view encoded);

@@ -34,22 +34,6 @@ TEST(RequestText, WhatIsNoPlainBase64IsLeftToOthers) {
   }
 }
 
-TEST(RequestText, ALongTextIsFoundWhereItIsTheGreaterPart) {
-  const std::string text(2000, 'A');
-  const auto found = FindLongText("{\"b64\" :\n\"" + text + "\"}");
-  ASSERT_TRUE(found.has_value());
-  EXPECT_EQ(found->begin, 10U);
-  EXPECT_EQ(found->end, 2010U);
-  const std::string behind = std::string("{\"a\": \"\\\"b64\\\"\", \"b64\": \"");
-  EXPECT_EQ(FindLongText(behind + text + "\"}")->begin, behind.size());
-  EXPECT_FALSE(FindLongText("{\"b64\": \"" + text));                                          // it does not end
-  EXPECT_FALSE(FindLongText("{\"b64\": \"" + std::string(1000, 'A') + "\"}"));                // short
-  EXPECT_FALSE(FindLongText("{\"b64\": \"" + text + "\"," + std::string(3000, ' ') + "}"));   // the lesser part
-  EXPECT_FALSE(FindLongText(std::string(1020, ' ') + "{\"b64\": \"" + text + text + "\"}"));  // far behind
-  EXPECT_FALSE(FindLongText("{\"b64\": [" + text + "]}"));
-  for (const char* cut : {"", "\"b64\"", "\"b64\":", "\"b64\": \""}) EXPECT_FALSE(FindLongText(cut)) << cut;
-}
-
 TEST(RequestText, TheSizeOfABatchIsFoundBehindItsColumns) {
   EXPECT_EQ(ExampleBatchSize(std::string_view("\x0a\x03xyz\x18\x64", 7)), 100U);
   EXPECT_EQ(ExampleBatchSize(""), 0U);

@@ -124,6 +124,7 @@ def test_metadata_and_status_are_told(channel: Any) -> None:
             "INVALID_ARGUMENT",
             "must be float32, got complex64",
         ),
+        (request({**RAGGED, "tags/row_splits": torch.tensor([0, 2.5, 3])}), "INVALID_ARGUMENT", "must be int64"),
         (request({"example_batch": [b"\x0a\x05"]}), "INVALID_ARGUMENT", "the bytes are no ExampleBatch"),
         (request(RAGGED).SerializeToString()[:-3], "INVALID_ARGUMENT", "the bytes are no PredictRequest"),
         (b"\xff\xff", "INVALID_ARGUMENT", "the bytes are no PredictRequest"),

@@ -252,6 +252,91 @@ def test_a_body_in_chunks_counts_as_one_and_has_the_same_limit(connect: Callable
     assert b"a body may have 100 bytes" in body
 
 
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        ("content-length: " + "0" * 5000 + "3\r\n", b"content-length must be a number of at most 19 digits"),
+        ("content-length: " + "9" * 5000 + "\r\n", b"no HTTP/1.1"),
+        ("content-length: +3\r\n", b"no HTTP/1.1"),
+        ("content-length: 3\r\ncontent-length: 3\r\n", b"no HTTP/1.1"),
+        ("content-length: 3\r\ntransfer-encoding: chunked\r\n", b"no HTTP/1.1"),
+        ("transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n", b"no HTTP/1.1"),
+        ("transfer-encoding: gzip, chunked\r\n", b"transfer-encoding must be chunked"),
+        ("Host: b\r\n", b"host twice"),
+        ("authorization: Bearer a\r\nAuthorization: Bearer b\r\n", b"authorization twice"),
+        ("content-type: a/b\r\ncontent-type: a/b\r\n", b"content-type twice"),
+        ("x-folded: a\r\n b\r\n", b"no HTTP/1.1"),
+    ],
+)
+def test_a_head_that_two_programs_would_read_differently_is_refused(
+    head: str, why: bytes, connect: Callable[..., socket.socket]
+) -> None:
+    client = connect()
+    client.sendall(ask("/", method="POST", head=head) + b"abc")
+    reader = Reader(client)
+    status, headers, body = reader.next()
+    assert (status, headers["connection"], why in body) == (400, "close", True), body
+
+
+def test_a_host_must_be_named_from_http_1_1_on(connect: Callable[..., socket.socket]) -> None:
+    client = connect()
+    client.sendall(b"GET / HTTP/1.1\r\nx: y\r\n\r\n")
+    status, _, body = Reader(client).next()
+    assert (status, b"no host line" in body) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("bad", "status"),
+    [
+        (b"\x00\x01", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (ask("/", method="POST", head="transfer-encoding: chunked\r\n") + b"zz\r\n", 400),
+        (ask("/", method="POST", head="transfer-encoding: chunked\r\n") + b"ff\r\n" + b"x" * 255, 413),
+    ],
+)
+def test_a_bad_request_is_refused_behind_the_answers_before_it(
+    bad: bytes, status: int, application: Application, connect: Callable[..., socket.socket]
+) -> None:
+    client = connect(body_bytes=100)
+    client.sendall(ask("/later/1") + ask("/2", b"body") + bad)
+    assert application.came.acquire(timeout=PATIENCE)
+    request, reply = application.kept.pop()
+    reply(application.response(request))
+    reader = Reader(client)
+    assert [path_of(reader.next()), path_of(reader.next())] == ["/later/1", "/2"]
+    refused, headers, _ = reader.next()
+    assert (refused, headers["connection"], reader.is_at_end()) == (status, "close", True)
+
+
+def test_requests_that_nobody_waits_for_are_parsed_a_few_at_a_time(
+    application: Application, connect: Callable[..., socket.socket]
+) -> None:
+    """Of a client that sends on and on, what waits stays bytes in buffers of a fixed size."""
+    client = connect()
+    client.sendall(ask("/later"))
+    assert application.came.acquire(timeout=PATIENCE)
+    request, reply = application.kept.pop()
+    made: list[str] = []
+    real = HttpRequest.__init__
+
+    def counted(self: HttpRequest, method: str, path: str, *rest: Any) -> None:
+        made.append(path)
+        real(self, method, path, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(HttpRequest, "__init__", counted)
+        client.sendall(ask("/x") * 5000)
+        other = connect()  # its answer comes behind what the loop did with the requests before
+        for _ in range(3):
+            other.sendall(ask("/"))
+            assert path_of(Reader(other).next()) == "/"
+        assert len(made) < 200
+        reply(application.response(request))
+        reader = Reader(client)
+        assert [path_of(reader.next()) for _ in range(5001)] == ["/later", *["/x"] * 5000]
+        assert len(made) == 5003
+
+
 @pytest.mark.parametrize("url", [b"http://a/x?y=1", b"/x?y", b"/x#z", b"/%78"])
 def test_paths_are_read_without_what_is_around_them(url: bytes, connect: Callable[..., socket.socket]) -> None:
     client = connect()

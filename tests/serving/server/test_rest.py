@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,6 +99,26 @@ def test_a_ragged_column_may_come_as_values_and_splits(server: ModelServer) -> N
     assert ask(server, body={"inputs": inputs}).body == {"outputs": [1.0, 5.0]}
 
 
+def test_the_largest_bodies_hold_up_nobody(server: ModelServer) -> None:
+    """Bodies of 16 MiB are decoded one after another, and a probe of health is answered meanwhile."""
+    bodies = [
+        b'{"instances": [{' + b",".join(b'"k%d": 1' % key for key in range(1_150_000)) + b"}]}",
+        b'{"inputs": {"weight": [1], "tags": [[' + b",".join([b"7"] * 8_000_000) + b"]]}}",
+        b'{"inputs": {"examples": [' + b",".join([b'""'] * 5_000_000) + b"]}}",
+    ]
+    assert all(13 << 20 < len(body) <= 16 << 20 for body in bodies)
+    statuses: list[int] = []
+    sending = threading.Thread(target=lambda: statuses.extend(ask(server, body=body).status for body in bodies))
+    sending.start()
+    slowest = 0.0
+    while sending.is_alive():
+        begin = time.monotonic()
+        assert ask(server, "/healthz").status == 200
+        slowest = max(slowest, time.monotonic() - begin)
+    assert statuses == [400, 200, 400]
+    assert slowest < 1.0, "0.05 s as a rule; several seconds where the event loop decodes"
+
+
 def test_ids_are_64_bits_with_or_without_a_sign(server: ModelServer, model: SmallModel) -> None:
     seen: list[int] = []
     real = SmallModel._score
@@ -118,7 +139,7 @@ WRONG = [
     ({"instances": [{"tags": [2**64], "weight": 1}]}, "input 'tags': has a number that 64 bits do not hold"),
     ({"instances": [{"tags": [1], "weight": None}]}, "input 'weight': must be numbers, got null"),
     ({"instances": [{"tags": [1], "weight": [1]}]}, "input 'weight': must have the shape [] for an example, got [1]"),
-    ({"instances": [{"tags": [1], "weight": float("nan")}]}, "input 'weight': must be finite"),
+    ({"instances": [{"tags": [1], "weight": float("nan")}]}, "JSON has neither NaN nor Infinity"),
     ({"instances": [{"tags": [1], "weight": 1e39}]}, "input 'weight': must be finite"),
     ({"instances": []}, "instances must be a list of at least one example, got an empty list"),
     ({"instances": [3]}, "instances must name its values; inputs are: tags, weight"),
@@ -138,6 +159,15 @@ WRONG = [
     ({"inputs": {"tags/values": [1], "weight": [1]}}, "input 'tags': must come as one tensor, or as"),
     ({"inputs": {"tags/values": [1], "tags/row_splits": [0, 2], "weight": [1]}}, "input 'tags/row_splits':"),
     ({"instances": [{"tags": [13], "weight": 1}]}, "id 13 brings bad luck"),
+    ({"instances": [{"tags": [1], "weight": 1}, 5]}, "instances must be all objects or all values"),
+    ({"instances": [{}]}, "instances: an example must name its values, got an empty object"),
+    ({"instances": [{f"k{key}": 1 for key in range(20_000)}]}, "a request may have 16384 inputs, got more"),
+    ({"inputs": {"tags": [[1]] * 10_001, "weight": [1]}}, "a request may have 10000 examples, got 10001"),
+    (b'{"inputs": {"tags": [1], "tags": [2], "weight": [1]}}', "input 'tags' is there twice"),
+    (b'{"instances": [{"tags": [1], "weight": 1}, {"tags": [1], "tags": [1]}]}', "got 'tags' twice"),
+    (b'{"inputs": {"tags": [1], "weight": [1]}} x', "expected nothing more at byte 41"),
+    (b'{"inputs": {"tags": ["\xc3"], "weight": [1]}}', "a string that is no UTF-8"),
+    (b'{"inputs": {"tags": ["\\ud800"], "weight": [1]}}', "half of a surrogate pair"),
     (b"\xff", "the body must be JSON"),
     (b'{"instances": [', "the body must be JSON"),
     (b'{"instances":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "the body is JSON nested deeper than 32"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.model import InputSpec, Signature
 
-__all__ = ["Column", "Fitted", "fit", "is_encoded", "length_of"]
+__all__ = ["Column", "Fitted", "fit", "is_encoded", "length_of", "require_examples"]
 
 Column: TypeAlias = "Tensor | Ragged | list[bytes]"
 
@@ -60,14 +60,19 @@ def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: in
         ((name, samples),) = columns.items()
         if not isinstance(samples, list):
             raise InvalidArgumentError(f"input {name!r}: must be bytes, got {_kind_of(samples)}")
-        return Fitted({name: samples}, _within(num_examples(name, samples, max_examples), max_examples))
+        return Fitted({name: samples}, require_examples(num_examples(name, samples, max_examples), max_examples))
     joined = _join_pairs(columns)
     _require_names(joined, signature)
-    count = _within(_common_length(joined), max_examples)
+    count = require_examples(_common_length(joined), max_examples)
     return Fitted({name: _fit_column(name, joined[name], spec) for name, spec in signature.inputs.items()}, count)
 
 
-def _within(count: int, limit: int) -> int:
+def require_examples(count: int, limit: int) -> int:
+    """The number of examples of a request, once it is known to be within the limit.
+
+    Raises:
+        InvalidArgumentError: there are too many.
+    """
     if count > limit:
         raise InvalidArgumentError(f"a request may have {limit} examples, got {count}; send several requests")
     return count
@@ -85,6 +90,8 @@ def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
             raise InvalidArgumentError(
                 f"input {name!r}: must come as one tensor, or as {name + VALUES!r} together with {name + SPLITS!r}"
             )
+        if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
+            raise InvalidArgumentError(f"input {name + SPLITS!r}: must be int64, got {_kind_of(splits)}")
         try:
             joined[name] = Ragged(values, splits.to(torch.int64))
         except (TypeError, ValueError) as error:
@@ -140,15 +147,15 @@ def _typed(name: str, column: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragg
             or (values.is_floating_point() and not wanted.is_floating_point)
         ):
             raise InvalidArgumentError(f"input {name!r}: must be {spec.dtype}, got {_kind_of(values)}")
-        values = _converted(name, values, wanted)
+        values = _converted(name, values, wanted, is_id=spec.kind == "ids")
         column = column.with_values(values) if isinstance(column, Ragged) else values
     if wanted.is_floating_point and not bool(torch.isfinite(values).all()):
         raise InvalidArgumentError(f"input {name!r}: must be finite, got NaN or an infinity")
     return column
 
 
-def _converted(name: str, values: Tensor, wanted: torch.dtype) -> Tensor:
-    if values.dtype is torch.uint64 and wanted is torch.int64:
+def _converted(name: str, values: Tensor, wanted: torch.dtype, *, is_id: bool) -> Tensor:
+    if values.dtype is torch.uint64 and is_id:
         return values.view(wanted)  # hashes of 64 bits, which are ids with either sign
     if not wanted.is_floating_point and wanted is not torch.bool and values.numel():
         limits, array = torch.iinfo(wanted), values.numpy()  # torch has no extremes of the wider unsigned types

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from monolith.serving.server.registry import Entry
     from monolith.serving.server.request_core import RequestCore
 
-__all__ = ["GrpcService", "service_handlers"]
+__all__ = ["GrpcService", "columns_of", "service_handlers"]
 
 _SIGNATURES = "signature_def"
 
@@ -60,7 +60,7 @@ class GrpcService:
         self._core.ask(
             _target_of(request.model_spec, given),
             request.model_spec.signature_name or DEFAULT_SIGNATURE,
-            lambda _: _columns_of(request.inputs),
+            lambda _: columns_of(request.inputs),
             deadline=deadline,
             done=outcomes.put,
             request_id=request_id,
@@ -183,7 +183,12 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
     return spec
 
 
-def _columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
+def columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
+    """The columns of a request.
+
+    Raises:
+        InvalidArgumentError: shape and values of one do not fit.
+    """
     columns: dict[str, Column] = {}
     for name, message in inputs.items():
         if message.dtype == DT_STRING:

@@ -26,6 +26,7 @@ class HttpRequest:
         "method",
         "parts",
         "path",
+        "refusal",
         "size",
     )
 
@@ -48,6 +49,8 @@ class HttpRequest:
         """Of a body that is not complete."""
         self.size = 0
         """Bytes of the body so far."""
+        self.refusal: HttpResponse | None = None
+        """The answer to one that cannot be read, which waits for the answers before it."""
 
 
 class HttpResponse(NamedTuple):

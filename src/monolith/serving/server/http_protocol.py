@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from monolith.serving.server.http_error import HttpError, error_response
+from monolith.serving.server.http_head import SINGLE_HEADERS, content_length_of, why_refused
 from monolith.serving.server.http_message import HttpRequest, encode_response
 from monolith.serving.server.request_core import deadline_error
 
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from monolith.serving.server.config import Limits
     from monolith.serving.server.http_message import HttpApplication, HttpResponse
 
-__all__ = ["HEAD_BYTES", "HttpConnection"]
+__all__ = ["HEAD_BYTES", "PIECE_BYTES", "HttpConnection"]
 
 HEAD_BYTES = 64 << 10
 """Largest head of a request, its path included."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+PIECE_BYTES = 4 << 10
+"""Bytes that are parsed at a time, unless they are a body. A client that does not wait for answers has no more requests
+parsed than these can hold; the rest stays bytes."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -49,8 +53,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
-        with suppress(AttributeError):  # of httptools 0.6.3: what stands behind a last request is no error
-            self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # data behind a last request is no error
         self._transport: asyncio.Transport
         self._client: str | None = None
         self._lock = threading.Lock()
@@ -63,6 +66,12 @@ class HttpConnection(asyncio.Protocol):
         """Those behind it, of a client that does not wait for answers."""
         self._coming: HttpRequest | None = None
         """The one whose body is being read."""
+        self._unparsed = b""
+        """Received behind requests that wait."""
+        self._body_bytes = 0
+        """How many more bytes the body of `_coming` has, where its head says so."""
+        self._is_refused = False
+        """Whether what came last is refused: nothing behind it is parsed."""
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
@@ -102,15 +111,25 @@ class HttpConnection(asyncio.Protocol):
             self._write_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Hands bytes on, unless the connection is about to end."""
-        if self._transport.is_closing():
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # answered as any other request, and then closed
-        except httptools.HttpParserError:
-            self._refuse(400, f"the request is no HTTP/1.1, or its head is over {HEAD_BYTES} bytes")
+        """Parses bytes, unless the connection is about to end."""
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parses what was received, until a request has to wait for the answer to another."""
+        while self._unparsed and not self._line and not self._is_refused and not self._transport.is_closing():
+            size = max(PIECE_BYTES, self._body_bytes)
+            data, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                pass  # answered as any other request, and then closed
+            except httptools.HttpParserError as error:
+                # What a callback here raised is the context of the parser's own error.
+                if isinstance(why := error.__context__, HttpError):
+                    self._refuse_last(why.status, why.sentence)
+                else:
+                    self._refuse_last(400, f"the request is no HTTP/1.1, or its head is over {HEAD_BYTES} bytes")
 
     def pause_writing(self) -> None:
         """The client reads slower than it asks: the next request waits."""
@@ -155,15 +174,22 @@ class HttpConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """A line of the head."""
         self._count_head(len(name) + len(value))
-        self._headers[name.lower()] = value
+        name = name.lower()
+        if name in self._headers and name in SINGLE_HEADERS:
+            raise HttpError(400, f"the head has {name.decode('latin-1')} twice; send it once")
+        self._headers[name] = value
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._is_in_head = False
         parser = self._parser
+        refused = why_refused(self._headers, parser.get_http_version())
+        if refused is not None:
+            raise HttpError(400, refused)
         request = HttpRequest(parser.get_method().decode(), _path_of(self._url), self._headers, self._client)
         request.is_kept_open = parser.should_keep_alive() and not parser.should_upgrade()
         self._coming = request
+        self._body_bytes = content_length_of(self._headers)
         with self._lock:
             waits = self._current is not None or bool(self._line)
             if waits:
@@ -178,16 +204,18 @@ class HttpConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
         request = self._coming
+        self._body_bytes = max(0, self._body_bytes - len(body))
         if request is None:
             return  # it is answered already
         request.size += len(body)
         request.parts.append(body)
         if request.size > self._limits.body_bytes:
-            self._refuse(413, f"a body may have {self._limits.body_bytes} bytes, got more")
+            raise HttpError(413, f"a body may have {self._limits.body_bytes} bytes, got more")
 
     def on_message_complete(self) -> None:
         """The request is there."""
         request, self._coming = self._coming, None
+        self._body_bytes = 0
         if request is None:
             return
         request.body = request.parts[0] if len(request.parts) == 1 else b"".join(request.parts)
@@ -202,7 +230,7 @@ class HttpConnection(asyncio.Protocol):
         """A request is the next to be answered; its body may still be missing."""
         self._since = time.monotonic()
         try:
-            response = self._application.begin(request) or self._refused_size(request)
+            response = request.refusal or self._application.begin(request) or self._refused_size(request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
             response = error_response(error)
         if response is not None:
@@ -215,12 +243,10 @@ class HttpConnection(asyncio.Protocol):
             self._look_by(self._since + self._limits.body_seconds)
 
     def _refused_size(self, request: HttpRequest) -> HttpResponse | None:
-        told = request.headers.get(b"content-length", b"0")
-        if told.isdigit() and int(told) <= self._limits.body_bytes:
+        told = content_length_of(request.headers)
+        if told <= self._limits.body_bytes:
             return None
-        raise HttpError(
-            413, f"a body may have {self._limits.body_bytes} bytes, got {told.decode('latin-1')}", closes=True
-        )
+        raise HttpError(413, f"a body may have {self._limits.body_bytes} bytes, got {told}", closes=True)
 
     def _answer(self, request: HttpRequest) -> None:
         self._look_by(request.deadline)
@@ -278,7 +304,8 @@ class HttpConnection(asyncio.Protocol):
             self._begin(request)
             if request.is_complete and not request.is_answered:
                 self._answer(request)
-        if not self._line:
+        self._parse()
+        if not self._line and not self._is_refused:
             self._transport.resume_reading()
 
     # Limits
@@ -334,6 +361,24 @@ class HttpConnection(asyncio.Protocol):
         self._transport.write(encode_response(response, is_kept_open=False))
         self._transport.close()
         self._expect_reading()
+
+    def _refuse_last(self, status: int, sentence: str) -> None:
+        """Refuses what came last, behind the answers to requests before it; nothing more is read."""
+        refused = self._coming
+        with self._lock:
+            is_first = self._current is None or self._current is refused
+        if is_first:
+            self._refuse(status, sentence)
+            return
+        self._is_refused, self._coming, self._unparsed = True, None, b""
+        self._transport.pause_reading()
+        if refused is None:
+            refused = HttpRequest("", "", {})
+            with self._lock:
+                self._line.append(refused)
+        refused.parts = []
+        refused.is_kept_open = False
+        refused.refusal = error_response(HttpError(status, sentence))
 
 
 def _path_of(url: bytes) -> str:

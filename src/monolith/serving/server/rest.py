@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RestApplication"]
 
+_SMALL_BODY_BYTES = 64 << 10
+"""Bodies up to this size are decoded by the event loop, in less than a millisecond; others by threads."""
+_DECODING_THREADS = 2
+
 
 class RestApplication:
     """Answers requests over HTTP; those of predictions by the threads of the models.
@@ -44,6 +50,11 @@ class RestApplication:
     def __init__(self, core: RequestCore, credentials: ServerCredentials) -> None:
         self._core = core
         self._credentials = credentials
+        self._decoders = ThreadPoolExecutor(_DECODING_THREADS, thread_name_prefix="decode")
+
+    def close(self) -> None:
+        """Ends its threads; bodies that wait to be decoded are dropped."""
+        self._decoders.shutdown(cancel_futures=True)
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
         """Refuses what can be refused by its head; None: the body is wanted.
@@ -77,8 +88,10 @@ class RestApplication:
             OpError: what it asks for is wrong; `reply` is not called then.
         """
         asked = parse_path(request.path)
-        if asked.action == "predict":
+        if asked.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
             self._predict(asked, request, reply)
+        elif asked.action == "predict":
+            self._decoders.submit(self._predict_large, asked, request, reply)
         elif asked.action == "promotion":  # in a thread: versions are loaded
             threading.Thread(target=self._command, args=(asked, request, reply), name="promotion", daemon=True).start()
         else:
@@ -116,10 +129,19 @@ class RestApplication:
             return commands.describe(name or None)
         return commands.command(name, asked.verb, parse_command(request.body, request.headers))
 
+    def _predict_large(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
+        """Decodes a body that would hold the event loop up; a request whose time is over is not decoded."""
+        if request.is_answered or time.monotonic() >= request.deadline:
+            return  # its connection tells the client
+        try:
+            self._predict(asked, request, reply)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets a status and a sentence
+            reply(error_response(error))
+
     def _predict(self, asked: Asked, request: HttpRequest, reply: Reply) -> None:
         given = request.headers.get(b"x-request-id")
         request_id = self._core.request_id_of(given)
-        parsed = parse_request(request.body, max_depth=self._core.limits.json_depth)
+        parsed = parse_request(request.body, self._core.limits)
         request.body = b""  # what it says is decoded
         target = asked.target if given is None else asked.target._replace(request_id=given.decode("latin-1"))
 

@@ -68,7 +68,9 @@ class ModelServer:
                 self._metrics_endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))
             self._http = None
             if options.port is not None:
-                self._http = HttpFront(RestApplication(self.core, credentials), options)
+                application = RestApplication(self.core, credentials)
+                stack.callback(application.close)
+                self._http = HttpFront(application, options)
                 stack.callback(self._http.close)
             self._grpc = self._start_grpc(stack)
             gauges = GaugeThread(self._show_gauges)
