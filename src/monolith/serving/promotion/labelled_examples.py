@@ -12,7 +12,8 @@ import torch
 from monolith.errors import InvalidArgumentError
 from monolith.files import named_errors
 from monolith.serving.server.columns import fit
-from monolith.serving.server.json_request import JsonRequest
+from monolith.serving.server.config import Limits
+from monolith.serving.server.json_request import parse_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +76,7 @@ class LabelledExamples:
         for begin in range(0, len(self.rows), _AT_A_TIME):
             rows = self.rows[begin : begin + _AT_A_TIME]
             wanted = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]
-            columns = JsonRequest("", is_rows=True, content=wanted).columns(signature)
+            columns = parse_request(json.dumps({"instances": wanted}).encode(), Limits()).columns(signature)
             yield fit(columns, signature, max_examples=_AT_A_TIME).columns
 
 

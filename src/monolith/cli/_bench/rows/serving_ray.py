@@ -97,10 +97,14 @@ class _Replica:
         """Answers one request."""
         from starlette.responses import Response  # noqa: PLC0415 - Ray brings it
 
+        from monolith.serving.server import Limits  # noqa: PLC0415
+        from monolith.serving.server.columns import fit  # noqa: PLC0415
         from monolith.serving.server.json_answer import encode_answer  # noqa: PLC0415 - as the import above
         from monolith.serving.server.json_request import parse_request  # noqa: PLC0415
 
-        asked = parse_request(await request.body(), max_depth=32)
-        columns = asked.columns(self._predictor.signatures[asked.signature])
+        limits = Limits()
+        asked = parse_request(await request.body(), limits)
+        signature = self._predictor.signatures[asked.signature]
+        columns = fit(asked.columns(signature), signature, max_examples=limits.examples).columns
         prediction = self._predictor.predict(columns, asked.signature)
         return Response(encode_answer(prediction.outputs, is_rows=asked.is_rows), media_type="application/json")
