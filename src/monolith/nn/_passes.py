@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from monolith.errors import FailedPreconditionError
 from monolith.forks import at_rest_in_forks
 from monolith.nn._folding import fold, foldable
+from monolith.nn.row_gradient import RowGradient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from monolith.nn._worker import StoreWorker
     from monolith.nn.pooling import PooledBatch, RowGradients
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows
+    from monolith.tables.schema import Schema
 
 FOLDED_PASSES = 64
 """So many passes without a step are folded into one."""
@@ -143,9 +145,23 @@ class Ledger:
         """Keys of passes that no backward pass can reach any more; appended to without the lock."""
         self.num_cleared = 0
         """Passes since the last step whose gradients were cleared by torch."""
+        self.num_gradients = 0
+        """Gradients that came from backward passes so far."""
         self._num_waiting = 0
         self._has_warned = False
+        self.row_gradient = RowGradient(self)
+        """Stands for the gradients of the next step in an optimizer of torch."""
         self.watch(anchor)
+
+    @property
+    def schema(self) -> Schema:
+        """Of the tables."""
+        return self._worker.store.schema
+
+    @property
+    def is_shared_by_ranks(self) -> bool:
+        """Whether ranks make steps together, each with gradients of its own."""
+        return self._worker.store.traits.collective
 
     def watch(self, anchor: Tensor) -> None:
         """Takes another anchor: moving a module may give it a new one."""
@@ -197,6 +213,7 @@ class Ledger:
         with self._lock:
             earlier = batch_pass.gradient
             self._num_waiting += earlier is None
+            self.num_gradients += 1
             batch_pass.gradient = gradient.values if earlier is None else earlier + gradient.values
             # A sum of finite gradients may be infinite.
             batch_pass.is_finite = gradient.is_finite and earlier is None
@@ -249,6 +266,7 @@ class Ledger:
         ready = self.ready()
         self.drop(ready)
         self._num_waiting = self.num_cleared = 0
+        self.row_gradient.forget()
         return len(ready)
 
     def drop(self, passes: Sequence[BatchPass]) -> None:
@@ -277,6 +295,8 @@ class Ledger:
             return
         with self._lock:
             cleared = [each for each in self._passes.values() if each.is_settled and not each.is_taken]
+            if cleared:
+                self.row_gradient.forget()
             if but in cleared:
                 cleared.remove(but)
                 but.gradient, but.is_settled = None, False

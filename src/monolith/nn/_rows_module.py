@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn._merge import PlacedSlot
+    from monolith.nn.row_gradient import RowGradient
     from monolith.tables.history import Cut
     from monolith.tables.store import Joined, Store
 
@@ -69,6 +70,11 @@ class RowsModule(nn.Module):
         """Stands for all rows among the parameters of a model; its gradient is None when gradients were cleared."""
         # Not by its attribute: torch looks for a parameter only after a search of attributes has failed.
         return cast("nn.Parameter", self._parameters[_ANCHOR])
+
+    @property
+    def row_gradient(self) -> RowGradient:
+        """Stands for the gradients of the next step in an optimizer of torch."""
+        return self._ledger.row_gradient
 
     @property
     def num_cleared(self) -> int:

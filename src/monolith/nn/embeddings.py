@@ -260,6 +260,7 @@ class Embeddings(RowsBySlot):
         passes = self._ledger.ready()
         if not passes:
             return None
+        self._ledger.row_gradient.scale(passes)
         number = self._worker.global_step if global_step is None else global_step
         latest = [each.latest for each in passes if each.latest is not None]
         rule = partial(
@@ -281,7 +282,7 @@ class Embeddings(RowsBySlot):
         )
 
     def optimizer(self, beside: torch.optim.Optimizer | None = None) -> RowsOptimizer:
-        """`step` and `zero_grad` as an optimizer of torch, for loops and trainers that take optimizers.
+        """`step` and `zero_grad` as an optimizer of torch, for loops, trainers and gradient scalers of torch.
 
         Args:
             beside: The dense one, where a trainer takes only one: it is stepped and cleared together with the rows.
@@ -294,7 +295,7 @@ class Embeddings(RowsBySlot):
         Together with the norm of the dense gradients it makes a joint clip factor.
         """
         passes = self._ledger.ready()
-        return gradient_norm(passes, self.store.schema) if passes else torch.zeros(())
+        return gradient_norm(passes, self.store.schema) * self.row_gradient.factor() if passes else torch.zeros(())
 
     def discard(self) -> int:
         """Drops the gradients since the last step; returns how many backward passes they came from."""

@@ -216,6 +216,8 @@ def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
 
 def _norm(values: Tensor) -> Tensor:
     norm: Tensor = vector_norm(values)
+    if not torch.isfinite(norm):  # squares of large values may be too large for float32, though the norm is not
+        norm = vector_norm(values, dtype=torch.float64).to(values.dtype)
     return norm
 
 

@@ -20,6 +20,9 @@ class RowsOptimizer(Optimizer):
     How rows learn, and at which rates, is said by their slots; `lr` of the group of rows, 1 at first, is a factor of
     all these rates, by which schedulers of torch change them. What rows remember is saved with them.
 
+    A `GradScaler` of torch unscales and skips it like any optimizer: the parameter of the group of rows has their norm
+    as its gradient (`RowGradient`).
+
     Args:
         module: Whose rows.
         beside: A dense optimizer that is stepped first, for trainers that take one optimizer only. Its groups follow
@@ -41,7 +44,7 @@ class RowsOptimizer(Optimizer):
         self._module = module
         self._beside = beside
         self._has_warned = False
-        super().__init__([module.anchor], {"lr": 1.0})
+        super().__init__([module.row_gradient], {"lr": 1.0})
         self._share()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -61,8 +64,9 @@ class RowsOptimizer(Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients of rows and of the dense optimizer."""
-        super().zero_grad(set_to_none)
-        self._module.discard()
+        self._module.zero_grad(set_to_none)
+        if self._beside is not None:
+            self._beside.zero_grad(set_to_none)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
