@@ -174,6 +174,28 @@ def test_verify_reads_bases_and_says_where_nobody_can_begin(place: Path, capsys:
     assert "nobody can begin to follow it" in call(capsys, "verify", place, status=1)
 
 
+def test_nothing_says_that_it_is_complete_at_a_damaged_or_unfinished_end(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monolith.cli.log._UNFINISHED_SECONDS", 0.0)
+    newest = segments(place)[-1]
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    for arguments in (["follow", place, "--until_caught_up"], ["show", place], ["compact", place]):
+        assert main(["log", *map(str, arguments)]) != 0
+        found = capsys.readouterr().err
+        assert "checksum of the record does not match" in found
+        assert f"(file '{newest}', offset {len(whole) - len(records(newest)[-1])})" in found
+    assert json.loads(call(capsys, "verify", place, "--json", status=1))["unfinished_bytes"] == 0
+    newest.write_bytes(whole[:-9])
+    torn = len(records(newest)[-1])
+    assert main(["log", "follow", str(place), "--until_caught_up"]) != 0
+    assert f"part '{PART}': not caught up: 1 increments ({torn} bytes) behind file" in capsys.readouterr().err
+    assert f"unfinished: {torn} bytes at the end are no whole record" in call(capsys, "verify", place)
+    assert main(["log", "compact", str(place)]) == 0
+    assert f"1 unfinished increments ({torn} bytes) are not in the base" in capsys.readouterr().err
+
+
 def test_follow_prints_what_comes_and_ends_on_a_signal(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = call(capsys, "follow", place, "--json", "--until_caught_up").splitlines()
     assert len(lines) == 13

@@ -85,7 +85,7 @@ def test_a_reader_waits_at_a_torn_tail_and_goes_on_behind_it(log: DeltaLog, left
 def test_what_a_killed_writer_left_is_passed_over(log: DeltaLog) -> None:
     write(log, 2)
     with segments(log)[-1].open("ab") as file:
-        file.write(b"MDLI" + b"\x01" * 200)
+        file.write(increment(3, writer=writer_of(log)).encode()[:-20])
     (segments(log)[0].parent / "00000002-000000.log").touch()  # killed before it wrote its opening
     writer = write(log, 1)
     assert writer.generation == 3

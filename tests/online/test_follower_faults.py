@@ -14,6 +14,7 @@ from monolith.deltalog import DeltaLog, GapError, rows_part
 from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
 from monolith.online import DeltaPublisher, Follower
 from monolith.publishing.examples_tally import Trained
+from monolith.publishing.part_publisher import PartPublisher
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
 from monolith.testing import FakeClock
 
@@ -64,6 +65,13 @@ def corrupt(scene: Scene) -> None:
     scene.segments[1].write_bytes(data)
 
 
+def corrupt_newest(scene: Scene) -> None:
+    """The last record of all."""
+    data = bytearray(scene.segments[-1].read_bytes())
+    data[-20] ^= 1
+    scene.segments[-1].write_bytes(data)
+
+
 def lose(scene: Scene) -> None:
     scene.segments[1].unlink()
 
@@ -77,10 +85,11 @@ def reorder(scene: Scene) -> None:
     ("harm", "error", "text"),
     [
         (corrupt, DataLossError, r"generation 1, increment \d: checksum of the record does not match"),
+        (corrupt_newest, DataLossError, r"generation 1, increment 8: checksum of the record does not match"),
         (lose, GapError, r"generation 1: increments \d to \d are missing before increment \d"),
         (reorder, GapError, r"generation 1: increments? (\d) to \1 are missing before increment \d"),
     ],
-    ids=["corrupt", "missing", "reordered"],
+    ids=["corrupt", "corrupt at the end", "missing", "reordered"],
 )
 def test_damage_is_named_and_a_base_behind_it_is_taken(
     tmp_path: Path, harm: Callable[[Scene], None], error: type[OpError], text: str
@@ -94,6 +103,7 @@ def test_damage_is_named_and_a_base_behind_it_is_taken(
             follower.catch_up()
         before = follower.version[PART]
         assert 0 < before < 8
+        assert follower.lag.increments == 8 - before
         assert values(served)[:before] == values(scene.trained)[:before]  # what was whole is here
         scene.add_base()
         follower.catch_up()
@@ -111,6 +121,47 @@ def test_a_doubled_record_is_applied_once(tmp_path: Path) -> None:
     ) as follower:
         follower.catch_up()
     assert numbers == list(range(9))
+
+
+def test_a_torn_end_is_lag_until_it_is_whole(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    newest = scene.segments[-1]
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-20])
+    served = new_store(serving=True)
+    with Follower(served, scene.log) as follower:
+        for _ in range(2):
+            follower.catch_up()
+            assert follower.version == {PART: 7}
+            assert follower.lag == (1, len(records(newest)[-1]), 0.0)
+        newest.write_bytes(whole)
+        follower.catch_up()
+        assert follower.lag == (0, 0, 0.0)
+        assert values(served) == values(scene.trained)
+
+
+def test_a_follower_of_some_buckets_names_damage_of_its_part_alone(tmp_path: Path) -> None:
+    """Two owners of buckets, as parameter servers or ranks are; the newest record of one of them is damaged."""
+    log = DeltaLog(tmp_path / "log")
+    halves = [range(512), range(512, 1024)]
+    for half in halves:
+        part = PartPublisher("model", store := new_store(), log, buckets=half)
+        assign(store, {number: 1.0 + number for number in range(10)})
+        part.publish(Trained())
+        part.close()
+    (damaged,) = (Path(log.place) / "parts" / rows_part("model", halves[1])).iterdir()
+    data = bytearray(damaged.read_bytes())
+    data[-20] ^= 1
+    damaged.write_bytes(data)
+    for buckets, is_damaged in [(range(256), False), (range(600, 700), True), (None, True)]:
+        with Follower(new_store(serving=True), log, buckets=buckets) as follower:
+            if is_damaged:
+                with pytest.raises(DataLossError, match=rf"file '{damaged}', offset \d+"):
+                    follower.catch_up()
+                assert follower.lag.increments > 0
+            else:
+                follower.catch_up()
+                assert follower.lag.increments == 0
 
 
 def test_a_started_follower_stands_still_at_damage_and_goes_on_when_a_base_comes(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from monolith.cli._log.lines import HEAD, document_of, line_of
 from monolith.cli._log.listing import listed, shown_list
 from monolith.cli._log.verifying import verify
 from monolith.deltalog import DeltaLog
+from monolith.errors import UnavailableError
 from monolith.observe.progress import Progress
 from monolith.stop_request import StopRequest
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from monolith.deltalog import PartReader
 
 _POLL_SECONDS = 0.05
+_UNFINISHED_SECONDS = 5.0
+"""How long `--until_caught_up` waits for a record that is being written."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,15 +91,28 @@ def _follow(log: DeltaLog, args: argparse.Namespace) -> int:
         readers = _readers(log, args, stack)
         if not args.json:
             _print(HEAD)
+        since = time.monotonic()
         while not stop.is_set():
             found = [each for reader in readers if (each := reader.read()) is not None]
             for each in found:
                 _print(json.dumps(document_of(each)) if args.json else line_of(each))
-            if not found and args.until_caught_up:
+            if found:
+                since = time.monotonic()
+                continue
+            behind = args.until_caught_up and [each for each in readers if each.lag.increments]
+            if args.until_caught_up and not behind:
                 break
-            if not found:
-                readers[0].wait(_POLL_SECONDS if len(readers) > 1 else 1.0, stop)
+            if behind and time.monotonic() - since >= _UNFINISHED_SECONDS:
+                raise UnavailableError("; ".join(map(_unfinished, behind)))
+            readers[0].wait(_POLL_SECONDS if behind or len(readers) > 1 else 1.0, stop)
     return 0
+
+
+def _unfinished(reader: PartReader) -> str:
+    return (
+        f"part {reader.part!r}: not caught up: {reader.lag.increments} increments ({reader.lag.bytes} bytes) behind"
+        f" {reader.where or 'the beginning'} are unfinished; their writer is writing them or was killed"
+    )
 
 
 def _compact(log: DeltaLog, args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.deltalog.file_segments import Piece, Segment, first_head, piece_at, segments_in
+from monolith.deltalog.file_segments import Piece, Segment, first_head, is_damaged_at_start, piece_at, segments_in
 from monolith.deltalog.increment import decode
 from monolith.errors import DataLossError
 
@@ -46,8 +46,8 @@ class Lineage:
         """The first number of a generation that does not count.
 
         Returns:
-            0 where nothing of it counts; `NO_END` where nobody has begun a newer one; None: it is not known yet, since
-            somebody is opening the part.
+            0 where nothing of it counts; `NO_END` where there is no newer one; None: it is not known, because a
+            writer is opening the part, or an opening is damaged.
         """
         if generation not in self._ends:
             newer, certain = self._newer_than(generation)
@@ -55,7 +55,10 @@ class Lineage:
                 return NO_END
             if certain is None:
                 return None
-            self._ends[generation] = self._end_on_chain(certain, generation, newer)
+            end = self._end_on_chain(certain, generation, newer)
+            if end is None:
+                return None
+            self._ends[generation] = end
         return self._ends[generation]
 
     def surely_counts(self, segment: Segment, first: int) -> bool:
@@ -87,12 +90,17 @@ class Lineage:
                 return generation
         return None
 
-    def _end_on_chain(self, certain: int, generation: int, newer: list[Segment]) -> int:
-        """Goes back from a certain generation to this one, or to an older one that passes it over."""
+    def _end_on_chain(self, certain: int, generation: int, newer: list[Segment]) -> int | None:
+        """Goes back from a certain generation to this one, or to an older one that passes it over.
+
+        None: an opening on the way is damaged, and what it followed is not known.
+        """
         end, at = NO_END, certain
         while at > generation:
             opening = self._opening(at, newer)
             before = max((each.generation for each in newer if each.generation < at), default=generation)
+            if opening is None and self._is_damaged(at, newer):
+                return None
             if opening is None:
                 at = before
             else:
@@ -101,7 +109,7 @@ class Lineage:
         return end if at == generation else 0
 
     def _opening(self, generation: int, segments: list[Segment]) -> Opening | None:
-        """What a generation begins with; None: nothing yet."""
+        """What a generation begins with; None: nothing yet, or it is damaged."""
         if generation not in self._openings:
             first = next((each for each in segments if each.generation == generation), None)
             if first is None:
@@ -110,15 +118,19 @@ class Lineage:
                 head = first_head(self._folder, first)
                 return None if head is None else Opening(head.number, None)
             pieces = self._pieces(first, 1)
-            if not pieces or pieces[0].head is None or pieces[0].may_come:
+            if not pieces or pieces[0].head is None or not pieces[0].is_whole:
                 return None
             number = pieces[0].head.number
             try:
                 follows = decode(pieces[0].data, origin=first.name).follows
-            except DataLossError:  # whoever reads it will say so
+            except DataLossError:  # a reader reports it
                 return Opening(number, None)
             self._openings[generation] = Opening(number, None if follows is None or follows >= generation else follows)
         return self._openings[generation]
+
+    def _is_damaged(self, generation: int, segments: list[Segment]) -> bool:
+        first = next((each for each in segments if each.generation == generation), None)
+        return first is not None and is_damaged_at_start(self._folder, first)
 
     def _has_second_record(self, segments: list[Segment]) -> bool:
         """Whether the writer of some segments of one generation went on behind its first record."""
@@ -136,7 +148,7 @@ class Lineage:
             found: list[Piece] = []
             offset = 0
             while len(found) < count and (not found or found[-1].is_whole):
-                found.append(piece_at(descriptor, offset, origin=segment.name))
+                found.append(piece_at(descriptor, offset, segment=segment))
                 offset += len(found[-1].data)
             return found
         finally:

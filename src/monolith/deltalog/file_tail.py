@@ -6,7 +6,17 @@ import os
 from typing import TYPE_CHECKING
 
 from monolith.deltalog.file_lineage import NO_END, Lineage
-from monolith.deltalog.file_segments import NOTHING, Piece, Segment, first_head, next_magic, piece_at, segments_in
+from monolith.deltalog.file_segments import (
+    NOTHING,
+    Piece,
+    Segment,
+    first_head,
+    is_damaged_at_start,
+    next_whole,
+    piece_at,
+    segments_in,
+)
+from monolith.errors import DataLossError
 from monolith.files import named_errors
 
 if TYPE_CHECKING:
@@ -31,10 +41,10 @@ class FileTail:
         self._segment: Segment | None = None
         self._descriptor: int | None = None
         self._offset = 0
+        self._size = 0
+        """Of the segment, when it was last read."""
         self._next: int | None = None
         """Number behind the last record that was handed out."""
-        self._suspect: bytes | None = None
-        """What was at the end of the part and was not a record."""
         self._handed: tuple[Path, int] | None = None
         """File and offset of what was handed out last."""
 
@@ -49,7 +59,7 @@ class FileTail:
                 if self._is_settled(piece, later, end):
                     return self._hand_out(piece)
                 if not piece.is_whole and not later:
-                    return self._at_end(piece)
+                    return None if piece.may_come else self._hand_over(piece)
                 if self._is_damage(piece, later, end):
                     return self._hand_over(piece)
                 if not self._enter_next(later, end):
@@ -62,22 +72,19 @@ class FileTail:
         return "" if self._handed is None else f"file '{self._handed[0]}', offset {self._handed[1]}"
 
     def skip(self) -> None:
-        """Looks for the next whole record of the segment; records begin at multiples of 8."""
+        """Looks for the next whole record of the segment."""
         if self._descriptor is None:
             return
         with named_errors(str(self._folder), "read"):
-            size = os.fstat(self._descriptor).st_size
-            self._offset += 8
-            while self._offset < size and not self._piece().is_whole:
-                self._offset = next_magic(self._descriptor, self._offset + 8)
-        self._suspect = None
+            following = next_whole(self._descriptor, self._offset, self._segment_or_fail)
+            self._offset = os.fstat(self._descriptor).st_size if following is None else following
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
-        """Looks at the size of the file again and again."""
+        """Polls the size of the file."""
         waited = 0.0
         while waited < seconds and not stop.wait(min(POLL_SECONDS, seconds - waited)):
             waited += POLL_SECONDS
-            if self._descriptor is None or os.fstat(self._descriptor).st_size != self._offset or self._later():
+            if self._descriptor is None or os.fstat(self._descriptor).st_size != self._size or self._later():
                 return
 
     def bytes_behind(self) -> int:
@@ -92,9 +99,8 @@ class FileTail:
                 sizes += max(0, size - self._offset) if segment == self._segment else size
         return sizes
 
-    @property
-    def torn_bytes(self) -> int:
-        """What lies at this place and is no record yet."""
+    def unread_bytes(self) -> int:
+        """Bytes of the segment from here on; where no record follows, those of an unfinished or damaged one."""
         return 0 if self._descriptor is None else max(0, os.fstat(self._descriptor).st_size - self._offset)
 
     def close(self) -> None:
@@ -124,13 +130,33 @@ class FileTail:
             self._enter(segments[0] if wanted is None else self._last_before(wanted, segments))
         except FileNotFoundError:
             return False  # it was trimmed just now
-        while wanted is not None:
-            piece = self._piece()
-            if not piece.is_whole or piece.head is None or piece.head.number >= wanted:
-                break
-            self._next = piece.head.number + 1
-            self._offset += len(piece.data)
+        if wanted is not None:
+            self._skip_below(wanted)
         return self._segment is not None
+
+    def _skip_below(self, wanted: int) -> None:
+        """Moves to a number, or to the first record behind it; to damage that may have held it."""
+        while True:
+            piece = self._piece()
+            if piece.is_damaged and not self._skip_damage_below(piece, wanted):
+                return
+            if not piece.is_damaged:
+                if not piece.is_whole or piece.head is None or piece.head.number >= wanted:
+                    return
+                self._next = piece.head.number + 1
+                self._offset += len(piece.data)
+
+    def _skip_damage_below(self, piece: Piece, wanted: int) -> bool:
+        """Moves behind a damaged record of a lower number; stays where its number is not known to be lower."""
+        before = self._offset
+        self.skip()
+        following = self._piece().head
+        if following is not None and following.number <= wanted:
+            return True
+        if following is None and piece.head is not None and piece.head.number < wanted:
+            return True
+        self._offset = before
+        return False
 
     def _last_before(self, wanted: int, segments: list[Segment]) -> Segment:
         for segment in reversed(segments):
@@ -142,7 +168,8 @@ class FileTail:
     def _piece(self) -> Piece:
         if self._descriptor is None:
             return NOTHING
-        return piece_at(self._descriptor, self._offset, origin=self._segment_or_fail.name)
+        self._size = os.fstat(self._descriptor).st_size
+        return piece_at(self._descriptor, self._offset, segment=self._segment_or_fail)
 
     def _look(self) -> tuple[Piece, list[Segment], int | None]:
         """What is here, the segments behind this one, and the number at which this generation ends, if that is known.
@@ -170,26 +197,26 @@ class FileTail:
         return os.fstat(self._descriptor).st_nlink == 0
 
     def _hand_over(self, piece: Piece) -> bytes:
-        self._handed = (self._folder / self._segment_or_fail.name, self._offset)
+        """What is here, whether it is a record or not; the place stays.
+
+        Raises:
+            DataLossError: it is a record of another segment.
+        """
+        segment = self._segment_or_fail
+        self._handed = (self._folder / segment.name, self._offset)
+        if piece.head is not None and piece.head.generation != segment.generation:
+            raise DataLossError(
+                f"{self.where}: a record of generation {segment.generation} expected, got one of generation"
+                f" {piece.head.generation} (the file was copied or renamed); begin at a base behind it"
+            )
         return piece.data
 
     def _hand_out(self, piece: Piece) -> bytes:
         self._hand_over(piece)
         self._offset += len(piece.data)
-        self._suspect = None
         if piece.head is not None:
             self._next = piece.head.number + 1
         return piece.data
-
-    def _at_end(self, piece: Piece) -> bytes | None:
-        """At the end of all: what is no record may be one that is being written, unless it stays as it is."""
-        if piece.may_come:
-            self._suspect = None
-            return None
-        if self._suspect != piece.data:
-            self._suspect = piece.data
-            return None
-        return self._hand_over(piece)
 
     def _is_settled(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
         """Whether this record is part of the log, whatever its writer and others do from now on."""
@@ -205,7 +232,7 @@ class FileTail:
         """Whether another record is behind it: its writer has found then that it was still alone."""
         assert self._descriptor is not None  # noqa: S101 - the piece was read from it
         behind = self._offset + len(piece.data)
-        return piece_at(self._descriptor, behind, origin=self._segment_or_fail.name).is_whole
+        return piece_at(self._descriptor, behind, segment=self._segment_or_fail).is_whole
 
     def _is_damage(self, piece: Piece, later: list[Segment], end: int | None) -> bool:
         """Whether records are missing here that others come after; the end of a writer that was killed is none."""
@@ -213,20 +240,23 @@ class FileTail:
             return False
         if later[0].generation == self._segment_or_fail.generation:
             return True
-        return end is not None and (self._next or 0) < end < NO_END
+        if end is None:
+            return piece.is_damaged
+        return (self._next or 0) < end < NO_END
 
     def _later(self) -> list[Segment]:
         return [each for each in segments_in(self._folder) if self._segment is not None and each > self._segment]
 
     def _enter_next(self, later: list[Segment], end: int | None) -> bool:
-        """Goes on in the next segment of this generation or, where it is known how far this one counts, in a newer one.
+        """Enters the next segment of this generation or, where it is known how far this one counts, of a newer one.
 
-        A newer one without an opening is that of a writer that died, or just begins.
+        A newer one without an opening belongs to a writer that died or is opening the part. One whose opening is
+        damaged is entered where nothing else tells how far this one counts.
         """
         following: Segment | None = later[0]
         if later[0].generation != self._segment_or_fail.generation:
-            opened = (each for each in later if first_head(self._folder, each) is not None)
-            following = None if end in {None, NO_END} else next(opened, None)
+            is_next = is_damaged_at_start if end is None else _has_first_head
+            following = None if end == NO_END else next((each for each in later if is_next(self._folder, each)), None)
         if following is None:
             return False
         try:
@@ -238,4 +268,8 @@ class FileTail:
     def _enter(self, segment: Segment) -> None:
         self.close()
         self._descriptor = os.open(self._folder / segment.name, os.O_RDONLY)
-        self._segment, self._offset, self._suspect = segment, 0, None
+        self._segment, self._offset = segment, 0
+
+
+def _has_first_head(folder: Path, segment: Segment) -> bool:
+    return first_head(folder, segment) is not None

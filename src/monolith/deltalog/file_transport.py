@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 from monolith import _core
 from monolith.deltalog.file_lineage import Lineage
-from monolith.deltalog.file_segments import LastRecord, Segment, first_head, last_record, segments_in
+from monolith.deltalog.file_segments import (
+    LastRecord,
+    Segment,
+    first_head,
+    is_damaged_at_start,
+    last_record,
+    segments_in,
+)
 from monolith.deltalog.file_tail import FileTail
 from monolith.deltalog.parts import require_part
 from monolith.deltalog.transport import Claim, Extent
@@ -58,26 +65,24 @@ class FileTransport:
         return str(self._folder)
 
     def parts(self) -> list[str]:
-        """Names of the folders that have segments."""
+        """Names of the folders that have records, damaged ones among them."""
         self._require_log()
         with named_errors(self.place, "listed"):
             found = [each.name for each in (self._folder / _PARTS).iterdir()] if self._has_parts else []
-        return sorted(name for name in found if self.extent(name) is not None)
+        return sorted(name for name in found if self.extent(name) is not None or self._is_damaged(name))
 
     def extent(self, part: str) -> Extent | None:
         """By the heads of the segments and the records of the last one."""
         folder = self._part(part)
         segments = segments_in(folder)
-        heads = [(each, head) for each in segments if (head := first_head(folder, each)) is not None]
-        if not heads:
-            return None
-        newest = heads[-1][0]
-        with named_errors(str(folder / newest.name), "read"):
-            last = last_record(folder, [each for each, _ in heads], self._last.get(part))
+        with named_errors(str(folder), "read"):
+            last = last_record(folder, segments, self._last.get(part))
         if last is None:
             return None
         self._last[part] = last
-        return Extent(heads[0][1].number, last.head.number + 1, newest.generation, last.head.writer)
+        heads = (head for each in segments if (head := first_head(folder, each)) is not None)
+        first = next((head.number for head in heads), last.head.number)
+        return Extent(first, last.head.number + 1, last.segment.generation, last.head.writer)
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> FileAppender:
         """Makes the first segment of a generation, then looks where the one before it has ended."""
@@ -154,6 +159,11 @@ class FileTransport:
     @property
     def _has_parts(self) -> bool:
         return (self._folder / _PARTS).is_dir()
+
+    def _is_damaged(self, part: str) -> bool:
+        """Whether a part begins with a record that cannot be read."""
+        folder = self._part(part)
+        return any(is_damaged_at_start(folder, each) for each in segments_in(folder))
 
     def _part(self, part: str) -> Path:
         require_part(part)

@@ -98,6 +98,10 @@ class KafkaTail:
         behind = max(0, self._newest_end() - self.offset) if self._client is not None else 0
         return behind * self._transport.message_bytes
 
+    def unread_bytes(self) -> int:
+        """None: brokers keep whole messages, and a record whose messages are not all there is never completed."""
+        return 0
+
     def close(self) -> None:
         """Closes the connections."""
         if self._client is not None:

@@ -23,7 +23,7 @@ from monolith.deltalog.file_transport import MARKER, MARKER_TEXT, replaced
 from monolith.deltalog.increment import HEAD, Head, read_head
 from monolith.deltalog.parts import require_part
 from monolith.deltalog.transport import Claim, Extent
-from monolith.errors import FailedPreconditionError, NotFoundError, UnimplementedError
+from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError
 from monolith.files import named_errors
 
 if TYPE_CHECKING:
@@ -59,12 +59,18 @@ class ObjectTransport:
         return sorted(name for name in found if self.numbers(name))
 
     def extent(self, part: str) -> Extent | None:
-        """By the names of the objects, and the head of the last one."""
+        """By the names of the objects, and the head of the last one that can be read.
+
+        Each object behind that one may have opened a generation.
+        """
         numbers = self.numbers(part)
-        if not numbers:
-            return None
-        last = self.head(part, numbers[-1])
-        return Extent(numbers[0], numbers[-1] + 1, last.generation, last.writer)
+        for behind, number in enumerate(reversed(numbers)):
+            try:
+                last = self.head(part, number)
+            except (DataLossError, NotFoundError):
+                continue
+            return Extent(numbers[0], numbers[-1] + 1, last.generation + behind, -1 if behind else last.writer)
+        return Extent(numbers[0], numbers[-1] + 1, len(numbers), -1) if numbers else None
 
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> ObjectAppender:
         """Makes the next object; tries the one behind it where somebody was faster."""
@@ -74,6 +80,8 @@ class ObjectTransport:
         while True:
             found = self.extent(part)
             if after_writer is not None and (found is None or found.writer != after_writer):
+                if found is not None and found.writer == -1:
+                    self.head(part, found.next - 1)  # it is not known who wrote it: says what is damaged
                 raise replaced(self.place, part, -1 if found is None else found.generation)
             claim = Claim(1, 0) if found is None else Claim(found.generation + 1, found.next)
             appender = ObjectAppender(self, part)
@@ -281,12 +289,30 @@ class ObjectTail:
             self._next = later[0]
             record = self._transport.read(self._part, self._next)
         if record is not None:
-            self.where = f"object '{self._transport.path(self._part, self._next)}'"
+            self.where = self._where(self._next)
+            self._require_number(record, self._next)
             self._next += 1
         return record
 
+    def _where(self, number: int) -> str:
+        return f"object '{self._transport.path(self._part, number)}', offset 0"
+
+    def _require_number(self, record: bytes, number: int) -> None:
+        """Refuses the record of another object; what cannot be read at all is for the reader to judge."""
+        try:
+            found = read_head(record, origin=self.where).number
+        except DataLossError:
+            return
+        if found != number:
+            raise DataLossError(
+                f"{self.where}: increment {number} expected, got increment {found} (the object was copied or renamed);"
+                " begin at a base behind it"
+            )
+
     def skip(self) -> None:
-        """Does nothing: the next object is the next record."""
+        """Moves behind an object that `next` refused; otherwise the next object is the next record already."""
+        if self._next is not None and self.where == self._where(self._next):
+            self._next += 1
 
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Asks for the next object again and again."""
@@ -304,6 +330,10 @@ class ObjectTail:
         first = 0 if self._next is None else self._next
         numbers = [number for number in self._transport.numbers(self._part) if number >= first]
         return sum(self._transport.size(self._part, number) for number in numbers)
+
+    def unread_bytes(self) -> int:
+        """None: every object has a number, and is counted by it."""
+        return 0
 
     def close(self) -> None:
         """Holds nothing."""

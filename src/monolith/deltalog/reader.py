@@ -22,7 +22,7 @@ class Lag(NamedTuple):
     """How far a reader is behind its writer."""
 
     increments: int
-    """That are written and were not read."""
+    """That are written and were not read; an unfinished or damaged one at the end counts."""
     bytes: int
     """Of them, about."""
     seconds: float
@@ -69,6 +69,11 @@ class PartReader:
         """Of the last increment that was read."""
         return self._replay.generation
 
+    @property
+    def where(self) -> str:
+        """Where the last record that was read is kept; empty before the first."""
+        return self._tail.where
+
     def read(self) -> Increment | None:
         """The next increment; None: there is none yet, or it is still being written.
 
@@ -104,11 +109,10 @@ class PartReader:
         """How far it is behind; asks the log."""
         extent = self._transport.extent(self.part)
         following = self._replay.next_number
-        if extent is None:
-            return Lag(0, 0, 0.0)
-        behind = extent.next - (extent.first if following is None else following)
+        behind = 0 if extent is None else extent.next - (extent.first if following is None else following)
         if behind <= 0:
-            return Lag(0, 0, 0.0)
+            unread = self._tail.unread_bytes()
+            return Lag(1, unread, 0.0) if unread else Lag(0, 0, 0.0)
         seconds = max(0.0, self._clock.now() - self._published_ms / 1000) if self._published_ms else 0.0
         return Lag(behind, self._tail.bytes_behind(), seconds)
 

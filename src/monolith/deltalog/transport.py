@@ -49,6 +49,7 @@ class Tail(Protocol):
 
         Raises:
             UnavailableError: the log is away.
+            DataLossError: a record lies where another one must be; says which file or object.
         """
         ...
 
@@ -70,6 +71,10 @@ class Tail(Protocol):
 
     def bytes_behind(self) -> int:
         """Bytes between this place and the end of the part, about."""
+        ...
+
+    def unread_bytes(self) -> int:
+        """Bytes at this place where no whole record follows: of one that is unfinished or damaged."""
         ...
 
     def close(self) -> None:

@@ -153,6 +153,9 @@ class Follower:
     def catch_up(self, timeout_seconds: float | None = None) -> None:
         """Applies all that is in the log now.
 
+        An unfinished record at the end of the log, of a writer that is writing it or was killed, is left out; `lag`
+        counts it.
+
         Raises:
             GapError, DataLossError: increments are missing or damaged, and no base is behind them.
             FailedPreconditionError: the log is of another model.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from monolith.deltalog import GapError, IncrementKind, rows_part, store_of
-from monolith.errors import NotFoundError
+from monolith.deltalog import IncrementKind, rows_part, store_of
+from monolith.errors import DataLossError, NotFoundError
 from monolith.publishing.row_payload import RowPayloads
 from monolith.publishing.serving_schema import serving_schema
 from monolith.tables.history import ALL_BUCKETS, Mark, shared_buckets
@@ -209,7 +209,7 @@ class PartPublisher:
                 missing = self._touch_part(part, behind=restored.numbers.get(part, -1), cut=marks.get(part))
                 if missing:
                     return missing
-        except GapError as error:
+        except DataLossError as error:  # a gap, or a damaged record
             return error.message
         return ""
 

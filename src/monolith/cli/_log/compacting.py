@@ -44,6 +44,9 @@ def compact(log: DeltaLog, *, keep_bases: int, progress: Progress) -> tuple[Base
         for name in _remove_unfinished(log):
             progress.write(f"removing {name}, which was never finished")
         follower.catch_up()
+        lag = follower.lag
+        if lag.increments:
+            progress.write(f"{lag.increments} unfinished increments ({lag.bytes} bytes) are not in the base")
         progress.write("saving a base")
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         base = follower.save_base(f"{_PREFIX}{moment}-{secrets.token_hex(2)}", keep_bases=keep_bases)

@@ -25,6 +25,8 @@ class Report:
     bytes: int = 0
     replaced: int = 0
     """Records of writers that were replaced, which count for nobody."""
+    unfinished_bytes: int = 0
+    """At the ends of parts: of a record that is being written, or whose writer was killed."""
     bases: int = 0
     findings: list[Finding] = field(default_factory=list)
     lost_bases: list[str] = field(default_factory=list)
@@ -53,6 +55,7 @@ class Report:
             "records": self.records,
             "bytes": self.bytes,
             "replaced": self.replaced,
+            "unfinished_bytes": self.unfinished_bytes,
             "bases": self.bases,
             "ok": not self.is_wrong,
             "findings": faults,
@@ -64,6 +67,8 @@ class Report:
         """A line for each, and one at the end."""
         lines = [f"{each.fault.value}: {each.text}" for each in self.findings]
         lines += [f"base: {text}" for text in self.lost_bases]
+        if self.unfinished_bytes:
+            lines.append(f"unfinished: {self.unfinished_bytes} bytes at the end are no whole record; they are not read")
         read = f"{self.place}: {self.records:,} records ({self.bytes / 1e6:,.1f} MB) and {self.bases} bases read"
         wrong = len(self.findings) + len(self.lost_bases)
         return "\n".join([*lines, f"{read}, {f'{wrong} faults' if wrong else 'all as written'}"])
@@ -96,23 +101,24 @@ def _verify_part(log: DeltaLog, part: str, report: Report, progress: Progress) -
     audit = Audit(part, place=log.place)
     tail = log.transport.tail(part, None)
     try:
-        waited = False
         while True:
-            record = tail.next()
-            if record is None:
-                if waited:
-                    break
-                waited = True  # the end is judged when it was seen twice
+            try:
+                record = tail.next()
+            except DataLossError as error:
+                report.findings.append(Finding(fault=Fault.CORRUPT, part=part, text=error.message))
+                tail.skip()
                 continue
+            if record is None:
+                break
             faults = len(audit.findings)
             found = audit.take(record, where=tail.where)
             if found is None and len(audit.findings) > faults and audit.findings[-1].fault is Fault.CORRUPT:
                 tail.skip()
-                waited = False
             elif found is not None and found.kind is IncrementKind.ROWS:
                 _verify_rows(found.payload, part, found.number, tail.where, report)
             report.bytes += len(record)
             progress.update(1, faults=len(audit.findings))
+        report.unfinished_bytes += tail.unread_bytes()
     finally:
         tail.close()
     report.records += audit.records
