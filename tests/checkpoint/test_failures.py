@@ -16,14 +16,16 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpoint.runs import Run, contents
 from checkpoint.zygote import Zygote
-from monolith.checkpoint import ModelDirLock, Saver, TrainState
+from monolith.checkpoint import ModelDirLock, SavedCheckpoint, Saver, TrainState
 from monolith.checkpoint.folder import LocalFolder
-from monolith.checkpoint.model_dir_lock import LOCK
+from monolith.checkpoint.model_dir_lock import GENERATION, LOCK
+from monolith.checkpoint.restoring import restore_all
 from monolith.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -257,6 +259,45 @@ def test_if_all_are_damaged_the_error_is_that_of_the_newest(tmp_path: Path, run:
     with pytest.raises(DataLossError, match=r"model\.ckpt-4\.safetensors': checksum does not match"):
         Saver(tmp_path).restore(again.state)
     assert contents(again) == held
+
+
+def test_a_restore_beside_a_saver_takes_the_newest_when_retention_removes_what_it_reads(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The saver keeps one checkpoint, and commits the next two while the reader has chosen one and not read it."""
+    with Saver(tmp_path, max_to_keep=1) as saver:
+        saver.save(run.state)
+        saves = iter(range(2))
+
+        def overtaken(*values: Any, **named: Any) -> Any:
+            if next(saves, None) is not None:
+                run.steps(1)
+                saver.save(run.state)
+            return restore_all(*values, **named)
+
+        monkeypatch.setattr("monolith.checkpoint.saver.restore_all", overtaken)
+        again = Run(seed=9)
+        restored = Saver(tmp_path).restore(again.state)
+    assert restored is not None
+    assert restored.step == again.state.global_step == run.state.global_step
+
+
+@pytest.mark.parametrize("kept", [0, 10, 40])
+def test_a_generation_file_that_was_cut_off_does_not_block_the_directory(
+    tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture, kept: int
+) -> None:
+    with Saver(tmp_path) as saver:
+        before = saver.save(run.state)
+    file = tmp_path / GENERATION
+    file.write_bytes(file.read_bytes()[:kept])
+    run.steps(1)
+    with Saver(tmp_path) as saver:
+        after = saver.save(run.state)
+    assert isinstance(before, SavedCheckpoint)
+    assert isinstance(after, SavedCheckpoint)
+    assert after.generation > before.generation
+    assert f"file '{file}': not what was written" in caplog.text
+    assert resumed_step(tmp_path) == run.state.global_step
 
 
 def test_files_of_two_checkpoints_cannot_be_mixed(tmp_path: Path, run: Run) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
+import re
 import socket
 import time
 import weakref
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 LOCK = "monolith_chief.lock"
 GENERATION = "monolith_generation"
+
+_NUMBER = re.compile(rb'\{\s*"generation":\s*(\d+),')
+_MOST_UNCOMMITTED = 1000
+"""More runs than these do not claim a directory without a commit between them."""
+_log = logging.getLogger(__name__)
 
 _NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
@@ -153,8 +160,7 @@ class GenerationClaim:
     """The right to commit to a model directory, until another claims a higher generation."""
 
     def __init__(self, folder: Folder, *, above: int) -> None:
-        present = read_generation(folder)
-        self.generation = max(above, present[0] if present else 0) + 1
+        self.generation = max(above, claimed_generation(folder, above=above)) + 1
         self._folder = folder
         self._holder = Holder.this_process()
         folder.replace(GENERATION, canonical({"generation": self.generation, **asdict(self._holder)}))
@@ -176,6 +182,25 @@ class GenerationClaim:
             )
 
 
+def claimed_generation(folder: Folder, *, above: int) -> int:
+    """The highest generation that was claimed; 0 if none ever was.
+
+    A file that cannot be read was left by a crash: writing it has no other way to end so. It is replaced by the next
+    claim, behind the number in it, or behind every number that it can have had.
+
+    Args:
+        folder: The model directory.
+        above: The highest generation that was committed.
+    """
+    try:
+        present = read_generation(folder)
+    except DataLossError as error:
+        found = _NUMBER.match(folder.read(GENERATION))
+        _log.warning("%s; the file is written anew", error.message)
+        return int(found[1]) if found else above + _MOST_UNCOMMITTED
+    return 0 if present is None else present[0]
+
+
 def read_generation(folder: Folder) -> tuple[int, Holder] | None:
     """The highest generation that was claimed, and by whom; None if none ever was.
 
@@ -189,7 +214,4 @@ def read_generation(folder: Folder) -> tuple[int, Holder] | None:
         values = json.loads(text)
         return int(values.pop("generation")), Holder(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataLossError(
-            f"file '{folder.place(GENERATION)}': not what was written: {error}; if no run is writing to this directory,"
-            " remove the file"
-        ) from error
+        raise DataLossError(f"file '{folder.place(GENERATION)}': not what was written: {error}") from error

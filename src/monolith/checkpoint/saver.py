@@ -234,21 +234,22 @@ class Saver:
         """
         if path is not None:
             return self._restore(require_path(self.model_dir, path), state, options)
-        failed: tuple[str, OpError] | None = None
-        for candidate in self._candidates():
+        failed: dict[str, OpError] = {}
+        # Listed again after each failure: a saver beside this may have removed what was chosen, and saved a newer one.
+        while (candidate := next((each for each in self._candidates() if each not in failed), None)) is not None:
             try:
                 restored = self._restore(candidate, state, options)
             except (DataLossError, NotFoundError, UnavailableError) as error:
                 if isinstance(error, UnavailableError) and local_path(candidate) is None:
                     raise
                 logger.warning("checkpoint '%s' cannot be used, trying the one before it: %s", candidate, error)
-                failed = failed or (candidate, error)
+                failed[candidate] = error
                 continue
-            if failed is not None:
-                logger.warning("checkpoint '%s' was restored instead of '%s'", candidate, failed[0])
+            if failed:
+                logger.warning("checkpoint '%s' was restored instead of '%s'", candidate, next(iter(failed)))
             return restored
-        if failed is not None:
-            raise failed[1]
+        for error in failed.values():  # that of the newest
+            raise error
         return None
 
     # Inside, some of it for those who override it

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from monolith.checkpoint.adapting import Parts
 from monolith.checkpoint.catalog import Catalog, read_manifest
 from monolith.checkpoint.folder import open_folder
-from monolith.checkpoint.model_dir_lock import read_generation
+from monolith.checkpoint.model_dir_lock import claimed_generation
 from monolith.checkpoint.rank_folders import folder_of_rank, id_of
 from monolith.checkpoint.restoring import LoadedCheckpoint, Prepared
 from monolith.checkpoint.state_files import split_path
@@ -101,8 +101,8 @@ class OwnFolderSaver(RankSaver):
         self._is_begun, self._save_failed = True, False
 
     def _generation_here(self) -> int:
-        claimed = read_generation(self._folder)
-        return max(self._catalog.highest_generation(), 0 if claimed is None else claimed[0])
+        committed = self._catalog.highest_generation()
+        return max(committed, claimed_generation(self._folder, above=committed))
 
     def _highest_generation(self) -> int:
         return self._above
