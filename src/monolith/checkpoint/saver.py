@@ -248,8 +248,8 @@ class Saver:
             if failed:
                 logger.warning("checkpoint '%s' was restored instead of '%s'", candidate, next(iter(failed)))
             return restored
-        for error in failed.values():  # that of the newest
-            raise error
+        if failed:
+            raise next(iter(failed.values()))  # that of the newest
         return None
 
     # Inside, some of it for those who override it
