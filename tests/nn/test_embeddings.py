@@ -550,7 +550,7 @@ def test_lookup_reads_rows_of_any_shape_and_names_unknown_slots() -> None:
 
 def test_threads_may_train_and_look_up_at_once() -> None:
     """Backward and forward of several threads meet in one ledger; SGD with ones counts occurrences exactly."""
-    emb = make()
+    emb = ml.Embeddings({"user": ml.Slot(2, initializer=ZEROS)}, SGD, accumulated_passes=90)
     errors = []
 
     def work() -> None:

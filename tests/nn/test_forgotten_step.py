@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import monolith as ml
+from monolith.errors import InvalidArgumentError
 from monolith.nn import _passes
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.row_block import BlockKind
@@ -48,6 +49,7 @@ def test_folded_passes_make_the_same_step_bit_for_bit(
             ml.row_optimizers.Adagrad(learning_rate=0.5),
             store=make_store,
             admission=ml.filters.SlidingHashFilter(capacity=10_000),
+            accumulated_passes=21,
         )
         accumulate(emb, 21, times)
         assert (len(emb._ledger._passes) == 21) == (folded_passes > 21)
@@ -61,17 +63,65 @@ def test_folded_passes_make_the_same_step_bit_for_bit(
     assert found[0] == found[1]
 
 
-def test_two_thousand_passes_without_a_step_warn_once_and_keep_what_the_ids_need() -> None:
-    emb = ml.Embeddings({"user": ml.Slot(2, initializer=ml.initializers.Zeros())}, SGD)
+def test_the_eighth_backward_pass_without_a_step_warns_once_and_names_the_line() -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2)}, SGD)
 
-    def pass_over(numbers: range) -> None:
-        for number in numbers:
-            emb({"user": torch.arange(4) + number % 50})["user"].sum().backward()
+    def backward() -> None:
+        emb({"user": torch.arange(4)})["user"].sum().backward()
 
-    pass_over(range(1000))
-    with pytest.warns(UserWarning, match=r"1,000 backward passes without a step.*emb\.optimizer\(\)"):
-        pass_over(range(1000, 1001))
-    pass_over(range(1001, 2000))  # a second warning would be an error
+    for _ in range(7):
+        backward()
+    with pytest.warns(UserWarning, match=r"8 backward passes without a step.*line `emb\.step\(\)` is missing"):
+        backward()
+    for _ in range(20):
+        backward()  # a second warning would be an error
+
+
+def test_a_step_that_is_forgotten_is_noticed_where_zero_grad_clears_all_gradients() -> None:
+    """The usual loop: the dense optimizer has all parameters, and clears them before each pass."""
+    emb = ml.Embeddings({"user": ml.Slot(2)}, SGD)
+    model = torch.nn.Sequential(emb, torch.nn.Linear(2, 1))
+    adam = torch.optim.Adam(model.parameters())
+
+    def train() -> None:
+        adam.zero_grad()
+        model[1](emb({"user": torch.arange(4)})["user"]).sum().backward()
+        adam.step()
+
+    for _ in range(7):
+        train()
+    with pytest.warns(UserWarning, match=r"no row has learned from them"):
+        train()
+
+
+@pytest.mark.parametrize("end", ["step", "zero_grad", "discard", "take_step"])
+def test_seven_passes_before_each_step_and_many_lookups_of_one_pass_do_not_warn(end: str) -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2)}, SGD)
+    for _ in range(3):
+        for _ in range(7):
+            sum(emb({"user": torch.arange(4) + number})["user"].sum() for number in range(9)).backward()
+        getattr(emb, end)()
+
+
+def test_longer_accumulation_declares_itself() -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2)}, SGD, accumulated_passes=9)
+    for _ in range(9):
+        emb({"user": torch.arange(4)})["user"].sum().backward()
+    copied = emb.clone_rows()
+    for _ in range(9):
+        copied({"user": torch.arange(4)})["user"].sum().backward()
+    with pytest.warns(UserWarning, match=r"accumulated_passes=20"):
+        emb({"user": torch.arange(4)})["user"].sum().backward()
+    for wrong in (0, 2.5, True):
+        with pytest.raises(InvalidArgumentError, match="accumulated_passes must be a whole number from 1 on"):
+            ml.Embeddings({"user": ml.Slot(2)}, accumulated_passes=wrong)  # type: ignore[arg-type]
+
+
+def test_two_thousand_passes_without_a_step_keep_what_the_ids_need() -> None:
+    slots = {"user": ml.Slot(2, initializer=ml.initializers.Zeros())}
+    emb = ml.Embeddings(slots, SGD, accumulated_passes=2000)
+    for number in range(2000):
+        emb({"user": torch.arange(4) + number % 50})["user"].sum().backward()
     assert len(emb._ledger._passes) <= _passes.FOLDED_PASSES
     assert emb.store.stats().open_plans == len(emb._ledger._passes)
     assert sum(each.gradient.numel() for each in emb._ledger.ready() if each.gradient is not None) <= 2 * 53 + 64 * 8
@@ -81,7 +131,7 @@ def test_two_thousand_passes_without_a_step_warn_once_and_keep_what_the_ids_need
 
 def test_a_graph_that_is_kept_is_not_folded_and_still_learns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_passes, "FOLDED_PASSES", 3)
-    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD)
+    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD, accumulated_passes=12)
     kept = emb({"user": torch.tensor([1])})["user"].sum()
     kept.backward(retain_graph=True)
     for _ in range(10):
@@ -94,7 +144,7 @@ def test_a_graph_that_is_kept_is_not_folded_and_still_learns(monkeypatch: pytest
 
 def test_clearing_reaches_folded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_passes, "FOLDED_PASSES", 3)
-    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD)
+    emb = ml.Embeddings({"user": ml.Slot(1, initializer=ml.initializers.Zeros())}, SGD, accumulated_passes=11)
     model = torch.nn.Sequential(emb)
     for _ in range(10):
         emb({"user": torch.tensor([1])})["user"].sum().backward()

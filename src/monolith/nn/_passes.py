@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 FOLDED_PASSES = 64
 """So many passes without a step are folded into one."""
-SUSPECT_PASSES = 1000
-"""After so many backward passes without a step, `step` was probably forgotten."""
+ACCUMULATED_PASSES = 7
+"""More backward passes than this without a step give a warning, unless the module says that it accumulates more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,9 +133,16 @@ class Ledger:
         worker: By which plans end.
         anchor: Whose gradient is None when torch has cleared all gradients.
         latest_dims: By table: floats of a row that updates want to know as the pass saw it.
+        accumulated_passes: Calls of `backward()` that may come before a step without a warning.
     """
 
-    def __init__(self, worker: StoreWorker, anchor: Tensor, latest_dims: Sequence[int]) -> None:
+    def __init__(
+        self,
+        worker: StoreWorker,
+        anchor: Tensor,
+        latest_dims: Sequence[int],
+        accumulated_passes: int = ACCUMULATED_PASSES,
+    ) -> None:
         self._worker = worker
         self._latest_dims = latest_dims
         self._lock = at_rest_in_forks(threading.Lock())
@@ -148,6 +155,8 @@ class Ledger:
         self.num_gradients = 0
         """Gradients that came from backward passes so far."""
         self._num_waiting = 0
+        self._num_backwards = 0
+        self._accumulated_passes = accumulated_passes
         self._has_warned = False
         self.row_gradient = RowGradient(self)
         """Stands for the gradients of the next step in an optimizer of torch."""
@@ -180,6 +189,17 @@ class Ledger:
         with self._lock:
             for each in self._passes.values():
                 each.is_settled = each.gradient is not None
+            self._num_backwards += 1
+        if self._num_backwards > self._accumulated_passes and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"Embeddings: {self._num_backwards} backward passes without a step: no row has learned from them. The"
+                " line `emb.step()` is missing after `dense_optimizer.step()`; or use `emb.optimizer()` beside the"
+                " dense one. To accumulate gradients over more passes, say so:"
+                f" Embeddings(..., accumulated_passes={2 * self._num_backwards}). To train the other weights alone,"
+                " freeze the rows: emb.requires_grad_(False)",
+                stacklevel=2,
+            )
 
     def require_unused(self, batch: PlannedBatch) -> None:
         """Refuses a plan that another pass is training on.
@@ -231,7 +251,7 @@ class Ledger:
         with self._lock:
             for each in passes:
                 each.is_taken = True
-            self._num_waiting = self.num_cleared = 0
+            self._num_waiting = self._num_backwards = self.num_cleared = 0
 
     def hand_over(self, passes: Sequence[BatchPass]) -> None:
         """Their step is on its way to the store."""
@@ -265,7 +285,7 @@ class Ledger:
         """Drops all gradients of the next step; returns how many passes they came from."""
         ready = self.ready()
         self.drop(ready)
-        self._num_waiting = self.num_cleared = 0
+        self._num_waiting = self._num_backwards = self.num_cleared = 0
         self.row_gradient.forget()
         return len(ready)
 
@@ -305,11 +325,8 @@ class Ledger:
             self.drop(cleared)
 
     def _fold_many(self) -> None:
-        """Makes one pass of the oldest ones, if they are many; warns if there are suspiciously many."""
-        if self._num_waiting < FOLDED_PASSES:
-            return
-        self._warn_of_forgotten_step()
-        if len(self._passes) < FOLDED_PASSES:
+        """Makes one pass of the oldest ones, if they are many."""
+        if self._num_waiting < FOLDED_PASSES or len(self._passes) < FOLDED_PASSES:
             return
         many = foldable(self.ready())
         with self._lock:
@@ -325,13 +342,3 @@ class Ledger:
         with self._lock:
             self._passes[next(self._keys)] = folded
         self.drop(many)
-
-    def _warn_of_forgotten_step(self) -> None:
-        if self._num_waiting >= SUSPECT_PASSES and not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"Embeddings: {self._num_waiting:,} backward passes without a step: no row has learned from them. Call"
-                " emb.step() after dense_optimizer.step(), or use emb.optimizer() beside the dense one. If you mean to"
-                " accumulate over so many, all is well: gradients add up until the step",
-                stacklevel=2,
-            )

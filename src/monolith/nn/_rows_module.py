@@ -50,10 +50,15 @@ class RowsModule(nn.Module):
         latest_dims: Sequence[int],
         empty_store: Callable[[], Store],
         rows_in_state_dict: bool,
+        accumulated_passes: int,
     ) -> None:
         super().__init__()
         if not isinstance(rows_in_state_dict, bool):
             raise TypeError(f"Embeddings: rows_in_state_dict must be True or False, got {rows_in_state_dict!r}")
+        if type(accumulated_passes) is not int or accumulated_passes < 1:
+            raise InvalidArgumentError(
+                f"Embeddings: accumulated_passes must be a whole number from 1 on, got {accumulated_passes!r}"
+            )
         self.store: Store = store
         """Where the rows are."""
         self._placed = dict(placed)
@@ -63,7 +68,8 @@ class RowsModule(nn.Module):
         self._worker = StoreWorker(store)
         self._latest_dims = tuple(latest_dims)
         self._anchor = RowAnchor()
-        self._ledger = Ledger(self._worker, self._anchor, self._latest_dims)
+        self._accumulated_passes = accumulated_passes
+        self._ledger = Ledger(self._worker, self._anchor, self._latest_dims, accumulated_passes)
 
     @property
     def anchor(self) -> nn.Parameter:
@@ -251,7 +257,7 @@ class RowsModule(nn.Module):
             worker = StoreWorker(store)
             worker.global_step = self.global_step
         anchor = RowAnchor(requires_grad=self._anchor.requires_grad)
-        ledger = Ledger(worker, anchor, self._latest_dims)
+        ledger = Ledger(worker, anchor, self._latest_dims, self._accumulated_passes)
         copied = copy_module(self, memo, store=store, _worker=worker, _ledger=ledger)
         copied.register_parameter(_ANCHOR, anchor)
         return copied

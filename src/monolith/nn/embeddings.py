@@ -28,7 +28,7 @@ from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._learning_rates import LearningRates
 from monolith.nn._lookup_function import look_up, outputs_of
 from monolith.nn._merge import merge_slots, place_slots
-from monolith.nn._passes import PlannedBatch
+from monolith.nn._passes import ACCUMULATED_PASSES, PlannedBatch
 from monolith.nn._rows_by_slot import RowsBySlot
 from monolith.nn._saved_state import require_tables
 from monolith.nn._uncompiled import uncompiled
@@ -80,6 +80,7 @@ class Embeddings(RowsBySlot):
             (`use_table_defaults`), else a `SlidingHashFilter`.
         rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts. False: it
             holds the dense weights only, and the rows must be saved by `ml.save` or by a checkpoint.
+        accumulated_passes: Calls of `backward()` before each step, at most; one more without a step gives a warning.
 
     >>> from monolith.nn import Slot
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
@@ -102,6 +103,7 @@ class Embeddings(RowsBySlot):
         nonfinite: Literal["raise", "skip", "apply"] = "raise",
         admission: AdmissionFilter | None = None,
         rows_in_state_dict: bool = True,
+        accumulated_passes: int = ACCUMULATED_PASSES,
     ) -> None:
         check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
@@ -114,6 +116,7 @@ class Embeddings(RowsBySlot):
             latest_dims=[config.dim if config.uses_latest else 0 for config in configs.values()],
             empty_store=partial(store_factory(store), configs),
             rows_in_state_dict=rows_in_state_dict,
+            accumulated_passes=accumulated_passes,
         )
         require_tables(self.store.schema, configs, merged)
         self._configs = configs
