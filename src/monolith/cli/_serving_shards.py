@@ -33,6 +33,7 @@ _GRPC_PORT = 8500
 _DISCOVERY = ("discovery_dir", "zk_server", "deep_insight_name", "uuid")
 _OF_A_QUEUE = ("max_wait_ms", "batch_examples", "batch_delay_ms", "request_seconds", "max_examples", "max_body_bytes")
 _PROMOTION = ("gate", "keep_versions", "promotion_file")
+_GRAPHS = ("allow_operation",)
 _SHARD_PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_seconds", "drain_seconds")
 
 
@@ -58,6 +59,7 @@ def refuse_options(args: argparse.Namespace) -> None:
         _refuse(args, ("request_log",), "a shard sees ids alone; let the entry that asks it log its requests")
     if args.shard is not None or is_entry(args) or not args.models:
         _refuse(args, _PROMOTION, "it is for exports whose rows this process has; a shard, an entry or a task has none")
+    _refuse_of_graphs(args)
     if args.shard is None or args.discovery_type is None:
         _refuse(args, ("replica",), "it is the number that a --shard registers with, at --discovery_type")
     if not is_entry(args):
@@ -66,6 +68,11 @@ def refuse_options(args: argparse.Namespace) -> None:
         _refuse(args, ("model_dir",), "it has the checkpoints of --task; an export is the argument itself")
     if args.discovery_type is None:
         _refuse(args, _DISCOVERY, "it is of a discovery service; say which by --discovery_type")
+
+
+def _refuse_of_graphs(args: argparse.Namespace) -> None:
+    if args.shard is not None or not args.models:
+        _refuse(args, _GRAPHS, "it is for exports that this process runs; a shard has rows alone, a task its own code")
 
 
 def open_entry(

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
 
 from monolith.data.batch import Batch
-from monolith.errors import InvalidArgumentError
+from monolith.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from monolith.export.allowed_operations import is_allowed_operation
 from monolith.export.asked_rows import AskedRows, WatchedBatch
 from monolith.export.call_log import log_calls
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
 from monolith.export.graph_input import GraphInput
+from monolith.export.graph_limits import input_shape, require_bounded_graph
 from monolith.export.layout_spec import DenseSpec
 from monolith.export.refused_export import refusal
 from monolith.tensors import Ragged
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from torch.fx import Graph
 
     from monolith.export.call_log import CallLog
+    from monolith.export.graph_limits import InputShape
     from monolith.export.layout_spec import FeatureSpec
     from monolith.nn import Embeddings
 
@@ -144,7 +148,9 @@ def trace(
     weights = _weights(wrapper)
     log = None if graphs is None else log_calls(wrapper, inputs, weights)
     origin = _Origin(tuple(expected), batch.num_rows, log)
-    graph = _known(graphs, name, origin) or _followed(wrapper, inputs, origin, subject=subject)
+    graph = _known(graphs, name, origin) or _followed(
+        wrapper, inputs, origin, shapes=_Shapes(asked, columns), subject=subject
+    )
     if graphs is not None:
         graphs[name] = graph
     read = {place.name for place in graph.inputs}
@@ -224,8 +230,26 @@ def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
     return found
 
 
-def _followed(wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, subject: str) -> ModelGraph:
-    """The graph of a model, as `torch.export` finds it."""
+class _Shapes:
+    """What requests bring for the places of a graph."""
+
+    def __init__(self, asked: AskedRows, columns: Mapping[str, Tensor | Ragged]) -> None:
+        self._features = {each.name: each.shape for each in asked.features.values()}
+        self._columns = {
+            name: (values.flat_values.dtype, ())
+            if isinstance(values, Ragged)
+            else (values.dtype, tuple(values.shape[1:]))
+            for name, values in columns.items()
+        }
+
+    def of(self, place: GraphInput) -> InputShape:
+        return input_shape(place, {}, self._features, self._columns)
+
+
+def _followed(
+    wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, shapes: _Shapes, subject: str
+) -> ModelGraph:
+    """The graph of a model, as `torch.export` finds it; one that a server would refuse is refused here."""
     try:
         with torch.no_grad():
             program = torch.export.export(
@@ -235,8 +259,23 @@ def _followed(wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, 
         raise refusal(error, wrapper.model_fn, subject=subject) from error
     places = _prune(program, list(inputs))
     _require_unchanged_weights(program.graph, places, subject=subject)
+    _require_allowed(program.graph, wrapper.model_fn, subject=subject)
     text = graph_to_bytes(program, places, origin.outputs)
-    graph_from_bytes(text, origin=subject)  # what cannot be read again is not written
+    weights = {**program.constants, **program.state_dict}
+    given = [
+        weights[(_MODEL if each.kind == "weight" else "") + each.name]
+        if each.kind in {"weight", "constant"}
+        else shapes.of(each)
+        for each in places
+    ]
+    try:
+        loaded = graph_from_bytes(text, origin=subject)  # what cannot be read again is not written
+        require_bounded_graph(loaded.module, given, origin=subject)
+    except DataLossError as error:
+        raise InvalidArgumentError(
+            f"{error.message}; no server would load it: change the model, or serve the task with its code: monolith"
+            " serve --task"
+        ) from error
     return ModelGraph(
         text=text,
         inputs=tuple(places),
@@ -244,6 +283,21 @@ def _followed(wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, 
         constants={each.name: program.constants[each.name] for each in places if each.kind == "constant"},
         origin=origin,
     )
+
+
+def _require_allowed(graph: Graph, model_fn: Callable[..., object], *, subject: str) -> None:
+    """Refuses an operation that servers refuse, with the line that asks for it."""
+    for node in graph.nodes:
+        target = node.target
+        if node.op == "call_function" and isinstance(target, OpOverload):
+            if is_allowed_operation(f"torch.ops.{target}"):
+                continue
+            name = str(target).rpartition(".")[0]
+            reason = UnimplementedError(
+                f"operation {name} is not in the list of operations that an export may have; if you trust it, call"
+                f" monolith.serving.allow_operations({name!r}) here, and serve with --allow_operation {name}"
+            )
+            raise refusal(reason, model_fn, subject=subject, trace=node.stack_trace) from None
 
 
 def _look(model: ModelCall, asked: AskedRows, batch: WatchedBatch, *, subject: str) -> dict[str, Tensor]:

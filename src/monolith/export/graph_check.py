@@ -1,27 +1,24 @@
-"""Refuses a graph that says more than a graph of a model says, before torch is given it.
+"""Checks the JSON of a graph before torch is given it.
 
 Torch makes Python code of the names in a graph and evaluates the expressions of its sizes, so that a crafted file could
-run anything. What passes here has names that are names, sizes of whole numbers and symbols, and operations of ATen.
+run anything. What passes here has operations of a fixed list, names that are identifiers and are defined once, sizes of
+whole numbers and symbols, numbers of 64 bits, and tensors of the CPU.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monolith.errors import DataLossError, UnimplementedError
+from monolith.export.allowed_operations import is_allowed_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["require_plain_graph"]
 
-_OPERATION = re.compile(r"torch\.ops\.(aten|prims)\.([a-zA-Z0-9_]+)\.([a-zA-Z0-9_]+)")
-_ARITHMETIC = "add|sub|mul|floordiv|truediv|mod|neg|pow|eq|ne|lt|le|gt|ge|and_|or_|getitem"
-_SYMBOLIC = re.compile(
-    rf"_operator\.({_ARITHMETIC})|torch\.sym_(max|min|not|int|float|ite|sqrt|sum)|math\.(ceil|floor|trunc)"
-)
-"""What is computed with sizes."""
-_REFUSED = {"from_file", "save", "load", "set_data", "_print", "warn", "format", "open", "_test_warn_in_autograd"}
-"""Operations of ATen that reach outside of a graph."""
 _ARGUMENT = re.compile(
     r"as_(none|tensors?|nested_tensors|optional_tensors?|ints?|int_lists|floats?|bools?|complex|strings?|name|expr"
     r"|sym_(int|bool|float)s?|scalar_type|memory_format|layout|device)"
@@ -33,34 +30,42 @@ _SIZE_TOKEN = re.compile(
 """As sympy writes expressions."""
 _LONGEST_SIZE = 1000
 _DEEPEST = 64
+MOST_NODES = 100_000
+"""Operations of a graph."""
+_INT64 = range(-(2**63), 2**63)
+_STRIDED = 7
+"""The layout of a plain tensor, as torch numbers it."""
+_VALUES = ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values")
 
 
 def require_plain_graph(module: Any, *, origin: str) -> None:
     """Walks the JSON of a graph.
 
     Raises:
-        UnimplementedError: an operation that is none of ATen.
-        DataLossError: anything else that a graph does not say.
+        UnimplementedError: an operation that is not allowed.
+        DataLossError: anything else that a graph does not have.
     """
     try:
-        for node in module["graph"]["nodes"]:
+        graph = module["graph"]
+        if len(graph["nodes"]) > MOST_NODES:
+            raise DataLossError(f"{origin}: it has {len(graph['nodes'])} operations, more than {MOST_NODES}")
+        for node in graph["nodes"]:
             _require_operation(node["target"], origin)
             node["metadata"] = {}
         _walk(module, origin, depth=0)
-        _require_names(module["graph"], origin)
+        _require_names(graph, origin)
+        _require_defined_once(graph, origin)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataLossError(f"{origin}: not the graph of a model: {error!r}") from error
 
 
 def _require_operation(target: Any, origin: str) -> None:
-    found = _OPERATION.fullmatch(target) if isinstance(target, str) else None
-    if (isinstance(target, str) and _SYMBOLIC.fullmatch(target)) or (
-        found is not None and found[2] not in _REFUSED and not found[2].startswith("__")
-    ):
-        return
-    raise UnimplementedError(
-        f"{origin}: operation {target!r} is none of aten or prims; an export has no other, and nothing of it was run"
-    )
+    if not is_allowed_operation(target):
+        raise UnimplementedError(
+            f"{origin}: operation {target!r:.120} is not in the list of operations that an export may have; nothing of"
+            " it was run. If you made the export and trust the operation, allow it where the export is written and"
+            " where it is served: monolith.serving.allow_operations, or monolith serve --allow_operation"
+        )
 
 
 def _walk(value: Any, origin: str, *, depth: int) -> None:
@@ -82,15 +87,73 @@ def _require_entry(key: str, value: Any, origin: str) -> None:
         raise DataLossError(f"{origin}: {value!r:.80} is no size")
     if key.startswith("as_") and not _ARGUMENT.fullmatch(key):
         raise DataLossError(f"{origin}: an argument {key!r:.80} is none that an export has")
+    if key == "as_int" and not (type(value) is int and value in _INT64):
+        raise DataLossError(f"{origin}: {value!r:.80} is no number of 64 bits")
+    if key == "as_ints" and not all(type(each) is int and each in _INT64 for each in value):
+        raise DataLossError(f"{origin}: {value!r:.80} are no numbers of 64 bits")
+    if key in {"as_device", "device"} and value["type"] != "cpu":
+        raise DataLossError(f"{origin}: a tensor on {value['type']!r:.80}, an export is for the CPU")
+    if key in {"as_layout", "layout"} and value != _STRIDED:
+        raise DataLossError(f"{origin}: a tensor of layout {value!r:.80}, expected a plain one")
 
 
 def _require_names(graph: Any, origin: str) -> None:
-    for values in ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_values"):
+    for values in _VALUES:
         for name in graph.get(values) or ():
             if not _is_name(name):
                 raise DataLossError(f"{origin}: {name!r:.80} is no name of a value")
     if graph.get("custom_obj_values"):
         raise DataLossError(f"{origin}: it has objects of classes, an export has none")
+
+
+def _require_defined_once(graph: Any, origin: str) -> None:
+    """Every value is defined by one input or one operation, before it is used."""
+    defined: set[str] = set()
+    described = {name for values in _VALUES for name in graph.get(values) or ()}
+    for used, made in (((), graph["inputs"]), *((node["inputs"], node["outputs"]) for node in graph["nodes"])):
+        for name in _names_in(used):
+            if name not in defined:
+                raise DataLossError(f"{origin}: value {name!r:.80} is used before it is defined")
+        for name in _names_in(made):
+            if name in defined:
+                raise DataLossError(f"{origin}: value {name!r:.80} is defined twice")
+            if name not in described:
+                raise DataLossError(f"{origin}: value {name!r:.80} has no type")
+            defined.add(name)
+    for name in _names_in(graph["outputs"]):
+        if name not in defined:
+            raise DataLossError(f"{origin}: output {name!r:.80} is not defined")
+    _require_own_names(graph, defined, origin)
+
+
+def _require_own_names(graph: Any, defined: set[str], origin: str) -> None:
+    """An operation with several results has a name of its own, which no other operation and no value has."""
+    taken: set[str] = set()
+    for node in graph["nodes"]:
+        name, own = node.get("name"), set(_names_in(node["outputs"]))
+        if name is None:
+            continue
+        if name in taken or (name in defined and name not in own):
+            raise DataLossError(f"{origin}: value {name!r:.80} is defined twice")
+        taken.add(name)
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Names of values in arguments, in their order; the name of an argument itself is none."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _names_in(each)
+    elif isinstance(value, dict):
+        if "arg" in value:
+            yield from _names_in(value["arg"])
+        elif isinstance(value.get("as_name"), str):
+            yield value["as_name"]
+        elif isinstance(value.get("name"), str):
+            yield value["name"]
+        else:
+            for key, each in value.items():
+                if key.startswith("as_"):
+                    yield from _names_in(each)
 
 
 def _is_name(value: Any) -> bool:

@@ -14,6 +14,7 @@ from torch._export.serde import serialize as serde
 from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.export.graph_check import require_plain_graph
 from monolith.export.graph_input import GraphInput
+from monolith.export.graph_limits import require_safe_calls
 from monolith.export.graph_passes import call_directly, drop_idle, join_rows
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = ["LoadedGraph", "graph_from_bytes", "graph_to_bytes"]
 
 FORMAT = "monolith-graph"
 VERSION = 1
+MOST_BYTES = 64 << 20
+"""Of the file."""
 _KINDS = {"weight", "constant", "rows", "column", "values", "row_splits"}
 JOINED = ":"
 """Before the names of inputs that are no features, so that no feature is called alike."""
@@ -40,11 +43,16 @@ _ONE_AT_A_TIME = threading.Lock()
 class LoadedGraph:
     """A graph that can be called, by any number of threads."""
 
-    call: Callable[..., tuple[Tensor, ...]]
+    module: GraphModule
     inputs: tuple[GraphInput, ...]
     outputs: tuple[str, ...]
     joined: Mapping[str, JoinedRows] = field(default_factory=dict)
     """What inputs of kind ``joined`` are made of."""
+
+    @property
+    def call(self) -> Callable[..., tuple[Tensor, ...]]:
+        """Computes the outputs."""
+        return self.module.forward
 
 
 def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> bytes:
@@ -84,13 +92,14 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
 
     Raises:
         DataLossError: it is something else.
-        UnimplementedError: it has an operation that is none of ATen.
+        UnimplementedError: it has an operation that is not allowed.
         FailedPreconditionError: this torch cannot read it.
     """
     document = _document(text, origin)
     require_plain_graph(document["graph_module"], origin=origin)
     made = _deserialized(document, origin)
     graph = made.graph
+    require_safe_calls(graph, origin=origin)
     places = [node.name for node in graph.nodes if node.op == "placeholder"]
     inputs = tuple(GraphInput(*each) for each in document["inputs"])
     if len(places) != len(inputs):
@@ -104,7 +113,7 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
         if node.op == "placeholder"
     )
     parts = {JOINED + place: each for place, each in joined.items()}
-    return LoadedGraph(made.forward, taken, tuple(document["outputs"]), parts)
+    return LoadedGraph(made, taken, tuple(document["outputs"]), parts)
 
 
 def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
@@ -139,6 +148,8 @@ def _make_quicker(graph: Graph, named: Mapping[str, GraphInput], *, joins_rows: 
 
 
 def _document(text: bytes, origin: str) -> dict[str, Any]:
+    if len(text) > MOST_BYTES:
+        raise DataLossError(f"{origin}: {len(text)} bytes, a graph has at most {MOST_BYTES}")
     try:
         document: dict[str, Any] = json.loads(text)
         if document["format"] != FORMAT or document["version"] != VERSION:

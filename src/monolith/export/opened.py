@@ -13,6 +13,7 @@ from monolith.checkpoint.tensor_bytes import tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export
 from monolith.export.graph_file import graph_from_bytes
+from monolith.export.graph_limits import input_shape, require_bounded_graph
 from monolith.export.saved_tables import schema_of, tables_of
 from monolith.files import join
 from monolith.tables.history import shared_buckets
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.export.graph_file import LoadedGraph
+    from monolith.export.graph_limits import InputShape
     from monolith.export.graph_passes import JoinedRows
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import Manifest, RowsPlace
@@ -147,13 +149,14 @@ class OpenedExport:
         )
 
     def verify(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> None:
-        """Runs the stored example.
+        """Checks that the graph keeps its bounds, and runs the stored example.
 
         Raises:
             FailedPreconditionError: another torch than that of the export answers otherwise, or cannot run it.
-            DataLossError: the same torch does.
+            DataLossError: the same torch does, or the graph would take too much.
         """
         example, constants = self.warm_up(signature), self.constants(signature)
+        self._require_bounds(signature, graph, weights, constants)
         known: dict[str, Mapping[str, Tensor]] = {"weight": weights, "constant": constants}
         try:
             known["joined"] = {name: _joined(parts, example.graph_inputs) for name, parts in graph.joined.items()}
@@ -178,6 +181,27 @@ class OpenedExport:
                 f" {torch.__version__} {reason}; export again, or serve with torch {self.manifest.torch}"
             )
         raise DataLossError(f"{self._origin}, signature {signature!r}: {reason}; export again")
+
+    def _require_bounds(
+        self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor], constants: Mapping[str, Tensor]
+    ) -> None:
+        origin = f"{self._origin}, signature {signature!r}"
+        features = {each.name: each.shape for each in self.features}
+        columns = {
+            name: (getattr(torch, each.dtype), tuple(size or 0 for size in each.shape[1:]))
+            for name, each in self.signatures[signature].inputs.items()
+        }
+        known = {"weight": weights, "constant": constants}
+        missing = [name for kind, name in graph.inputs if kind in known and name not in known[kind]]
+        if missing:
+            raise DataLossError(f"{origin}: there is no weight or constant {missing[0]!r:.80}; export again")
+        given: list[InputShape | Tensor] = [
+            known[place.kind][place.name]
+            if place.kind in known
+            else input_shape(place, graph.joined, features, columns)
+            for place in graph.inputs
+        ]
+        require_bounded_graph(graph.module, given, origin=origin)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
         data = self.folder.read(name, self.manifest)

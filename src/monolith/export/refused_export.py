@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import re
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +20,22 @@ if TYPE_CHECKING:
 __all__ = ["refusal"]
 
 _LONGEST_REASON = 400
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def refusal(error: BaseException, model_fn: Callable[..., object], *, subject: str) -> InvalidArgumentError:
-    """The error to raise: the innermost line of the user's code, and the beginning of what torch said."""
-    path, line = _line_of(error) or _definition(model_fn)
+def refusal(
+    error: BaseException, model_fn: Callable[..., object], *, subject: str, trace: str | None = None
+) -> InvalidArgumentError:
+    """The error to raise: the innermost line of the user's code, and the beginning of what torch said.
+
+    Args:
+        error: What is wrong.
+        model_fn: What the user wrote.
+        subject: What cannot be exported.
+        trace: The stack of an operation, as torch notes it; None: the error has it.
+    """
+    path, line = _line_in(trace or "") or _line_of(error) or _definition(model_fn)
     source = linecache.getline(path, line).strip()
     reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
     return InvalidArgumentError(
@@ -44,6 +55,11 @@ def _line_of(error: BaseException) -> tuple[str, int] | None:
         if own:
             return own[-1]
     return None
+
+
+def _line_in(trace: str) -> tuple[str, int] | None:
+    own = [(each[1], int(each[2])) for each in _FRAME.finditer(trace) if _is_users(each[1])]
+    return own[-1] if own else None
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -13,6 +13,7 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from monolith.export.allowed_operations import allow_operations
     from monolith.export.signature import InputSpec, OutputSpec, Signature
     from monolith.export.writer import ExportOptions
     from monolith.serving.exporting import export
@@ -47,6 +48,7 @@ _HOMES = {
     "ServedShard": "monolith.serving.shards.served_shard",
     "Signature": "monolith.export.signature",
     "TaskModel": "monolith.serving.task_model",
+    "allow_operations": "monolith.export.allowed_operations",
     "export": "monolith.serving.exporting",
     "import_saved_model": "monolith.serving.saved_model",
     "result_json": "monolith.serving.push.client",
@@ -73,6 +75,7 @@ __all__ = [
     "ServedShard",
     "Signature",
     "TaskModel",
+    "allow_operations",
     "export",
     "import_saved_model",
     "result_json",

@@ -44,6 +44,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         metavar="[NAME=]LOG",
         help="the delta log that a model follows: a folder, kafka://HOST:PORT/TOPIC, or a URL; once for each model",
     )
+    parser.add_argument(
+        "--allow_operation",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an operation that exports may have besides those of the list, such as aten.segment_reduce: it may crash"
+        " the server, so allow it for exports of your own; may be given several times",
+    )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
     add_model_arguments(parser)
     _add_promotion(parser.add_argument_group("promotion: which version answers"))

@@ -1,0 +1,298 @@
+"""Bounds what a graph computes, before it computes anything: sizes, numbers and what it may write to.
+
+The graph is run on tensors without memory (torch's ``meta`` device) for several numbers of examples. A file that was
+made to fill the memory, to count without end or to change the weights of a server is refused here.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import Interpreter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from monolith.errors import DataLossError, OpError
+from monolith.export.allowed_operations import user_operations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.fx import Graph, GraphModule, Node
+
+    from monolith.export.graph_input import GraphInput
+    from monolith.export.graph_passes import JoinedRows
+
+__all__ = ["InputShape", "input_shape", "require_bounded_graph", "require_safe_calls"]
+
+BASE_BYTES = 64 << 20
+WEIGHT_FACTOR = 16
+EXAMPLE_BYTES = 1 << 20
+INPUT_FACTOR = 4096
+"""All results of a graph for n examples together take at most `BASE_BYTES`, `WEIGHT_FACTOR` times the weights, and for
+each example `EXAMPLE_BYTES` and `INPUT_FACTOR` times its inputs."""
+_MOST_EXAMPLES = 10_000
+"""Of a request, unless a server allows more."""
+_FAR = 1 << 20
+_INT64 = range(-(2**63), 2**63)
+_OFF = frozenset({"unsafe", "training", "train", "use_input_stats"})
+"""Arguments that must be false: a kernel would trust what it is given, or change statistics."""
+_ABSENT = frozenset({"sorter"})
+"""Arguments that must be left out: a kernel reads where they point."""
+
+
+class InputShape(NamedTuple):
+    """Of an input of a graph. The first dim has a number for each example, one more, or as many as the values are."""
+
+    first: str
+    """``examples``, ``splits``, or ``values:`` and the name of a column; empty: it has none of these."""
+    rest: tuple[int, ...]
+    dtype: torch.dtype
+
+    def sized(self, sizes: Mapping[str, int]) -> Tensor:
+        """A tensor without memory."""
+        first = () if not self.first else (sizes[self.first],)
+        return torch.empty((*first, *self.rest), dtype=self.dtype, device="meta")
+
+
+def input_shape(
+    place: GraphInput,
+    joined: Mapping[str, JoinedRows],
+    features: Mapping[str, tuple[int, ...]],
+    columns: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+) -> InputShape:
+    """What a request brings for a place of a graph.
+
+    Args:
+        place: The place.
+        joined: What places of kind ``joined`` are made of.
+        features: Feature -> shape of its rows, for one example.
+        columns: Column of numbers -> type and shape, for one example.
+
+    Raises:
+        DataLossError: nothing has that name.
+    """
+    try:
+        if place.kind == "joined":
+            cuts = joined[place.name].cuts
+            widths = [cut.end - cut.start for cut in cuts]
+            is_concat = joined[place.name].form == "concat"
+            return InputShape("examples", (sum(widths),) if is_concat else (len(cuts), widths[0]), torch.float32)
+        if place.kind == "rows":
+            return InputShape("examples", features[place.name], torch.float32)
+        dtype, rest = columns[place.name]
+    except KeyError as error:
+        raise DataLossError(f"no feature and no column is called {place.name!r:.80}") from error
+    if place.kind == "row_splits":
+        return InputShape("splits", (), torch.int64)
+    if place.kind == "values":
+        return InputShape(f"values:{place.name}", (), dtype)
+    return InputShape("examples", rest, dtype)
+
+
+def require_safe_calls(graph: Graph, *, origin: str) -> None:
+    """Looks at the arguments of operations, as their schemas name them.
+
+    Raises:
+        DataLossError: an argument that makes an operation unsafe.
+    """
+    for node in graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            continue
+        schema = node.target._schema  # noqa: SLF001 - torch has no other name for it
+        if schema.is_mutable and not node.target.overloadpacket.__name__.endswith("_"):
+            raise DataLossError(f"{origin}: {node.target} writes its result into an argument")
+        given = {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}
+        for name, value in {**given, **node.kwargs}.items():
+            is_off = name not in _OFF or value is None or value is False
+            if not is_off or (name in _ABSENT and value is not None):
+                raise DataLossError(f"{origin}: {node.target} has {name}={value!r:.40}, which no export has")
+
+
+def require_bounded_graph(
+    module: GraphModule,
+    inputs: Sequence[InputShape | Tensor],
+    *,
+    origin: str,
+) -> None:
+    """Runs a graph on tensors without memory, for several numbers of examples.
+
+    Args:
+        module: The graph.
+        inputs: What it takes, in order: weights and constants as they are, everything else by its shape.
+        origin: For messages.
+
+    Raises:
+        DataLossError: its results are too large, their sizes do not grow evenly with the examples, or it writes to
+            what it is given.
+    """
+    names = sorted({each.first for each in inputs if isinstance(each, InputShape) and each.first})
+    columns = [name for name in names if name not in {"examples", "splits"}]
+    lines = {name: (1 + secrets.randbelow(7), secrets.randbelow(50)) for name in columns}
+    counts = [2, 3, _MOST_EXAMPLES // 2 + secrets.randbelow(_MOST_EXAMPLES // 2), _FAR]
+    seen: list[dict[str, tuple[int, ...]]] = []
+    for count in counts:
+        sizes = {name: slope * count + offset for name, (slope, offset) in lines.items()}
+        sizes |= {"examples": count, "splits": count + 1}
+        given = _given(inputs, sizes, origin)
+        limit = _limit(inputs, given, count) if count <= _MOST_EXAMPLES else None
+        seen.append(_measured(module, given, limit, f"{origin}: with {count} examples"))
+    _require_even(counts, seen, origin)
+
+
+def _given(inputs: Sequence[InputShape | Tensor], sizes: Mapping[str, int], origin: str) -> list[Tensor]:
+    try:
+        return [
+            each.sized(sizes) if isinstance(each, InputShape) else torch.empty_like(each, device="meta")
+            for each in inputs
+        ]
+    except (RuntimeError, TypeError) as error:
+        raise DataLossError(f"{origin}: no tensor has the shape of an input: {str(error)[:200]}") from error
+
+
+def _limit(inputs: Sequence[InputShape | Tensor], given: Sequence[Tensor], count: int) -> int:
+    fixed = sum(_bytes(each) for each in inputs if isinstance(each, Tensor))
+    moving = sum(_bytes(tensor) for each, tensor in zip(inputs, given, strict=True) if isinstance(each, InputShape))
+    return BASE_BYTES + WEIGHT_FACTOR * fixed + EXAMPLE_BYTES * count + INPUT_FACTOR * moving
+
+
+def _measured(module: GraphModule, given: list[Tensor], limit: int | None, origin: str) -> dict[str, tuple[int, ...]]:
+    """Name of each value of the graph -> its sizes."""
+    runner = _Runner(module)
+    try:
+        with torch.no_grad(), _Watched(given, limit, origin):
+            runner.run(*given, enable_io_processing=False)
+    except OpError:
+        raise
+    except Exception as error:
+        raise DataLossError(
+            f"{origin} its sizes cannot be computed: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
+    return runner.sizes
+
+
+def _require_even(counts: Sequence[int], seen: Sequence[Mapping[str, tuple[int, ...]]], origin: str) -> None:
+    """Every size is a fixed number, and a fixed number for each example.
+
+    Sizes that move otherwise could be small for the numbers that were tried, and huge for others.
+    """
+    for name, first in seen[0].items():
+        found = [each.get(name, ()) for each in seen]
+        is_even = all(len(each) == len(first) for each in found) and all(
+            sizes[0] + (sizes[1] - sizes[0]) * (count - counts[0]) == size
+            for sizes in zip(*found, strict=True)
+            for count, size in zip(counts, sizes, strict=True)
+        )
+        if not is_even:
+            raise DataLossError(
+                f"{origin}: the size of {name!r} does not grow evenly with the number of examples:"
+                f" {', '.join(f'{list(sizes)} for {count}' for count, sizes in zip(counts, found, strict=True))}"
+            )
+
+
+class _Unknown:
+    """Stands for the result of an operation that a user allowed and that cannot be followed without memory."""
+
+
+class _Runner(Interpreter):
+    """Notes the sizes of every value."""
+
+    def __init__(self, module: GraphModule) -> None:
+        super().__init__(module)
+        self.extra_traceback = False
+        self.sizes: dict[str, tuple[int, ...]] = {}
+
+    def run_node(self, n: Node) -> Any:
+        """Runs one operation."""
+        if n.op != "call_function":
+            return super().run_node(n)
+        if any(isinstance(self.env.get(each), _Unknown) for each in n.all_input_nodes):
+            return _Unknown()
+        try:
+            found = super().run_node(n)
+        except OpError:
+            raise
+        except Exception:
+            if _is_of_user(n):
+                return _Unknown()
+            raise
+        for place, each in enumerate(tree_leaves(found)):
+            if isinstance(each, Tensor):
+                self.sizes[f"{n.name}.{place}"] = tuple(each.shape)
+            elif type(each) is int:
+                if each not in _INT64:
+                    raise DataLossError(f"value {n.name!r}: a number of more than 64 bits")
+                self.sizes[f"{n.name}.{place}"] = (each,)
+        return found
+
+
+def _is_of_user(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and str(node.target).rpartition(".")[0] in user_operations()
+
+
+class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all results, also of those inside an operation, and sees what is written to."""
+
+    def __init__(self, given: Sequence[Tensor], limit: int | None, origin: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._given = {_storage(each) for each in given}
+        self._left = limit
+        self._limit = limit
+        self._origin = origin
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func._schema.is_mutable:  # noqa: SLF001
+            self._require_own(func, args)
+        if "batch_norm" in func._schema.name:  # noqa: SLF001
+            _require_channels(args, self._origin)
+        found = func(*_without_memory(func, args, named := dict(kwargs or {})), **named)
+        for each in tree_leaves(found):
+            if isinstance(each, Tensor) and self._left is not None:
+                self._left -= _bytes(each)
+                if self._left < 0:
+                    raise DataLossError(
+                        f"{self._origin} it takes more than {self._limit} bytes, at {func} of {list(each.shape)}: more"
+                        " than its weights and inputs account for"
+                    )
+        return found
+
+    def _require_own(self, func: Any, args: tuple[Any, ...]) -> None:
+        for argument, value in zip(func._schema.arguments, args, strict=False):  # noqa: SLF001
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for each in tree_leaves(value):
+                    if isinstance(each, Tensor) and _storage(each) in self._given:
+                        raise DataLossError(f"{self._origin} {func} changes what the graph is given")
+
+
+def _without_memory(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments that make a tensor without memory of what would be one of the CPU."""
+    for place, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        if argument.name == "device":
+            if place < len(args):
+                return (*args[:place], torch.device("meta"), *args[place + 1 :])
+            named["device"] = torch.device("meta")
+    return args
+
+
+def _require_channels(args: Sequence[Any], origin: str) -> None:
+    """Kernels of batch norms read as many numbers of their statistics as there are channels, without looking."""
+    values, *others = (each for each in args if isinstance(each, Tensor))
+    if values.ndim < 2 or any(each.shape != (values.shape[1],) for each in others):
+        raise DataLossError(
+            f"{origin} a batch norm of {list(values.shape)} has {[list(each.shape) for each in others]}"
+        )
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - meta tensors have no address
+
+
+def _bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()
