@@ -52,10 +52,11 @@ def test_the_message_names_every_weight_that_changed_and_the_ways_on(folder: Pat
     assert str(refused.value) == (
         "restore: the model is not the one that was saved: 'head.weight' was saved with shape (1, 4), now (1, 6);"
         " 'old' is gone, shape (2,); 'scale' is new, shape (3,); 'tower.bias' was saved with shape (4,), now (6,);"
-        " 'tower.weight' was saved with shape (4, 2), now (6, 2). Build it as it was; or have these weights start anew"
-        " by RestoreOptions(leave_out=['head.weight', 'old', 'scale', 'tower.bias', 'tower.weight']), all dense weights"
-        " by clear_nn=True, and everything by another model directory; weights that were renamed are found by"
-        " alias_map, and those of which only the shape differs by reshape=True"
+        " 'tower.weight' was saved with shape (4, 2), now (6, 2). Build it as it was; or have these weights start from"
+        " their initial values by RestoreOptions(leave_out=['head.weight', 'old', 'scale', 'tower.bias',"
+        " 'tower.weight']) or --leave_out 'head.weight,old,scale,tower.bias,tower.weight', all dense weights by"
+        " clear_nn=True, and everything by another model directory; weights that were renamed are found by alias_map,"
+        " and those of which only the shape differs by reshape=True"
     )
 
 

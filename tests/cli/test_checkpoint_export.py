@@ -68,6 +68,8 @@ def test_a_chosen_one_in_parts_over_the_rows_of_the_checkpoint(
     assert told.err == ""
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["entry", "ps_0", "ps_1"]
     assert torch.equal(served(tmp_path / "out"), expected(model_dir, "model.ckpt-4"))
+    assert call(model_dir / "model.ckpt-4", tmp_path / "again", *arguments, "--example", example.read_text()) == 0
+    assert torch.equal(served(tmp_path / "again"), expected(model_dir, "model.ckpt-4"))
 
 
 def test_one_without_tables_makes_weights_alone(model_dir: Path, tmp_path: Path) -> None:

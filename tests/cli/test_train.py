@@ -13,6 +13,7 @@ import pytest
 
 import monolith
 from monolith.checkpoint import ModelDirLock
+from monolith.checkpoint.inspection import SavedState, resolve
 from monolith.cli import main
 from monolith.train import RunnerConfig
 
@@ -299,3 +300,66 @@ def test_a_run_without_a_step_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "0"]) == 0
     assert "no step was trained, and nothing saved" in capsys.readouterr().err
     assert steps_of(tmp_path) == []
+
+
+CHANGED_TASK = """
+import torch
+
+import monolith as ml
+from monolith.testing import ExampleTask
+from monolith.train import Spec
+
+
+class Changed(ExampleTask):
+    @classmethod
+    def params(cls):
+        p = super().params()
+        p.define("slots", {"user": 8, "item": 8}, "Slot to its dim.")
+        return p
+
+    def build(self):
+        self.emb = ml.Embeddings({name: ml.Slot(dim=dim) for name, dim in self.p.slots.items()})
+        self.top = torch.nn.Linear(sum(self.p.slots.values()), 1)
+
+    def model_fn(self, features, mode):
+        columns = {name: features["item" if name == "again" else name] for name in self.p.slots}
+        logits = self.top(self.emb(columns).concat()).squeeze(1)
+        return Spec(torch.nn.functional.binary_cross_entropy_with_logits(logits, features["label"]))
+"""
+
+
+def test_a_feature_is_added_and_a_dim_changed_from_the_command_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "changed_task.py").write_text(CHANGED_TASK)
+    monkeypatch.chdir(tmp_path)
+
+    def train(slots: dict[str, int], *options: str) -> int:
+        params = json.dumps({"slots": slots, "num_batches": 20})
+        command = ["train", "changed_task:Changed", "--model_dir", "m", "--steps", "4", "--params_override", params]
+        return main([*command, *options])
+
+    def weights() -> Any:
+        return SavedState(resolve("m")).weights()["top.weight"]
+
+    assert train({"user": 8, "item": 8}) == 0
+    wider = {"user": 8, "item": 8, "again": 8}
+    assert train(wider) != 0
+    assert "--leave_out 'top.weight'" in capsys.readouterr().err
+    for step in (8, 12):  # the same command resumes, and keeps what it has trained since
+        assert train(wider, "--leave_out", "top.weight") == 0
+        assert steps_of(tmp_path / "m")[-1] == step
+    assert "leave_out=['top.weight'] was applied to an earlier checkpoint" in caplog.text
+    assert weights().shape == (1, 24)
+    assert train({"user": 8}, "--leave_out", "top.*") == 0  # the table of the others stays: it is the one of `user`
+    other = {"user": 4}
+    assert train(other, "--leave_out", "top.weight", "--ignore_unknown_tables") != 0
+    assert "--leave_out MODULE.user" in capsys.readouterr().err
+    assert train(other, "--leave_out", "top.weight,emb.user") != 0
+    assert "--ignore_unknown_tables" in capsys.readouterr().err
+    assert train(other, "--leave_out", "top.weight,emb.user", "--ignore_unknown_tables") == 0
+    assert weights().shape == (1, 4)
+    assert steps_of(tmp_path / "m")[-1] == 20

@@ -37,7 +37,9 @@ class RestoredRows(Protocol):
         """What the rows hold."""
         ...
 
-    def prepare_restore(self, folder: str, manifest: Manifest, *, buckets: range) -> PreparedRestore:
+    def prepare_restore(
+        self, folder: str, manifest: Manifest, *, buckets: range, ignore_unknown_tables: bool = False
+    ) -> PreparedRestore:
         """Reads and checks."""
         ...
 
@@ -60,10 +62,19 @@ class StoreRestore:
         store: The tables.
         folders: Of the snapshot; of all its parts, where ranks have saved one each.
         lost: Owners that have no state; None: everything is replaced.
+        ignore_unknown_tables: Skip tables that only the snapshot has, instead of refusing it.
     """
 
-    def __init__(self, store: RestoredRows, folders: Sequence[str], *, lost: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        store: RestoredRows,
+        folders: Sequence[str],
+        *,
+        lost: Sequence[int] | None = None,
+        ignore_unknown_tables: bool = False,
+    ) -> None:
         self._store = store
+        self._ignore_unknown_tables = ignore_unknown_tables
         self._lost = lost
         self._owners = None if lost is None else part_owners(store)
         self._filters: list[tuple[range, list[RowBlock]]] = []
@@ -75,7 +86,11 @@ class StoreRestore:
             self.manifest = next(iter(self._parts.values()))
             """Of the snapshot, or of its first part."""
             self._prepared: list[PreparedRestore] = [
-                undone.enter_context(store.prepare_restore(folder, manifest, buckets=buckets))
+                undone.enter_context(
+                    store.prepare_restore(
+                        folder, manifest, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables
+                    )
+                )
                 for folder, manifest in self._parts.items()
                 for buckets in self._lost_ranges(manifest)
             ]
@@ -129,7 +144,8 @@ class StoreRestore:
         if self._owners is None or self._lost is None:
             return
         tables = self._store.schema.tables
-        match = match_tables(manifest, tables, ignore_unknown_tables=False, origin=f"folder '{folder}'")
+        ignored = self._ignore_unknown_tables
+        match = match_tables(manifest, tables, ignore_unknown_tables=ignored, origin=f"folder '{folder}'")
         if list(match.targets) != list(range(len(tables))):
             logger.warning("'%s' has other tables: what admission has counted stays where rows stay", folder)
             return

@@ -12,7 +12,9 @@ from torch import Tensor
 from monolith.checkpoint._optimizer_state import named_state
 from monolith.checkpoint.aliases import calc_feed_dict, generate_alias_map
 from monolith.checkpoint.model_state import model_state
+from monolith.checkpoint.train_state import WHOLE_MODEL
 from monolith.errors import InvalidArgumentError
+from monolith.nn.row_state import EXTRA_STATE, saved_slots, without_slots
 
 if TYPE_CHECKING:
     from monolith.checkpoint._store_restore import RestoredRows
@@ -42,6 +44,8 @@ class Parts:
     """Owners of dense weights of other processes that have lost theirs, where others have not; None: all, or none."""
     rows: Mapping[str, RestoredRows] | None = None
     """What takes the tables, by name; None: the stores of the state."""
+    ignore_unknown_tables: bool = False
+    """Skip tables that only the checkpoint has, instead of refusing it."""
 
     @property
     def is_whole(self) -> bool:
@@ -73,7 +77,11 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, 
         tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
         weights = {name: _reshaped(value, tensors.get(name)) for name, value in weights.items()}
         optimizers = {name: _reshaped_state(values, tensors) for name, values in optimizers.items()}
-    left_out = _left_out({*own, *weights}, options)
+    slots = _saved_slots(weights, state)
+    left_out = _left_out({*own, *weights, *slots}, options)
+    for name in left_out & slots.keys():
+        key, slot = slots[name]
+        weights[key] = without_slots(weights[key], {slot})
     weights = {name: value for name, value in weights.items() if name not in left_out}
     weights |= {name: own[name] for name in left_out if name in own}
     optimizers = {name: _without(values, left_out) for name, values in optimizers.items()}
@@ -84,8 +92,19 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreOptions, 
     return {**saved, "model": weights, "optimizers": optimizers}
 
 
+def _saved_slots(weights: Mapping[str, Any], state: TrainState) -> dict[str, tuple[str, str]]:
+    """Name of a slot, such as ``emb.user`` -> the key of its module's extra state, and the slot."""
+    keys = {name: EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in state.embeddings}
+    return {
+        slot if name == WHOLE_MODEL else f"{name}.{slot}": (key, slot)
+        for name, key in keys.items()
+        if key in weights
+        for slot in saved_slots(weights[key])
+    }
+
+
 def _left_out(names: set[str], options: RestoreOptions) -> set[str]:
-    """Weights that are not restored.
+    """Weights and slots that are not restored.
 
     Raises:
         InvalidArgumentError: an entry of `leave_out` that names none.
@@ -94,8 +113,8 @@ def _left_out(names: set[str], options: RestoreOptions) -> set[str]:
     useless = [pattern for pattern, matched in found.items() if not matched]
     if useless:
         raise InvalidArgumentError(
-            f"restore: leave_out names {useless}, but neither the model nor the checkpoint has such a weight; they have"
-            f" {sorted(names)}"
+            f"restore: leave_out names {useless}, but neither the model nor the checkpoint has such a weight or slot;"
+            f" they have {sorted(names)}"
         )
     return {name for matched in found.values() for name in matched}
 

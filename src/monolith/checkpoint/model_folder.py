@@ -96,7 +96,7 @@ def load(
     options = RestoreOptions() if options is None else options
     state, found = _state_of(model, optimizer), _find(path)
     if options.clear_nn:
-        return restore_without_dense(found, state, keep_step=options.continue_training)
+        return restore_without_dense(found, state, options)
     return restore_model(found, state, options)
 
 

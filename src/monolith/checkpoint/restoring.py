@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from torch import Tensor
@@ -63,7 +64,10 @@ class LoadedCheckpoint:
             reading = beside.submit(self._read_tensors)
             if self.manifest.kind == "full":
                 for name, folders in snapshots_of(path, self.manifest, rows, is_needed=parts.takes).items():
-                    prepared = StoreRestore(rows[name], folders, lost=parts.lost.get(name))
+                    ignored = parts.ignore_unknown_tables
+                    prepared = StoreRestore(
+                        rows[name], folders, lost=parts.lost.get(name), ignore_unknown_tables=ignored
+                    )
                     self._prepared.append(undone.enter_context(prepared))
             self.state: dict[str, Any] = decode(self.manifest.state, reading.result())
             """The trees with their tensors."""
@@ -181,6 +185,7 @@ def _restore_model(
 
 def _prepare(path: str, state: TrainState, options: RestoreOptions, parts: Parts) -> Prepared:
     """Reads and checks everything, and changes nothing."""
+    parts = replace(parts, ignore_unknown_tables=options.ignore_unknown_tables)
     with ExitStack() as undone:
         checkpoint = undone.enter_context(LoadedCheckpoint(path, state.stores, parts))
         if not parts.is_whole and parts.lost_dense is None:
@@ -211,12 +216,13 @@ def require_readable(path: str, state: TrainState, options: RestoreOptions | Non
 def restore_without_dense(
     path: str,
     state: TrainState,
+    options: RestoreOptions,
     *,
-    keep_step: bool,
     parts: Parts = ALL_PARTS,
     checked: Callable[[Callable[[], LoadedCheckpoint]], LoadedCheckpoint] = _by_itself,
 ) -> SavedCheckpoint:
     """Puts the tables and the positions back; the dense part, and the step unless asked for, start anew."""
+    parts = replace(parts, ignore_unknown_tables=options.ignore_unknown_tables)
     with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
     _note_origin(checkpoint, state)
@@ -226,7 +232,7 @@ def restore_without_dense(
         key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
         if key in saved:
             module.set_extra_state(saved[key])
-    state.global_step = checkpoint.manifest.step if keep_step else 0
+    state.global_step = checkpoint.manifest.step if options.continue_training else 0
     _take_positions(checkpoint, state)
     scatter_own(state, state.applied)
     return checkpoint.saved
@@ -285,9 +291,9 @@ def _require_weights(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
         left_out = f"{next(iter(changed))!r}, ..."
     raise FailedPreconditionError(
         f"restore: the model is not the one that was saved: {'; '.join(lines)}. Build it as it was; or have these"
-        f" weights start anew by RestoreOptions(leave_out=[{left_out}]), all dense weights by clear_nn=True, and"
-        " everything by another model directory; weights that were renamed are found by alias_map, and those of which"
-        " only the shape differs by reshape=True"
+        f" weights start from their initial values by RestoreOptions(leave_out=[{left_out}]) or --leave_out"
+        f" '{','.join(changed)}', all dense weights by clear_nn=True, and everything by another model directory;"
+        " weights that were renamed are found by alias_map, and those of which only the shape differs by reshape=True"
     )
 
 

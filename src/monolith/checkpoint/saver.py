@@ -15,6 +15,7 @@ from monolith.checkpoint.adapting import ALL_PARTS, Parts
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
 from monolith.checkpoint.folder import FolderPath, open_folder
+from monolith.checkpoint.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.pending_save import PendingSave
 from monolith.checkpoint.rank_folders import newest_of_ranks
@@ -276,10 +277,14 @@ class Saver:
         self.wait()
         options = self._wanted.restoring if options is None else options
         if options.clear_nn and not self._folder.exists(CLEAR_NN):
-            restored = restore_without_dense(path, state, keep_step=options.continue_training)
+            restored = restore_without_dense(path, state, options)
             self._folder.replace(CLEAR_NN, b"clear_nn")
             return restored
-        return restore_all(path, state, options, self._parts(state))
+        if is_left_out_already(self._folder, path, options):
+            options = without_leave_out(path, options)
+        restored = restore_all(path, state, options, self._parts(state))
+        record_left_out(self._folder, path, options)
+        return restored
 
     def _parts(self, state: TrainState) -> Parts:  # noqa: ARG002 - for those who override it
         """Which parts of the state keep what they have, and which owners of rows have lost theirs."""

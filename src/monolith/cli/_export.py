@@ -37,7 +37,7 @@ def export_for_serving(args: argparse.Namespace) -> tuple[Any, str, int]:
             checkpoint,
             args.target,
             task=params,
-            example=None if args.example is None else example_from_file(args.example),
+            example=None if args.example is None else example_of(args.example),
             shards=args.shards or 0,
             version=args.version,
             checkpoint=checkpoint if args.shared_embedding else None,
@@ -47,26 +47,30 @@ def export_for_serving(args: argparse.Namespace) -> tuple[Any, str, int]:
     return document, folder, 0
 
 
-def example_from_file(path: str) -> dict[str, Any]:
+def example_of(text: str) -> dict[str, Any]:
     """Columns by name, as the ``inputs`` of a request: a list with one number, or a list of them, for each example.
+
+    Args:
+        text: The JSON itself, or the path of a file that contains it.
 
     Raises:
         InvalidArgumentError: it is something else.
     """
+    origin = "--example" if text.lstrip().startswith("{") else f"example '{text}'"
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(text if origin == "--example" else Path(text).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidArgumentError(f"example '{path}': cannot be read: {error.strerror}") from error
+        raise InvalidArgumentError(f"{origin}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"example '{path}': not JSON: {error}") from error
+        raise InvalidArgumentError(f"{origin}: not JSON: {error}") from error
     if isinstance(document, dict) and document.keys() == {"inputs"}:
         document = document["inputs"]
     if not isinstance(document, dict) or not all(isinstance(each, list) and each for each in document.values()):
-        raise InvalidArgumentError(f"example '{path}': expected columns by name, such as {{\"user\": [7, 8]}}")
-    return {name: _column(name, values, path) for name, values in document.items()}
+        raise InvalidArgumentError(f'{origin}: expected columns by name, such as {{"user": [7, 8]}}')
+    return {name: _column(name, values, origin) for name, values in document.items()}
 
 
-def _column(name: str, values: list[Any], path: str) -> Any:
+def _column(name: str, values: list[Any], origin: str) -> Any:
     try:
         try:
             return torch.tensor(values)
@@ -75,5 +79,5 @@ def _column(name: str, values: list[Any], path: str) -> Any:
             return Ragged.from_lengths(flat, [len(row) for row in values])
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InvalidArgumentError(
-            f"example '{path}', column {name!r}: expected a number or a list of numbers for each example: {error}"
+            f"{origin}, column {name!r}: expected a number or a list of numbers for each example: {error}"
         ) from error

@@ -110,7 +110,9 @@ def require_same_slots(state: Mapping[str, Any], placed: Mapping[str, PlacedSlot
         if changes:
             raise FailedPreconditionError(
                 f"slot {name!r}: was saved with {'; '.join(changes)}: its rows would not be found; define the slot as"
-                f" it was{_advice(saved, placed[name])}, or under another name to start anew"
+                f" it was{_advice(saved, placed[name])}; or, to start it with no rows, define it under another name or"
+                f" leave it out of the restore: --leave_out MODULE.{name} of monolith train, where MODULE is the"
+                " attribute that has the Embeddings"
             )
 
 

@@ -18,6 +18,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.nn._saved_state import decode
 from monolith.tables.block_writing import rekeyed_block
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.packed_blocks import PackedBlocks
@@ -26,7 +27,8 @@ from monolith.tables.schema import Schema
 from monolith.tables.slot_keys import moved_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
+    from typing import Any
 
     from torch import Tensor
 
@@ -83,6 +85,17 @@ def rows_are_counted() -> bool:
 def rows_are_elsewhere() -> bool:
     """Whether `without_rows` is open."""
     return _are_elsewhere.get()
+
+
+def saved_slots(state: Mapping[str, Any] | Tensor) -> list[str]:
+    """The slots of a saved extra state."""
+    return list(decode(state)["slots"])
+
+
+def without_slots(state: Mapping[str, Any] | Tensor, names: Collection[str]) -> Mapping[str, Any]:
+    """The extra state as it would be if the module had not had these slots."""
+    found = decode(state)
+    return {**found, "slots": {name: where for name, where in found["slots"].items() if name not in names}}
 
 
 def is_of_rows(name: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import collective
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver
+from monolith.checkpoint.left_out import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.restoring import (
     LoadedCheckpoint,
     Prepared,
@@ -166,20 +167,18 @@ class RankSaver(Saver):
 
     def _restore(self, path: str, state: TrainState, options: RestoreOptions | None) -> SavedCheckpoint:
         self.wait()
-        options = self._wanted.restoring if options is None else options
+        asked = self._wanted.restoring if options is None else options
+        is_applied = self._words.decide("leave_out", lambda: is_left_out_already(self._folder, path, asked))
+        options = without_leave_out(path, asked) if is_applied else asked
         clears = options.clear_nn and not self._words.decide("clear_nn", lambda: self._folder.exists(CLEAR_NN))
         self._require_readable(path, state, None if clears else options)
         if clears:
-            restored = restore_without_dense(
-                path,
-                state,
-                keep_step=options.continue_training,
-                parts=self._parts(state),
-                checked=self._all_or_none,
-            )
+            restored = restore_without_dense(path, state, options, parts=self._parts(state), checked=self._all_or_none)
             self._words.decide("clear_nn", lambda: self._folder.replace(CLEAR_NN, b"clear_nn"))
             return restored
-        return restore_all(path, state, options, self._parts(state), checked=self._all_or_none)
+        restored = restore_all(path, state, options, self._parts(state), checked=self._all_or_none)
+        self._words.decide("leave_out", lambda: record_left_out(self._folder, path, options))
+        return restored
 
     def _require_readable(self, path: str, state: TrainState, options: RestoreOptions | None) -> None:
         """Refuses, on all ranks alike, what one of them cannot read; before they read tables, which they do together.

@@ -45,8 +45,9 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--version", type=int, metavar="V", help="number of the version (default: Unix seconds)")
     group.add_argument(
         "--example",
-        metavar="FILE",
-        help="JSON with the columns of a request (default: the first batch of the task's input to predict)",
+        metavar="JSON",
+        help="columns of a request, such as '{\"user\": [7, 8]}', or a file with them (default: the first batch of the"
+        " task's input to predict)",
     )
     group.add_argument(
         "--shared_embedding",

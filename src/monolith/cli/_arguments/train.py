@@ -35,6 +35,18 @@ MATTERING = {
         Option(name="restore_dir", metavar="DIR", help="begin with the latest of another directory"),
         Option(name="restore_ckpt", metavar="NAME", help="begin with this checkpoint instead of the latest"),
         Option(name="clear_nn", metavar="BOOL", default=False, help="keep the rows, start the dense weights anew"),
+        Option(
+            name="leave_out",
+            metavar="NAMES",
+            help="dense weights that start from their initial values, once: names or patterns such as 'tower.*',"
+            " separated by commas",
+        ),
+        Option(
+            name="ignore_unknown_tables",
+            metavar="BOOL",
+            default=False,
+            help="skip tables that only the checkpoint has, such as those of a removed slot",
+        ),
     ),
     "input, for tasks that read it from these": (
         Option(name="input_path", metavar="PATH", help="folder or URL of the files"),
@@ -59,6 +71,15 @@ MATTERING = {
         Option(name="num_ps", metavar="N", default=0, help="parameter servers, which hold rows and dense weights"),
         Option(name="enable_dynamic_sharding", metavar="BOOL", default=False, help="workers take files from one queue"),
         Option(name="partial_recovery", metavar="BOOL", help="a lost server restores itself, others keep their state"),
+    ),
+    "updates for serving": (
+        Option(
+            name="enable_realtime_training",
+            metavar="BOOL",
+            default=False,
+            help="publish what changes to a delta log, which serving follows",
+        ),
+        Option(name="delta_log", metavar="URL", help="where the delta log is (default: delta_log in --model_dir)"),
     ),
     "watching": (
         Option(name="log_step_count_steps", metavar="N", default=100, help="steps between log lines; 0: none"),

@@ -44,7 +44,7 @@ def match_tables(
     if ignored and not ignore_unknown_tables:
         raise FailedPreconditionError(
             f"{origin}: the snapshot has tables {list(ignored)} that this group ({sorted(numbers)}) does not have;"
-            " add them, or pass ignore_unknown_tables=True to leave them out"
+            " add them, or pass ignore_unknown_tables=True (--ignore_unknown_tables of monolith train) to skip them"
         )
     source_schemas = [""] * len(group)
     notes: list[str] = []

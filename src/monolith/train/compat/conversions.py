@@ -33,6 +33,15 @@ def none_if_empty(value: Any) -> Any:
     return value or None
 
 
+def names_of(value: str | None) -> tuple[str, ...]:
+    """The names in a text that separates them by commas.
+
+    >>> names_of("tower.*, head.weight"), names_of(None)
+    (('tower.*', 'head.weight'), ())
+    """
+    return tuple(name.strip() for name in (value or "").split(",") if name.strip())
+
+
 def is_not_false(value: bool | None) -> bool:
     """Whether a switch is on that is on where nothing is said."""
     return value is not False

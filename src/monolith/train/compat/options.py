@@ -21,6 +21,7 @@ from monolith.train.compat.conversions import (
     is_not_false,
     late_update,
     marker_files,
+    names_of,
     negated,
     none_if_empty,
     postpush,
@@ -221,6 +222,11 @@ class CpuTrainingConfig(FlatConfig):
     """Start the dense part anew, once."""
     continue_training: Annotated[bool, Sets("restoring.continue_training")] = False
     """With clear_nn: go on from the step of the checkpoint."""
+    leave_out: Annotated[str | None, Sets("restoring.leave_out", names_of)] = None
+    """Dense weights that start from their initial values, once: names or patterns, separated by commas, such as
+    `tower.*`. Not in the original."""
+    ignore_unknown_tables: Annotated[bool, Sets("restoring.ignore_unknown_tables")] = False
+    """Skip tables that only the checkpoint has, such as those of a removed slot. Not in the original."""
     reload_alias_map: Annotated[dict[str, str] | None, Sets("restoring.alias_map")] = None
     """Name of a dense weight -> its name in the checkpoint; in code or a file."""
     enable_alias_map_auto_gen: Annotated[bool | None, Sets("restoring.auto_alias", is_not_false)] = None
