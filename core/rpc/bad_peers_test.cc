@@ -107,6 +107,44 @@ TEST(BadPeersTest, WhoSendsALargeBodySlowlyIsHeardOut) {
   EXPECT_EQ(pair.server->stats().refused, 0);
 }
 
+TEST(BadPeersTest, AGreetingThatTricklesInHasATotalTime) {
+  ServerOptions options;
+  options.handshake_seconds = 0.3;
+  Pair pair(options);
+  RawPeer peer(pair.server->port());
+  peer.Say(AsText(EncodeHeader({kGreeting, 1, kGreetingBytes, 0})));
+  EXPECT_EQ(pair.Begin(kEcho, "quick")->Wait().head, "quick");
+  Eventually([&] {  // every byte is progress, and does not help
+    peer.Say("y");
+    return pair.server->stats().refused == 1;
+  });
+  EXPECT_EQ(pair.server->stats().connections, 1);
+  EXPECT_EQ(pair.Begin(kEcho, "still there")->Wait().head, "still there");
+}
+
+TEST(BadPeersTest, TheOldestStrangersAreHungUpOnFirstAndGreetedPeersStay) {
+  ServerOptions options;
+  options.max_strangers = 4;
+  Pair pair(options);
+  std::vector<std::unique_ptr<RawPeer>> greeted, strangers;
+  for (int i = 0; i < 6; ++i) {
+    greeted.push_back(std::make_unique<RawPeer>(pair.server->port()));
+    greeted.back()->Say(Greeting());
+    Eventually([&] { return pair.service.opened == i + 1; });
+  }
+  for (int i = 0; i < 10; ++i) {
+    strangers.push_back(std::make_unique<RawPeer>(pair.server->port()));
+    strangers.back()->Say("M");
+    Eventually([&] { return pair.server->stats().connections + pair.server->stats().refused == 7 + i; });
+  }
+  EXPECT_EQ(pair.server->stats().connections, 10);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(strangers[i]->Hear(), "") << "the oldest are gone";
+  strangers.back()->Say(Greeting().substr(1));  // the newest one is still heard
+  Eventually([&] { return pair.service.opened == 7; });
+  EXPECT_EQ(pair.Begin(kEcho, "quick")->Wait().head, "quick");
+  EXPECT_EQ(pair.service.closed, 0);
+}
+
 TEST(BadPeersTest, ConnectionsBeyondTheLimitAreHungUpOnAndTriedAgain) {
   ServerOptions options;
   options.max_connections = 1;

@@ -1,6 +1,7 @@
 #include "rpc/server.h"
 
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kListener = 0, kStop = 1, kWake = 2;
-constexpr int kFramesInARow = 16;  // of one connection, before others have their turn
+constexpr int kFramesInARow = 16;   // of one connection, before others have their turn
+constexpr int kAcceptsInARow = 64;  // before those that were accepted have theirs: fewer than strangers may be
 // Whoever forgets Wake() is only late: parked calls are tried again twice as often as they must.
 constexpr std::chrono::milliseconds kTryAgain(500);
 
@@ -32,6 +34,13 @@ Socket CheckedDescriptor(int descriptor, const char* what) {
 void Signal(const Socket& event) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(event.descriptor(), &one, sizeof(one));
+}
+
+size_t MostStrangers(int wanted) {
+  rlimit limit;
+  const bool is_known = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  const auto most = static_cast<size_t>(std::max(wanted, 1));
+  return is_known ? std::clamp<size_t>(limit.rlim_cur / 8, 1, most) : most;
 }
 
 Code CodeOf(const std::exception& error) {
@@ -48,6 +57,7 @@ struct Server::Connection {
   const uint64_t id;
   Socket socket;
   const std::string peer;
+  const Clock::time_point accepted_at = Clock::now();
   // Used by the thread that attends it.
   FrameReceiver receiver;
   FrameSender sender;
@@ -68,6 +78,7 @@ struct Server::Connection {
 
 Server::Server(ServerOptions options, Service& service)
     : options_(std::move(options)),
+      max_strangers_(MostStrangers(options_.max_strangers)),
       service_(service),
       listener_(Listen(options_.address)),
       epoll_(CheckedDescriptor(epoll_create1(EPOLL_CLOEXEC), "epoll")),
@@ -111,6 +122,7 @@ void Server::Stop(double drain_seconds) {
   decltype(connections_) last;  // destroyed after the lock, as in Drop()
   std::lock_guard lock(mutex_);
   parked_.clear();
+  strangers_.clear();
   last.swap(connections_);
   listener_.Close();
 }
@@ -135,6 +147,7 @@ std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
   std::lock_guard lock(mutex_);
   if (parked_.erase(id) == 0) return TakeLocked(id);
   gone = std::move(connections_.extract(id).mapped());  // all that is heard of a parked one is that it hung up
+  strangers_.erase(id);
   return nullptr;
 }
 
@@ -161,9 +174,10 @@ std::shared_ptr<Server::Connection> Server::TakeLocked(uint64_t id) {
 
 void Server::AcceptAll() {
   bool is_exhausted = false;
-  while (!stopping_) {
+  for (int count = 0; count < kAcceptsInARow && !stopping_; ++count) {
     std::optional<Accepted> accepted = Accept(listener_, &is_exhausted);
     if (!accepted) break;
+    std::vector<std::shared_ptr<Connection>> excess;  // destroyed after the lock, as in Drop()
     std::lock_guard lock(mutex_);
     if (static_cast<int>(connections_.size()) >= options_.max_connections) {
       ++refused_;
@@ -171,10 +185,28 @@ void Server::AcceptAll() {
     }
     const uint64_t id = next_connection_++;
     const auto [place, inserted] = connections_.emplace(id, std::make_shared<Connection>(id, std::move(*accepted)));
+    strangers_.insert(id);
     Arm(*place->second, EPOLLIN, EPOLL_CTL_ADD);
+    excess = TakeExcessLocked();
   }
   is_exhausted_ = is_exhausted;
   if (!is_exhausted) ListenOn();  // otherwise it would be told of the same one again and again
+}
+
+std::vector<std::shared_ptr<Server::Connection>> Server::TakeExcessLocked() {
+  std::vector<std::shared_ptr<Connection>> excess;
+  for (auto id = strangers_.begin(); id != strangers_.end() && strangers_.size() > max_strangers_;) {
+    const auto found = connections_.find(*id);
+    if (found->second->is_attended) {  // a thread is about to answer it
+      ++id;
+      continue;
+    }
+    ++refused_;
+    excess.push_back(std::move(found->second));
+    connections_.erase(found);
+    id = strangers_.erase(id);
+  }
+  return excess;
 }
 
 void Server::ListenOn() {
@@ -277,6 +309,8 @@ Answer Server::Greet(Connection& connection, const Frame& frame) {
   std::string reply;
   connection.conversation = service_.Open(connection.peer, greeting.words, &reply);
   MONOLITH_CHECK(connection.conversation != nullptr);
+  std::lock_guard lock(mutex_);
+  strangers_.erase(connection.id);
   return {std::move(reply), {}, nullptr};
 }
 
@@ -299,6 +333,7 @@ void Server::Drop(const Connection& connection) {
   if (found == connections_.end()) return;
   last = std::move(found->second);
   connections_.erase(found);
+  strangers_.erase(connection.id);
   changed_.notify_all();
 }
 
@@ -329,7 +364,8 @@ void Server::WakeLocked() {
 
 void Server::WatchPatience() {
   const auto patience = std::chrono::duration<double>(options_.patience_seconds);
-  const auto pause = std::min<std::chrono::duration<double>>(patience / 4, kTryAgain);
+  const auto handshake = std::chrono::duration<double>(options_.handshake_seconds);
+  const auto pause = std::min<std::chrono::duration<double>>(std::min(patience, handshake) / 4, kTryAgain);
   auto woken_at = Clock::now();
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -342,6 +378,11 @@ void Server::WatchPatience() {
     }
     std::vector<std::shared_ptr<Connection>> lost;
     for (const auto& [id, connection] : connections_) {
+      const bool is_stranger = strangers_.count(id) != 0;
+      if (is_stranger && !connection->is_attended && now - connection->accepted_at > handshake) {
+        lost.push_back(connection);
+        continue;
+      }
       // Of a large body many bytes are waited for together; those that are there already count.
       const uint64_t progress = connection->progress + (connection->must_move ? NumWaiting(connection->socket) : 0);
       if (!connection->must_move || connection->is_attended || progress != connection->progress_seen) {
@@ -354,6 +395,7 @@ void Server::WatchPatience() {
     for (const auto& connection : lost) {
       ++refused_;
       connections_.erase(connection->id);
+      strangers_.erase(connection->id);
     }
     lock.unlock();
     lost.clear();

@@ -3,7 +3,8 @@
 // Connections wait in the operating system, not in threads: ten thousand idle ones cost some memory each. A connection
 // is served by one thread at a time, a call after another in the order in which they came; calls of several connections
 // run at once. A peer that sends garbage, frames above the limits or nothing for long in the middle of a frame is told
-// so, where it still listens, and hung up on; nothing that a peer sends takes the server down.
+// so, where it still listens, and hung up on; nothing that a peer sends takes the server down. Peers that have not
+// shown the token, strangers, have a small number of connections and little time, so that they keep nobody else out.
 //
 // A call that cannot be answered yet is parked: its thread goes on to other connections, and it is tried again later.
 #pragma once
@@ -15,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -53,19 +55,26 @@ class Service {
   virtual std::unique_ptr<Conversation> Open(const std::string& peer, const std::string& words, std::string* reply) = 0;
 };
 
+inline constexpr int kMostStrangers = 128;
+inline constexpr int kHandshakeSeconds = 10;
+
 struct ServerOptions {
   Address address{"127.0.0.1", 0};
   int num_threads = 2;
   std::string token;  // empty: everybody is welcome
   FrameLimits limits;
   int max_connections = 16'384;
-  double patience_seconds = 30.0;  // for a greeting, and for a frame that has begun and does not go on
+  // Peers that have not shown the token: at most so many, and at most an eighth of the descriptors that this process
+  // may have. One more, and the oldest of them is hung up on.
+  int max_strangers = kMostStrangers;
+  double handshake_seconds = kHandshakeSeconds;  // from a connection to its greeting, however many bytes come
+  double patience_seconds = 30.0;  // for a frame that has begun and does not go on
 };
 
 struct ServerStats {
   int64_t connections = 0;  // at the moment
   int64_t calls = 0;        // answered
-  int64_t refused = 0;      // peers hung up on: garbage, token, limits, patience
+  int64_t refused = 0;      // peers hung up on: garbage, token, limits, patience, strangers in excess
   int64_t parked = 0;       // connections at the moment, whose call was answered with NotNow
 };
 
@@ -95,6 +104,8 @@ class Server {
   std::shared_ptr<Connection> TakeWoken();
   std::shared_ptr<Connection> TakeLocked(uint64_t id);
   void AcceptAll();
+  // Takes strangers above the limit out of the connections, the oldest first; destroyed by the caller, without the lock.
+  std::vector<std::shared_ptr<Connection>> TakeExcessLocked();
   void ListenOn();
   void WatchPatience();
   // One connection that has something to say or room to write; afterwards it waits again, is parked, or is gone.
@@ -111,6 +122,7 @@ class Server {
   void WakeLocked();
 
   const ServerOptions options_;
+  const size_t max_strangers_;
   Service& service_;
   Socket listener_, epoll_, stop_event_, wake_event_;
   uint16_t port_ = 0;
@@ -122,6 +134,7 @@ class Server {
   mutable std::mutex mutex_;            // guards what follows
   std::condition_variable changed_;
   std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
+  std::set<uint64_t> strangers_;  // of the connections, those that have not greeted; the first is the oldest
   uint64_t next_connection_ = 3;  // 0 is the listener, 1 the event that stops, 2 the one that wakes
   std::unordered_set<uint64_t> parked_;
   std::vector<uint64_t> woken_;  // parked until now; wake_event_ is set while there are any

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monolith.errors import UnavailableError
-from monolith.observe import MetricClient, MetricRecorder, MetricsEndpoint, PrometheusCollector
+from monolith.observe import MetricClient, MetricRecorder, MetricsEndpoint, PrometheusCollector, _bounded_http
 
 
 def scrape(port: int, host: str = "127.0.0.1") -> str:
@@ -113,6 +115,27 @@ def test_closing_frees_the_port_and_may_be_repeated() -> None:
         scrape(endpoint.port)
     with MetricsEndpoint(endpoint.port, recorder=MetricRecorder()) as again:
         assert again.port == endpoint.port
+
+
+def test_slow_clients_keep_no_scrape_out_and_are_gone_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_bounded_http, "CONNECTION_SECONDS", 1.0)
+    with MetricsEndpoint(recorder=MetricRecorder()) as endpoint, contextlib.ExitStack() as ended:
+        before = threading.active_count()
+        slow = [
+            ended.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60)) for _ in range(100)
+        ]
+        for peer in slow:
+            with contextlib.suppress(OSError):  # the oldest are gone already
+                peer.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert scrape(endpoint.port) == ""
+        assert threading.active_count() - before <= _bounded_http.MOST_CONNECTIONS + 1
+        end = time.monotonic() + 60
+        while threading.active_count() > before:
+            assert time.monotonic() < end
+            with contextlib.suppress(OSError):
+                slow[-1].sendall(b"x")  # a byte now and then does not help
+            time.sleep(0.05)
+        assert scrape(endpoint.port) == ""
 
 
 def test_a_port_that_is_taken_is_said_and_leaves_the_registry_as_it_was() -> None:

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from monolith import _core
+from monolith.cluster.addresses import split_address
 from monolith.errors import FailedPreconditionError, PermissionDeniedError
+from monolith.observe.descriptors import share_of_descriptors
 from monolith.ps import PsCluster, PsServer, PsStore
 from monolith.tables import BatchStamp, Segment, TableConfig
 from ps.raw_frames import HEADER_BYTES, question, token_and_words
@@ -287,6 +289,31 @@ class TestWhatIsNotSaid:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
+    def test_strangers_keep_no_worker_out(self, served: Served) -> None:
+        """More than may be there, on both ports, all of them in the middle of a greeting."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        count = min(300, (soft - 200) // 4)  # both ends are in this process
+        most = share_of_descriptors(128)
+        assert count > most, "too few descriptors for this test"
+        begun = served.greeting(head_bytes=65536)
+        control = split_address(served.server.address)
+        with ExitStack() as peers:
+            frames = [peers.enter_context(served.connect()) for _ in range(count)]
+            callers = [peers.enter_context(socket.create_connection(control, ENDS_HANGS)) for _ in range(count)]
+            for peer in frames:
+                with suppress(OSError):  # the oldest are gone already
+                    peer.sendall(begun)
+            eventually(lambda: served.num_connections() <= most + 1)
+            with PsCluster([served.server.address], token=OPEN_SESAME, timeout_seconds=ENDS_HANGS) as cluster:
+                late = PsStore(CONFIGS, servers=cluster, name="another")
+                assert late.join(worker=0).next_seq == 0
+                late.close()
+            served.require_serves()
+            eventually(lambda: sum(map(is_open, callers)) <= most)
+            assert not is_open(frames[0])
+            assert is_open(frames[-1])
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
+
 
 class Nobody:
     """Takes any greeting."""
@@ -296,6 +323,19 @@ class Nobody:
 
     def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> tuple[bytes, list[bytes]]:
         return head, [bytes(body)]
+
+
+def is_open(peer: socket.socket) -> bool:
+    """Whether the server has not hung up."""
+    peer.settimeout(0)
+    try:
+        while peer.recv(4096):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def test_patience_ends_for_who_begins_and_does_not_go_on() -> None:

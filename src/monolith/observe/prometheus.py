@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.errors import UnavailableError
+from monolith.observe._bounded_http import bounded_server
 from monolith.observe._metric_names import MetricKind, exposition_name, family_name
 from monolith.observe.metric_recorder import TimerReading, process_recorder
 
@@ -80,13 +81,16 @@ class MetricsEndpoint:
         self._closed = False
         self._registry.register(self._collector)
         try:
-            self._server, self._thread = client.start_http_server(port, address, self._registry)
+            self._server = bounded_server(client.make_wsgi_app(self._registry), address, port)
         except OSError as error:
             self._registry.unregister(self._collector)
             raise UnavailableError(
                 f"metrics endpoint: cannot listen on {address!r} port {port}: {error}; choose another port, or 0"
             ) from error
-        self._thread.name = f"metrics-endpoint-{self.port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name=f"metrics-endpoint-{self.port}", daemon=True
+        )
+        self._thread.start()
 
     @property
     def port(self) -> int:

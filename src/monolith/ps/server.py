@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from monolith import _core
-from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
+from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster.connection_limit import ConnectionLimit
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
@@ -186,6 +187,7 @@ class PsServer:
             self.close(0.0)
             raise
         self._control.start()
+        self._limit.watch(split_address(self.address)[1])
         if options.host != _LOOPBACK and not self._credentials.knows_callers:
             _log.warning("%s %d on %s asks for no token: whoever reaches it can train", _SUBJECT, index, self.address)
 
@@ -248,6 +250,7 @@ class PsServer:
         if self._closed:
             return
         self._closed = True
+        self._limit.close()
         seconds = self._drain_seconds if drain_seconds is None else drain_seconds
         self._service.end_benchmarks()
         stopped = self._control.stop(seconds)
@@ -346,11 +349,12 @@ class PsServer:
             ("grpc.http2.max_pings_without_data", 0),
         ]
         handlers = [control_handler(self._service, self._credentials)]
+        self._limit = ConnectionLimit(self._credentials)
         if self.coordinator is not None:
             handlers.append(self.coordinator.handler(self._credentials))
         if self._relay is not None:
             handlers.append(self._relay.handler())
-        return import_grpc().server(self._threads, handlers=handlers, options=options)
+        return import_grpc().server(self._threads, handlers=handlers, interceptors=[self._limit], options=options)
 
     def _bind(self) -> str:
         host = self.options.host

@@ -242,7 +242,7 @@ def test_a_client_that_never_reads_is_dropped(start: Callable[..., ModelServer])
     assert ask(server, body=ONE).status == 200
 
 
-def test_a_connection_too_many_is_sent_away(start: Callable[..., ModelServer]) -> None:
+def test_a_connection_too_many_ends_the_oldest_that_rests_or_is_sent_away(start: Callable[..., ModelServer]) -> None:
     server = start(limits=Limits(connections=2))
     address = ("127.0.0.1", server.port or 0)
     with socket.create_connection(address) as one, socket.create_connection(address) as two:
@@ -251,7 +251,18 @@ def test_a_connection_too_many_is_sent_away(start: Callable[..., ModelServer]) -
         two.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
         assert two.recv(100).startswith(b"HTTP/1.1 200")
         with socket.create_connection(address) as three:
-            assert read_all(three).startswith(b"HTTP/1.1 503 ")
+            assert read_all(one) == b"", "the oldest one without a request in progress is closed"
+            three.sendall(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert three.recv(100).startswith(b"HTTP/1.1 200")
+            head = b"POST /v1/models/ranker:predict HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n"
+            two.sendall(head)
+            three.sendall(head)  # both wait for a body
+            deadline = time.monotonic() + PATIENCE
+            while any(each.is_idle for each in list(server._http._connections if server._http else ())):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            with socket.create_connection(address) as four:
+                assert read_all(four).startswith(b"HTTP/1.1 503 ")
 
 
 def test_a_token_is_asked_of_all_but_probes(start: Callable[..., ModelServer]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import files
 from monolith.cluster import text_files
-from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
+from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster.connection_limit import ConnectionLimit
 from monolith.cluster.credentials import ServerCredentials, load_grpc
 from monolith.errors import UnavailableError
 from monolith.hook import Hook
@@ -105,9 +106,12 @@ class ServerHook(Hook):
         # Without this, two servers may share one port on Linux, and calls reach either.
         options = [("grpc.so_reuseport", 0)]
         handler = make_handler(self._service, self._credentials)
-        self._server = grpc.server(self._threads, handlers=[handler], options=options)
+        self._limit = ConnectionLimit(self._credentials)
+        self._server = grpc.server(self._threads, handlers=[handler], interceptors=[self._limit], options=options)
         self._address = self._bind()
         self._server.start()
+        if self._host is not None:  # a Unix socket is for its owner alone
+            self._limit.watch(split_address(self._address)[1])
         text_files.write_text(address_file(self._model_dir), self._address)
         if self._host is not None and not self._credentials.knows_callers:
             _log.warning("controller on %s asks for no token: whoever reaches it can stop training", self._address)
@@ -139,6 +143,7 @@ class ServerHook(Hook):
         server, self._server = self._server, None
         if server is not None:
             server.stop(GRACE_SECONDS).wait()
+            self._limit.close()
         if self._threads is not None:
             self._threads.shutdown()
         if self._socket is not None:

@@ -25,7 +25,8 @@ class Limits(Config):
     json_depth: int = 32
     """Deepest nesting of JSON."""
     connections: int = 1024
-    """Open connections over HTTP; more are answered 503 and closed."""
+    """Open connections over HTTP, and at most three quarters of the descriptors that the process may open. One more,
+    and the oldest without a request in progress is closed; where all have one, it is answered 503 and closed."""
     concurrent_rpcs: int = 256
     """Calls over gRPC at a time; more are answered RESOURCE_EXHAUSTED."""
     head_seconds: float = 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from monolith.cluster.connection_limit import ConnectionLimit
 from monolith.cluster.credentials import load_grpc
 from monolith.errors import UnavailableError
 from monolith.serving.grpc_health import add_health
@@ -35,8 +36,10 @@ class GrpcFront:
         limits, credentials = options.limits, options.credentials()
         self._drain_seconds = options.drain_seconds
         self._threads = ThreadPoolExecutor(limits.concurrent_rpcs, thread_name_prefix="grpc")
+        self._limit = ConnectionLimit(credentials)
         self._server = grpc.server(
             self._threads,
+            interceptors=[self._limit],
             maximum_concurrent_rpcs=limits.concurrent_rpcs,
             options=[
                 ("grpc.max_receive_message_length", limits.body_bytes),
@@ -51,6 +54,7 @@ class GrpcFront:
         self.port = self._bind(options)
         """The port it listens on."""
         self._server.start()
+        self._limit.watch(self.port)
 
     def show_ending(self) -> None:
         """Health says that nothing more is to be asked here."""
@@ -61,6 +65,7 @@ class GrpcFront:
         self._health.enter_graceful_shutdown()
         self._server.stop(self._drain_seconds).wait()
         self._threads.shutdown()
+        self._limit.close()
 
     def _bind(self, options: ServerConfig) -> int:
         host = f"[{options.host}]" if ":" in options.host else options.host

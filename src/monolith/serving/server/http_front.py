@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from monolith.errors import UnavailableError
+from monolith.observe.descriptors import share_of_descriptors
 
 if TYPE_CHECKING:
     from monolith.serving.server.config import ServerConfig
@@ -36,7 +37,8 @@ class HttpFront:
 
     def __init__(self, application: HttpApplication, options: ServerConfig) -> None:
         protocol = _import_protocol()
-        self._connections: set[Any] = set()
+        self._connections: dict[Any, None] = {}
+        most = share_of_descriptors(options.limits.connections, 0.75)  # files, models and gRPC need the others
         self._drain_seconds = options.drain_seconds
         tls = _tls_of(options)
         self._socket = _listen(options.host, options.port or 0)
@@ -46,7 +48,7 @@ class HttpFront:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         """Cancelled when the server is to end."""
         listening = self._loop.create_server(
-            lambda: protocol.HttpConnection(application, options.limits, self._connections),
+            lambda: protocol.HttpConnection(application, options.limits, self._connections, most),
             sock=self._socket,
             backlog=_BACKLOG,
             ssl=tls,

@@ -44,13 +44,21 @@ class HttpConnection(asyncio.Protocol):
     Args:
         application: What answers.
         limits: Of sizes and times.
-        connections: All that are open; it puts itself in and takes itself out.
+        connections: All that are open, the oldest first; it puts itself in and takes itself out.
+        most_connections: One more, and the oldest one without a request in progress is closed.
     """
 
-    def __init__(self, application: HttpApplication, limits: Limits, connections: set[HttpConnection]) -> None:
+    def __init__(
+        self,
+        application: HttpApplication,
+        limits: Limits,
+        connections: dict[HttpConnection, None],
+        most_connections: int,
+    ) -> None:
         self._application = application
         self._limits = limits
         self._connections = connections
+        self._most_connections = most_connections
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # data behind a last request is no error
@@ -89,15 +97,19 @@ class HttpConnection(asyncio.Protocol):
         """Begins to wait for a head, or sends away one connection too many."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - it is TCP
         self._transport = transport
-        self._connections.add(self)
+        self._connections[self] = None
         peer = transport.get_extra_info("peername")
         self._client = str(peer[0]) if peer else None
         if transport.get_extra_info("sslcontext") is None:
             self._socket = transport.get_extra_info("socket").fileno()
         self._since = self._loop.time()
         self._timer = self._loop.call_at(self._since + self._limits.head_seconds, self._look)
-        if len(self._connections) > self._limits.connections:
-            self._refuse(503, f"more than {self._limits.connections} connections are open")
+        if len(self._connections) > self._most_connections:
+            oldest = next((each for each in self._connections if each.is_idle), self)
+            if oldest is self:
+                self._refuse(503, f"more than {self._most_connections} connections are open")
+            else:
+                oldest.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the client's affair
         """Forgets what it waits for; the socket is closed behind this."""
@@ -105,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
             self._socket = -1
             self._current = None
         self._line.clear()
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         self._timer.cancel()
         if self._write_timer is not None:
             self._write_timer.cancel()
@@ -149,6 +161,11 @@ class HttpConnection(asyncio.Protocol):
             is_idle = self._current is None
         if is_idle:
             self._transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for the head of a request: its first one, or the next."""
+        return self._current is None and not self._transport.is_closing()
 
     def abort(self) -> None:
         """Ends the connection at once."""

@@ -13,7 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from monolith.cluster.addresses import concat_ip_and_port
+from monolith.cluster.addresses import concat_ip_and_port, split_address
+from monolith.cluster.connection_limit import ConnectionLimit
 from monolith.cluster.credentials import ServerCredentials
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
@@ -96,6 +97,7 @@ class ShardServer:
         """Of this process's rows."""
         self._credentials = wanted.credentials or ServerCredentials()
         self._threads = ThreadPoolExecutor(wanted.threads, thread_name_prefix="monolith-shard")
+        self._limit = ConnectionLimit(self._credentials)
         self._server = self._built(wanted.threads)
         self._health = add_health(self._server, self.why_not_ready)
         self.address = self._bound(wanted.host, wanted.port)
@@ -117,6 +119,7 @@ class ShardServer:
     def start(self) -> None:
         """Begins to answer."""
         self._server.start()
+        self._limit.watch(split_address(self.address)[1])
         _log.info("shard %s serves %s rows on %s", self.model, self.tables.num_rows, self.address)
 
     def show_ending(self) -> None:
@@ -133,6 +136,7 @@ class ShardServer:
         self.show_ending()
         self._server.stop(grace_seconds).wait()
         self._threads.shutdown()
+        self._limit.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -224,7 +228,13 @@ class ShardServer:
             ("grpc.max_receive_message_length", MESSAGE_BYTES),
             ("grpc.max_send_message_length", MESSAGE_BYTES),
         ]
-        return grpc.server(self._threads, handlers=handlers, options=options, maximum_concurrent_rpcs=64 * threads)
+        return grpc.server(
+            self._threads,
+            handlers=handlers,
+            interceptors=[self._limit],
+            options=options,
+            maximum_concurrent_rpcs=64 * threads,
+        )
 
     def _bound(self, host: str, port: int) -> str:
         wanted = concat_ip_and_port(host, port)
