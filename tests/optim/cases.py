@@ -15,6 +15,7 @@ from optim import dense_reference
 # Each with options under which every branch of its rule is taken within a few steps.
 OPTIMIZERS: dict[str, tuple[type[Any], type[Any], dict[str, Any]]] = {
     "adamom": (Adamom, dense_reference.Adamom, {"ada_decay": 0.9, "mom_decay": 0.8, "weight_decay": 0.02}),
+    "adamom_v2": (Adamom, dense_reference.Adamom, {"ada_decay": 0.9, "mom_decay": 0.8, "epsilon": 0.1, "use_v2": True}),
     "rmsprop": (Rmsprop, dense_reference.Rmsprop, {"beta1": 0.7, "beta2": 0.9, "weight_decay": 0.02}),
     "rmsprop_v2": (Rmsprop, dense_reference.Rmsprop, {"beta1": 0.7, "beta2": 0.9, "epsilon": 1e-3, "use_v2": True}),
     "shampoo": (

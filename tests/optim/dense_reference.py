@@ -23,6 +23,7 @@ class Adamom:
     mom_decay: float = 0.99
     epsilon: float = 1e-6
     weight_decay: float = 0.0
+    use_v2: bool = False
     m: Any = 0.0
     v: Any = 0.0
     c: Any = 0.0
@@ -32,6 +33,8 @@ class Adamom:
         self.m = self.mom_decay * self.m + (1 - self.mom_decay) * h
         self.v = self.ada_decay * self.v + h * h
         self.c = self.ada_decay * self.c + 1
+        if self.use_v2:
+            return np.asarray(var - self.lr * self.m / (np.sqrt(self.v / self.c) + self.epsilon))
         return np.asarray(var - self.lr * self.m / np.sqrt(self.v / self.c + self.epsilon))
 
 

@@ -45,7 +45,7 @@ rates = st.floats(0, 1, exclude_max=True)
 
 
 @given(
-    ada_decay=rates, mom_decay=rates, epsilon=st.floats(1e-8, 1), weight_decay=st.floats(0, 2),
+    ada_decay=rates, mom_decay=rates, epsilon=st.floats(1e-8, 1), weight_decay=st.floats(0, 2), use_v2=st.booleans(),
     learning_rate=st.floats(0, 10), seed=st.integers(0, 99),
 )  # fmt: skip
 @settings(max_examples=60)

@@ -36,6 +36,12 @@ def test_adamom(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_adamom_v2(device: str) -> None:
+    param, _ = one_step(Adamom, device, weight_decay=0.01, ada_decay=0.99, mom_decay=0.9, epsilon=0.1, use_v2=True)
+    assert param.item() == pytest.approx(0.1 - 0.1 * 0.0121 / (0.121 + 0.1), rel=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_rmsprop(device: str) -> None:
     param, state = one_step(Rmsprop, device, weight_decay=1, beta1=0.9, beta2=0.9, epsilon=0.1)
     assert sorted(state) == ["m", "v"]
@@ -58,7 +64,7 @@ def test_defaults_are_those_of_the_original() -> None:
         return {k: v for k, v in kind([torch.zeros(1)]).defaults.items() if k != "step"}
 
     assert defaults(Adamom) == {
-        "lr": 5e-6, "ada_decay": 0.9999, "mom_decay": 0.99, "epsilon": 1e-6, "weight_decay": 0.0,
+        "lr": 5e-6, "ada_decay": 0.9999, "mom_decay": 0.99, "epsilon": 1e-6, "weight_decay": 0.0, "use_v2": False,
     }  # fmt: skip
     assert defaults(Rmsprop) == {
         "lr": 5e-6, "beta1": 0.99, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0, "use_v2": False,

@@ -23,7 +23,7 @@ class Adamom(DenseOptimizer):
         m <- mom_decay * m + (1 - mom_decay) * h
         v <- ada_decay * v + h^2
         c <- ada_decay * c + 1
-        param <- param - learning_rate * m / sqrt(v / c + epsilon)
+        param <- param - learning_rate * m / sqrt(v / c + epsilon)         use_v2: ... / (sqrt(v / c) + epsilon)
 
     State of a parameter: ``m`` and ``v`` of its shape, and ``c``, one number, because it is the same for every element.
     All start at 0.
@@ -33,8 +33,9 @@ class Adamom(DenseOptimizer):
         learning_rate: A number, which schedulers may change, or a function without arguments.
         ada_decay: How much of the squared gradients stays per step, in [0, 1]; 1 averages over all steps.
         mom_decay: How much of the momentum stays per step, in [0, 1].
-        epsilon: Added under the root.
+        epsilon: Added under the root, or to the root with `use_v2`.
         weight_decay: Added to the gradient, times the parameter.
+        use_v2: Add epsilon to the root instead of under it.
     """
 
     is_elementwise = True
@@ -54,8 +55,15 @@ class Adamom(DenseOptimizer):
         mom_decay: float = 0.99,
         epsilon: float = 1e-6,
         weight_decay: float = 0.0,
+        use_v2: bool = False,
     ) -> None:
-        options = {"ada_decay": ada_decay, "mom_decay": mom_decay, "epsilon": epsilon, "weight_decay": weight_decay}
+        options = {
+            "ada_decay": ada_decay,
+            "mom_decay": mom_decay,
+            "epsilon": epsilon,
+            "weight_decay": weight_decay,
+            "use_v2": use_v2,
+        }
         super().__init__(params, learning_rate, options)
 
     def _initial_state(self, param: Tensor, group: Group) -> dict[str, Any]:  # noqa: ARG002
@@ -71,6 +79,11 @@ class Adamom(DenseOptimizer):
         for state, count in zip(batch.states, counts, strict=True):
             state["c"] = count
         # m / sqrt(v / c + epsilon) = sqrt(c) * m / sqrt(v + epsilon * c), which passes over memory once less.
-        roots = foreach.add(vs, [group["epsilon"] * count for count in counts])
-        foreach.sqrt_(roots)
+        epsilon = group["epsilon"]
+        if group.get("use_v2", False):  # states that were saved before it existed do not have it
+            roots = foreach.sqrt(vs)
+            foreach.add_(roots, [epsilon * math.sqrt(count) for count in counts])
+        else:
+            roots = foreach.add(vs, [epsilon * count for count in counts])
+            foreach.sqrt_(roots)
         foreach.addcdiv_(batch.params, ms, roots, [-rate * math.sqrt(count) for count in counts])
