@@ -26,7 +26,7 @@ class Counting(Task):
     """Three batches on rank 0, and two more on each further rank."""
 
     def input_fn(self, mode: Any) -> Any:
-        return range(3 + 2 * collective.rank())
+        return self.ctx.unshared(range(3 + 2 * collective.rank()))
 
     def model_fn(self, features: Any, mode: Any) -> Spec:
         def train_op() -> None:

@@ -119,7 +119,7 @@ class Counting(Task):
         return torch.optim.SGD(self.bias.parameters(), lr=0.25)
 
     def input_fn(self, mode: Any) -> Any:
-        return Batches(numbers_of(collective.rank(), collective.size(), self.total)).map(counted)
+        return self.ctx.unshared(Batches(numbers_of(collective.rank(), collective.size(), self.total)).map(counted))
 
     def model_fn(self, features: Any, mode: Any) -> Spec:
         number = features["number"]

@@ -94,7 +94,7 @@ class DenseTask(Task):
         return torch.optim.Adam(model.parameters(), lr=0.05)
 
     def input_fn(self, mode: Any) -> Dataset[Any] | Iterable[Any]:
-        return Batches(numbers_of(collective.rank(), collective.size(), self.total))
+        return self.ctx.unshared(Batches(numbers_of(collective.rank(), collective.size(), self.total)))
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
         logits: torch.Tensor = self.tower(features["x"]).squeeze(1)
@@ -179,7 +179,7 @@ class Counting(Task):
 
     def input_fn(self, mode: Any) -> Iterable[Any]:
         less = collective.rank()  # each rank has a batch less than the one before it
-        return [{"user": torch.tensor([7]), "req_time": torch.tensor([1])}] * (self.steps - less)
+        return self.ctx.unshared([{"user": torch.tensor([7]), "req_time": torch.tensor([1])}] * (self.steps - less))
 
     def model_fn(self, features: Any, mode: Any) -> Spec:
         row = self.emb(features)["user"]

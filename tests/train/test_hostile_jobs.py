@@ -121,4 +121,4 @@ def test_garbage_on_every_port_and_strangers_who_stay_change_nothing(tmp_path: P
             hook.may_go_on.set()
         for role, index in job.roles:
             job.result(role, index)
-    assert last_step(tmp_path) == 2 * 20
+    assert last_step(tmp_path) == 20

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from monolith import collective
-from monolith.testing import ExampleTask, FakeClock
-from monolith.train import MarkerFilesConfig, SavingConfig, Trainer, TrainerConfig
+from monolith.testing import ExampleTask, FakeClock, NumberedBatches
+from monolith.train import MarkerFilesConfig, Mode, SavingConfig, Trainer, TrainerConfig
 
 EVERY_5 = MarkerFilesConfig(dump_look_steps=5, limit_look_steps=5)
 FIRST_TIME = 1_700_000_000
@@ -27,10 +27,17 @@ def steps_of(model_dir: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
 
 
+class Unshared(ExampleTask):
+    """All batches for each worker."""
+
+    def input_fn(self, mode: Mode) -> NumberedBatches:
+        return self.ctx.unshared(super().input_fn(mode))
+
+
 def train(model_dir: Path, saving: SavingConfig, *, hour: int = 3, worker_index: int = 0) -> int:
     clock = FakeClock(now=datetime(2026, 3, 1, hour, tzinfo=UTC).timestamp())
     config = TrainerConfig(model_dir=str(model_dir), saving=saving, worker_index=worker_index, num_workers=2)
-    return Trainer(ExampleTask(), config, clock=clock).train().global_step
+    return Trainer(Unshared(), config, clock=clock).train().global_step
 
 
 def test_a_dump_file_saves_at_its_step(tmp_path: Path) -> None:

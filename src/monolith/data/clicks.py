@@ -74,6 +74,10 @@ class ClickStream(Dataset[Batch]):
         """
         return _ClickReading(self, 0 if position is None else self._example_of(position))
 
+    def share(self, index: int, count: int) -> Dataset[Batch]:
+        """Every so many-th batch; the others are not made."""
+        return super().share(index, count)
+
     def batch_at(self, first: int, count: int) -> Batch:
         """Some examples by their numbers."""
         shown = self._sampler.impressions(first, count)
@@ -122,14 +126,23 @@ class _ClickReading(Reading[Batch]):
         self._example = example
 
     def __next__(self) -> Batch:
+        count = self._count()
+        batch = self._stream.batch_at(self._example, count)
+        self._example += count
+        return batch
+
+    def skip(self) -> None:
+        """Steps over a batch without making it."""
+        self._example += self._count()
+
+    def _count(self) -> int:
+        """Examples of the next batch."""
         end, count = self._stream.num_examples, self._stream.batch_size
         if end is not None:
             count = min(count, end - self._example)
         if count <= 0:
             raise StopIteration
-        batch = self._stream.batch_at(self._example, count)
-        self._example += count
-        return batch
+        return count
 
     @property
     def position(self) -> bytes:

@@ -35,12 +35,13 @@ from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from monolith.data.batch import Batch
     from monolith.data.pipeline.parse import RecordParser
     from monolith.data.pipeline.stage import Stage
     from monolith.data.records import Records
+    from monolith.data.worker_share import WorkerShare
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -87,9 +88,31 @@ class Dataset(IterableDataset[T_co], ABC):
     def share(self, index: int, count: int) -> Dataset[T_co]:
         """What one of `count` workers reads: all of them together read every row once.
 
-        Whole files where there are enough, otherwise every so many-th block; batches are then made of the share.
+        Whole files where there are enough, otherwise a part of each file where its format can be split, otherwise every
+        so many-th block; batches are then made of the share. A subclass that does not define it gives every so many-th
+        element, and is shared only where this method is called: a runner does not do it by itself.
         """
         return _Derived(self, Share(index, count))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it was limited to the share of one worker, by `share` or by files or partitions of this worker."""
+        return False
+
+    def sources(self) -> Iterator[Dataset[Any]]:
+        """The datasets that it is read from, or itself; a share that was made of any dataset counts as one."""
+        yield self
+
+    def for_worker(self, worker: WorkerShare) -> Dataset[T_co]:
+        """What a runner lets one of its workers read: its share of each source that is not a share already.
+
+        Raises:
+            InvalidArgumentError: a source does not say how workers share it.
+        """
+        if self.is_share:
+            return self
+        worker.require_shareable(self)
+        return self.share(worker.index, worker.count)
 
     def known_length(self) -> Known:
         """How many elements and rows there are, as far as that is known without reading them."""
@@ -187,6 +210,30 @@ class _Derived(Dataset[T], Generic[S, T]):
         if not self._stage.works_on_shares:
             return super().share(index, count)
         return _Derived(self._source.share(index, count), self._stage)
+
+    @property
+    def is_share(self) -> bool:
+        return self._stage.makes_share or self._source.is_share
+
+    def sources(self) -> Iterator[Dataset[Any]]:
+        return iter([self]) if self._stage.makes_share else self._source.sources()
+
+    def for_worker(self, worker: WorkerShare) -> Dataset[T]:
+        if self._stage.makes_share:
+            return self
+        if self._stage.works_on_shares:
+            return _Derived(self._source.for_worker(worker), self._stage)
+        sources = list(self.sources())
+        if all(each.is_share for each in sources):
+            return self
+        if any(each.is_share for each in sources):
+            raise InvalidArgumentError(
+                f"{self!r}: some of what it reads is the share of one worker and some is not, and {self._stage!r} needs"
+                " all of it or shares of all; call .share(*self.ctx.shares) on each, or on none"
+            )
+        for each in sources:
+            worker.require_shareable(each)
+        return self.share(worker.index, worker.count)
 
     def known_length(self) -> Known:
         return self._stage.known(self._source.known_length())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import Known
@@ -11,7 +11,9 @@ from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from monolith.data.worker_share import WorkerShare
 
 T = TypeVar("T")
 
@@ -56,6 +58,21 @@ class MergedDataset(Dataset[T]):
     def share(self, index: int, count: int) -> MergedDataset[T]:
         """The share of each stream."""
         datasets = [dataset.share(index, count) for dataset in self._datasets]
+        return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether each stream is one."""
+        return all(dataset.is_share for dataset in self._datasets)
+
+    def sources(self) -> Iterator[Dataset[Any]]:
+        """Those of each stream."""
+        for dataset in self._datasets:
+            yield from dataset.sources()
+
+    def for_worker(self, worker: WorkerShare) -> MergedDataset[T]:
+        """Each stream as the worker reads it."""
+        datasets = [dataset.for_worker(worker) for dataset in self._datasets]
         return MergedDataset(datasets, self._ratios, stop_at_first_end=self._stop_at_first_end)
 
     def known_length(self) -> Known:

@@ -74,6 +74,13 @@ class SavedPosition:
                 raise self._wrong(f"it was saved with {name} {saved!r}, this dataset has {value!r}")
         return self
 
+    def require_share(self, name: str, own: tuple[int, int]) -> Self:
+        """Checks that the position is of the same share (index, count); one that has no such field is of all."""
+        saved = self._fields.get(name, [0, 1])
+        if saved != list(own):
+            raise self._wrong(f"it was saved with {name} {saved!r}, this dataset has {list(own)!r}")
+        return self
+
     def number(self, name: str) -> int:
         """A whole number from 0 on."""
         value = self._field(name)

@@ -93,8 +93,8 @@ class FeatureTask(Task):
         self.emb = Embeddings({"slot": Slot(dim=4)})
 
     def input_fn(self, mode: Mode) -> Iterable[Any]:  # noqa: ARG002 - the same for all
-        """Five batches of the same ids."""
-        return [{"slot": torch.arange(1, 9), "label": torch.ones(8)} for _ in range(_NUM_BATCHES)]
+        """Five batches of the same ids, for each worker."""
+        return self.ctx.unshared([{"slot": torch.arange(1, 9), "label": torch.ones(8)} for _ in range(_NUM_BATCHES)])
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:  # noqa: ARG002 - the same for all
         """The distance of the sums from the label."""

@@ -49,6 +49,10 @@ class NumberedBatches(Dataset[Batch]):
             raise InvalidArgumentError(f"NumberedBatches: a position is a number, got {position!r}")
         return _NumberedReading(self, int(position or 0))
 
+    def share(self, index: int, count: int) -> Dataset[Batch]:
+        """Every so many-th batch."""
+        return super().share(index, count)
+
 
 class _NumberedReading(Reading[Batch]):
     def __init__(self, dataset: NumberedBatches, number: int) -> None:

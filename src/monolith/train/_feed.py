@@ -32,6 +32,7 @@ class BatchFeed:
         position: Where to go on; None: from the beginning.
         make_turn: Called with each batch and its position, in the thread that reads.
         ahead: Batches that are made while others are trained; 0: none, and no thread.
+        when_empty: Called by the thread that reads if there is no batch although it began at the beginning.
     """
 
     def __init__(
@@ -41,8 +42,11 @@ class BatchFeed:
         position: bytes | None,
         make_turn: Callable[[Any, bytes | None], BatchTurn],
         ahead: int = 0,
+        when_empty: Callable[[], None] = lambda: None,
     ) -> None:
         self._make_turn = make_turn
+        self._when_empty: Callable[[], None] | None = when_empty if position is None else None
+        """Until the first batch, or the end."""
         self._reading: Reading[Any] | None = None
         if isinstance(source, Dataset):
             self._reading = source.read(position)
@@ -107,7 +111,11 @@ class BatchFeed:
         try:
             batch = next(self._batches)
         except StopIteration:
+            tell, self._when_empty = self._when_empty, None
+            if tell is not None:
+                tell()
             raise OutOfRangeError("the input has no more batches") from None
+        self._when_empty = None
         position = None if self._reading is None else self._reading.position
         return self._make_turn(batch, position)
 

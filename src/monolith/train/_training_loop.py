@@ -100,7 +100,7 @@ class TrainingLoop:
             shares = dataclasses.replace(self._task.ctx.training, worker=session.worker_index)
             with (
                 self._task.ctx.reading_as(shares),
-                nullcontext() if is_over else session.feed(self._input()) as feed,
+                nullcontext() if is_over else session.feed(self._input(), when_empty=self._tell_no_input) as feed,
             ):
                 while feed is not None and not session.stop_requested:
                     session.run_next(feed)
@@ -110,7 +110,17 @@ class TrainingLoop:
 
     def _input(self) -> Any:
         """What this process reads; nothing, where other ranks go on for workers of before and this one has none."""
-        return () if self._has_no_input else self._task.input_fn("train")
+        return () if self._has_no_input else self._task.ctx.shared(lambda: self._task.input_fn("train"))
+
+    def _tell_no_input(self) -> None:
+        count = self._task.ctx.training.num_workers
+        if count > 1 and not self._has_no_input:
+            _log.warning(
+                "input: worker %d of %d has nothing to read: the input has fewer files, row groups, partitions or"
+                " blocks than there are workers; start fewer workers, or divide the input into more files",
+                self._session.worker_index,
+                count,
+            )
 
     def _goes_on_alone(self) -> bool:
         """Whether a run that several processes began has inputs left, which this one goes on with."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from monolith.data.dataset import Dataset
 from monolith.errors import FailedPreconditionError
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.input_options import InputOptions
@@ -16,12 +18,15 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from monolith.data.dataset import Dataset
     from monolith.data.records import Records
     from monolith.data.sources.file_feed import Files
     from monolith.dependence import RecordedCall
 
 __all__ = ["Context", "TaskContext", "current_context", "use_context"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,16 @@ class Context:
 _CONTEXT: ContextVar[Context] = ContextVar("monolith_task_context", default=Context())  # noqa: B039 - it is frozen
 
 
+_ASKED: ContextVar[list[bool] | None] = ContextVar("monolith_place_asked", default=None)
+"""Gets an entry when an `input_fn` asks which worker it runs in."""
+
+
+def _note_asked() -> None:
+    asked = _ASKED.get()
+    if asked is not None:
+        asked.append(True)
+
+
 @contextmanager
 def use_context(context: Context) -> Iterator[Context]:
     """Inside, `current_context` returns this one; it nests, and leaving it brings back the one before."""
@@ -59,6 +74,7 @@ def use_context(context: Context) -> Iterator[Context]:
 
 def current_context() -> Context:
     """The innermost context; outside of all: one process, one worker, no name."""
+    _note_asked()
     return _CONTEXT.get()
 
 
@@ -70,12 +86,21 @@ class TaskContext:
         """What the run was told about its input."""
         self.training = InputShares() if training is None else training
         """What this process reads while it trains, with others or alone."""
-        self.shares = InputShares()
-        """What it reads now: all, where it does not train."""
+        self._shares = InputShares()
         self.async_function_mgr = AsyncFunctionMgr()
         """Its hooks are attached to the session by the runner."""
         self.extra_outputs: dict[str, Any] | None = None
         """What `Task.add_extra_output` is given while a model is exported; None: nobody wants it."""
+
+    @property
+    def shares(self) -> InputShares:
+        """What this process reads now: ``index, count = self.ctx.shares``; all of it, (0, 1), where it does not train.
+
+        An `input_fn` that asks for it, or for `current_context`, shares the input itself: what it returns is read as it
+        is. What any other one returns is shared by the runner, unless it is `unshared`.
+        """
+        _note_asked()
+        return self._shares
 
     def files(
         self,
@@ -96,7 +121,7 @@ class TaskContext:
             storage_options: For the file system of URLs.
             name: Tells queues apart, where a task shares more than one list of files.
         """
-        return self.shares.files(paths, seed=seed, storage_options=storage_options, name=name)
+        return self._shares.files(paths, seed=seed, storage_options=storage_options, name=name)
 
     def examples(self, batch_size: int) -> Dataset[Records]:
         """The examples of the stream that the run was given, for `input_fn`: ``self.ctx.examples(256).parse(parser)``.
@@ -114,14 +139,41 @@ class TaskContext:
             )
         return self.input.stream.blocks(batch_size)
 
+    def unshared(self, batches: _T) -> _T:
+        """An input that every worker reads as it is, for `input_fn`: ``return self.ctx.unshared(batches)``.
+
+        For batches that are other ones in each worker already, and for those that each worker is to train.
+        """
+        _note_asked()
+        return batches
+
     @contextmanager
     def reading_as(self, shares: InputShares) -> Iterator[None]:
         """Inside, `files` gives these shares."""
-        before, self.shares = self.shares, shares
+        before, self._shares = self._shares, shares
         try:
             yield
         finally:
-            self.shares = before
+            self._shares = before
+
+    def shared(self, input_fn: Callable[[], Any]) -> Any:
+        """What this process reads of an input: its share, or all that a function returns which asks for `shares`.
+
+        Raises:
+            InvalidArgumentError: several processes read it, and it cannot be shared; says what to write.
+        """
+        asked: list[bool] = []
+        token = _ASKED.set(asked)
+        try:
+            made = input_fn()
+        finally:
+            _ASKED.reset(token)
+        read = made if asked else self._shares.of(made)
+        if self._shares.num_workers > 1:
+            how = "as its input_fn has chosen it" if asked else "its share"
+            told = repr(made) if isinstance(made, Dataset) else type(made).__name__
+            _log.info("input: worker %d of %d reads %s: %s", *self._shares, how, told)
+        return read
 
     def add_async_function(
         self,

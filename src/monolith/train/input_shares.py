@@ -1,16 +1,20 @@
-"""Which files a worker reads: a fixed share of them, or the next one of a queue that all workers share."""
+"""What a worker reads of the input: a fixed share, or the next file of a queue that all workers share."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.data.dataset import Dataset
 from monolith.data.sources.file_queue import QueuedFiles
 from monolith.data.sources.file_set import FileSet
+from monolith.data.worker_share import WorkerShare
+from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from monolith.data.sources.file_feed import Files
     from monolith.data.sources.file_queue import FileQueue
@@ -35,7 +39,7 @@ class HasFileQueues(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShares:
-    """The share of one worker."""
+    """The share of one worker; unpacked, its number and how many there are: ``dataset.share(*self.ctx.shares)``."""
 
     worker: int = 0
     """Whose input it is: that of this process, or of a lost worker that it goes on for."""
@@ -57,3 +61,37 @@ class InputShares:
             return FileSet(paths, shard=shard, seed=seed, storage_options=storage_options)
         queue = self.queues.file_queue(paths, seed=seed, storage_options=storage_options, name=name)
         return QueuedFiles(queue, worker=self.worker, storage_options=storage_options)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.worker, self.num_workers))
+
+    def of(self, made: Any) -> Any:
+        """The share of what an `input_fn` has returned; a dataset that is one worker's share already stays as it is.
+
+        Raises:
+            InvalidArgumentError: there are several workers, and they cannot share it.
+        """
+        if self.num_workers == 1 and self.queues is None:
+            return made
+        if isinstance(made, Dataset):
+            queue = None if self.queues is None else self._queued(self.queues)
+            return made.for_worker(WorkerShare(self.worker, self.num_workers, queue))
+        if self.num_workers == 1:
+            return made
+        raise InvalidArgumentError(
+            f"input: input_fn returns a {type(made).__name__}, which {self.num_workers} workers cannot share, and each"
+            " would train all of it; return a dataset of monolith.data, or the batches of this worker alone (index,"
+            " count = self.ctx.shares; return itertools.islice(batches, index, None, count)), or"
+            " self.ctx.unshared(batches) if each worker is to train all of them"
+        )
+
+    def _queued(self, queues: HasFileQueues) -> Callable[[FileSet], Files]:
+        numbers = itertools.count()  # every worker asks for the queues of its datasets in the same order
+
+        def files_of(files: FileSet) -> Files:
+            queue = queues.file_queue(
+                files.files, seed=files.seed, storage_options=files.storage_options, name=f"input-{next(numbers)}"
+            )
+            return QueuedFiles(queue, worker=self.worker, storage_options=files.storage_options)
+
+        return files_of

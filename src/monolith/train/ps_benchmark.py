@@ -155,7 +155,7 @@ class PsBenchMarkTask(Task):
 
     def input_fn(self, mode: Mode) -> Iterable[Tensor]:  # noqa: ARG002 - the same for all
         """The same four numbers without end: nothing looks at them."""
-        return itertools.repeat(torch.tensor([0.12, 0.23, 0.34, 0.45]))
+        return self.ctx.unshared(itertools.repeat(torch.tensor([0.12, 0.23, 0.34, 0.45])))
 
     def model_fn(self, features: Tensor, mode: Mode) -> Spec:  # noqa: ARG002 - nothing is learned from them
         """Measures, in training; there is nothing to learn, and nothing to predict."""

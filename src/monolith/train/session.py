@@ -212,8 +212,13 @@ class Session:
             return self._around(turn) if turn is not None else self._calls.around(self._follow, self)
 
     @contextlib.contextmanager
-    def feed(self, source: Any) -> Iterator[BatchFeed]:
-        """The batches of an input from where the state says, made ahead as far as the pipeline wants them."""
+    def feed(self, source: Any, *, when_empty: Callable[[], None] = lambda: None) -> Iterator[BatchFeed]:
+        """The batches of an input from where the state says, made ahead as far as the pipeline wants them.
+
+        Args:
+            source: A `Dataset`, or anything that can be iterated.
+            when_empty: Called, in any thread, if there is none although the input was read from its beginning.
+        """
         if self.mode == "train" and self._job is not None and self._next_batch == _UNKNOWN:
             self._begin_batches()  # servers say where this worker goes on
         if isinstance(self._pipeline, RankPipeline):
@@ -223,6 +228,7 @@ class Session:
             position=self._position() if self.mode == "train" else None,
             make_turn=self._make_planned_turn if self._is_ahead else self._make_turn,
             ahead=self._settings.prefetch,
+            when_empty=when_empty,
         )
         try:
             yield made

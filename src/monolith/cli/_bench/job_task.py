@@ -45,10 +45,10 @@ class JobDeepFm(DeepFm):
         super().build()
 
     def input_fn(self, mode: str) -> Any:  # noqa: ARG002 - the same for all
-        """The batches of the benchmark, again and again."""
+        """The batches of the benchmark, again and again, for each worker."""
         if self.p.new_ids:
-            return GeneratedDataset(self._new_batch)
-        return GeneratedDataset(lambda number: self._batches[number % len(self._batches)])
+            return self.ctx.unshared(GeneratedDataset(self._new_batch))
+        return self.ctx.unshared(GeneratedDataset(lambda number: self._batches[number % len(self._batches)]))
 
     def model_fn(self, features: Any, mode: str) -> Spec:
         """Notes the time, and computes."""

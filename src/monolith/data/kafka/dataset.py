@@ -111,6 +111,11 @@ class KafkaDataset(Dataset[Records]):
         other.config = replace(self.config, worker=self.config.worker + workers * index, num_workers=workers * count)
         return other
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it is limited to the partitions of one worker, or a group shares them out."""
+        return self.config.assignment == "group" or self.config.num_workers > 1
+
     def __repr__(self) -> str:
         return f"KafkaDataset({', '.join(map(repr, self.topics))})"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage, StageReading
@@ -27,7 +27,7 @@ class Rebatch(Stage[Any, Any]):
         drop_remainder: Whether rows at the end that do not fill a block are left out.
     """
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, size: int, *, drop_remainder: bool = False) -> None:
         self._size = whole_number("batch: size", size, at_least=1)

@@ -24,13 +24,25 @@ class IndexedReading(Reading[T]):
         fetch: Called with the number of an element.
         length: Number of elements; None for no end.
         position: Where to go on.
+        share: Which share of how many this is; other shares have other elements by the same numbers.
     """
 
-    def __init__(self, kind: str, fetch: Callable[[int], T], length: int | None, position: bytes | None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        fetch: Callable[[int], T],
+        length: int | None,
+        position: bytes | None,
+        *,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
         self._kind = kind
+        self._share = {} if share == (0, 1) else {"share": list(share)}
         self._fetch = fetch
         self._length = length
-        self._index = 0 if position is None else SavedPosition(position, kind).number("index")
+        self._index = (
+            0 if position is None else SavedPosition(position, kind).require_share("share", share).number("index")
+        )
         self._is_closed = False
         if length is not None and self._index > length:
             raise InvalidArgumentError(
@@ -41,7 +53,7 @@ class IndexedReading(Reading[T]):
     @property
     def position(self) -> bytes:
         """The kind, and the number of elements that were returned."""
-        return encode_position(self._kind, {"index": self._index})
+        return encode_position(self._kind, {"index": self._index, **self._share})
 
     def __next__(self) -> T:
         if self._is_closed or self._index == self._length:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.filter import RowFilter
 from monolith.data.pipeline.parse import Parsing
@@ -22,7 +22,7 @@ __all__ = ["Map"]
 class Map(Stage[S, T]):
     """What a function makes of each element; None drops the element."""
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, function: Callable[[S], T | None]) -> None:
         if not callable(function):

@@ -19,7 +19,9 @@ __all__ = ["MarkLast"]
 
 
 class MarkLast(Stage[T, tuple[T, bool]]):
-    """Pairs of an element and whether it is the last one."""
+    """Pairs of an element and whether it is the last one; each share has a last one of its own."""
+
+    works_on_shares = True
 
     def read(self, source: Source[T], position: bytes | None) -> Reading[tuple[T, bool]]:
         """The position is that of the source behind the element that was returned, not behind the one ahead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage
@@ -25,7 +25,7 @@ class Prefetch(Stage[T, T]):
     An error in the thread reaches the caller behind the elements that were made before it.
     """
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, capacity: int, *, name: str = "prefetch") -> None:
         self._capacity = whole_number("prefetch: capacity", capacity, at_least=0)

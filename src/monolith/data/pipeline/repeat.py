@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage
@@ -28,7 +28,7 @@ class Repeat(Stage[T, T]):
         epochs: How many; None for no end.
     """
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, epochs: int | None = None, *, first_epoch: int = 0) -> None:
         self._epochs = None if epochs is None else whole_number("repeat: epochs", epochs, at_least=0)

@@ -29,6 +29,8 @@ def check_share(index: int, count: int) -> None:
 class Share(Stage[T, T]):
     """The elements of worker `index` of `count`: index, index + count, and so on. The others are stepped over."""
 
+    makes_share = True
+
     def __init__(self, index: int, count: int) -> None:
         check_share(index, count)
         self._index = index

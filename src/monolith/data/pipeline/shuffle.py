@@ -8,7 +8,7 @@ handed out. A row moves by less than two windows; for more, shuffle the order of
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Shuffle(Stage[Any, Any]):
         seed: The same seed gives the same order, another one in each epoch of `repeat`.
     """
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         self.rows = whole_number("shuffle: rows of a window", rows, at_least=1)

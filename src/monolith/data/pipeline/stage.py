@@ -7,7 +7,7 @@ readings may use it at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from monolith.data.pipeline.counts import Known
 from monolith.data.reading import Reading
@@ -41,8 +41,11 @@ class Stage(ABC, Generic[S, T_co]):
     def read(self, source: Source[S], position: bytes | None) -> Reading[T_co]:
         """Begins to read, at the start or behind a position that a reading of an equal stage had."""
 
-    works_on_shares: ClassVar[bool] = False
+    works_on_shares: bool = False
     """Whether the shares of several workers, each taken through the stage, have every row of the whole once."""
+
+    makes_share: bool = False
+    """Whether what comes out is the share of one worker, see `Dataset.is_share`."""
 
     def known(self, source: Known) -> Known:  # noqa: ARG002 - for those that know how many they make
         """How many elements and rows there are, if the source has so many."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.stage import Source, Stage, StageReading
@@ -21,7 +21,7 @@ class MergedWindow(Stage[Any, Any]):
         size: Number of batches, or of blocks of records, that become one.
     """
 
-    works_on_shares: ClassVar[bool] = True
+    works_on_shares = True
 
     def __init__(self, size: int) -> None:
         self._size = whole_number("merged_window: size", size, at_least=1)

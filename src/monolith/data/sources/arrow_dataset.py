@@ -41,7 +41,7 @@ class ArrowDataset(Dataset[Batch]):
         columns: Names, columns such as ``Ids("user")``, or names with what each must hold, see `ColumnType`. None for
             all columns that have a place in a batch; the others are left out with a warning.
         block_rows: Rows of a batch.
-        shard: Number of this worker and how many there are: it reads every so many-th batch.
+        shard: Number of this worker and how many there are: it reads a stretch of the rows, as long as the others'.
     """
 
     def __init__(
@@ -66,39 +66,42 @@ class ArrowDataset(Dataset[Batch]):
         warn_of_left_out("table", left_out, schema)
 
     def share(self, index: int, count: int) -> ArrowDataset:
-        """Every so many-th batch."""
+        """A stretch of the rows of this dataset."""
         check_share(index, count)
         other = copy(self)
         own, workers = self._shard
-        other._shard = (own + workers * index, workers * count)  # noqa: SLF001 - a copy of this one
+        other._shard = (own * count + index, workers * count)  # noqa: SLF001 - a copy of this one
         return other
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it has a stretch of the rows."""
+        return self._shard != (0, 1)
 
     def known_length(self) -> Known:
         """All is known."""
-        blocks = self._blocks()
-        last_is_short = blocks[-1:] == range(self._num_blocks - 1, self._num_blocks)
-        missing = self._num_blocks * self._block_rows - self._num_rows if blocks and last_is_short else 0
-        return Known(len(blocks), len(blocks) * self._block_rows - missing)
+        return Known(self._num_blocks, len(self._own_rows()))
 
     def __repr__(self) -> str:
         return f"ArrowDataset({self._num_rows} rows: {', '.join(self._wanted)})"
 
     @property
     def _num_blocks(self) -> int:
-        return -(-self._num_rows // self._block_rows)
+        return -(-len(self._own_rows()) // self._block_rows)
 
-    def _blocks(self) -> range:
+    def _own_rows(self) -> range:
         """The numbers of those that this worker reads."""
         index, count = self._shard
-        return range(index, self._num_blocks, count)
+        return range(self._num_rows * index // count, self._num_rows * (index + 1) // count)
 
     def read(self, position: bytes | None = None) -> Reading[Batch]:
         """The position is the number of batches that were returned."""
-        return IndexedReading("table", self._block, len(self._blocks()), position)
+        return IndexedReading("table", self._block, self._num_blocks, position, share=self._shard)
 
     def _block(self, number: int) -> Batch:
-        begin = self._blocks()[number] * self._block_rows
-        end = min(self._num_rows, begin + self._block_rows)
+        rows = self._own_rows()
+        begin = rows.start + number * self._block_rows
+        end = min(rows.stop, begin + self._block_rows)
         table = self._rows(begin, end)
         columns = {
             name: wanted_values(_one_array(table.column(name)), wanted, name=name, place=f"table: column {name!r}")

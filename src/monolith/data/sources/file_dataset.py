@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from monolith.data.sources.file_feed import FileFeed, FilePart
+    from monolith.data.worker_share import WorkerShare
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -56,6 +57,8 @@ class FileDataset(Dataset[T]):
         self.files: Files = files if isinstance(files, Files) else FileSet(files)
         self._cycle_length = whole_number("cycle_length", cycle_length, at_least=1)
         self._epoch = 0
+        self.part = (0, 1)
+        """Which part of each file is read, and how many parts a file has."""
 
     def for_epoch(self, epoch: int) -> FileDataset[T]:
         """The same files, in the order of this epoch if they are shuffled."""
@@ -64,37 +67,61 @@ class FileDataset(Dataset[T]):
         return other
 
     def share(self, index: int, count: int) -> Dataset[T]:
-        """Files of its own for each worker where there are enough, otherwise every `count`-th block."""
+        """Files of its own for each worker where there are enough, otherwise a part of each file, or of its blocks."""
         check_share(index, count)
         files = self.files.share(index, count)
-        if files is None:
+        if files is None and not self.can_split_files():
             return super().share(index, count)
         other = copy(self)
-        other.files = files
+        if files is not None:
+            other.files = files
+        else:
+            own, parts = self.part
+            other.part = (own * count + index, parts * count)
         return other
+
+    @property
+    def is_share(self) -> bool:
+        """Whether its files, or parts of them, are those of one worker."""
+        return self.part != (0, 1) or self.files.is_share
+
+    def for_worker(self, worker: WorkerShare) -> Dataset[T]:
+        """Files out of the queue that workers share, where there is one; otherwise a share."""
+        if worker.queue is None or self.is_share or not isinstance(self.files, FileSet):
+            return super().for_worker(worker)
+        other = copy(self)
+        other.files = worker.queue(self.files)
+        return other
+
+    def can_split_files(self) -> bool:
+        """Whether `open_file` reads the `part` of a file alone, whatever its files are."""
+        return False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.files!r})"
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is how far each open file was read, and which is the next to open."""
-        reading = _FilesReading(self.open_file, self.files.feed(self._epoch), self._cycle_length)
+        reading = _FilesReading(self.open_file, self.files.feed(self._epoch), self._cycle_length, self.part)
         if position is not None:
             reading.go_to(position)
         return reading
 
     @abstractmethod
     def open_file(self, path: str, place: Any) -> OpenFile[T]:
-        """Begins to read a file, at its start if `place` is None."""
+        """Begins to read a file, at the start of its `part` if `place` is None."""
 
 
 class _FilesReading(Reading[T], Generic[T]):
     """Slots hold files: number in the feed, place to go on from, the file once it is open."""
 
-    def __init__(self, open_file: Callable[[str, Any], OpenFile[T]], feed: FileFeed, cycle_length: int) -> None:
+    def __init__(
+        self, open_file: Callable[[str, Any], OpenFile[T]], feed: FileFeed, cycle_length: int, part: tuple[int, int]
+    ) -> None:
         self._open_file = open_file
         self._feed = feed
         self._cycle_length = cycle_length
+        self._part = part
         self._slots: list[_Slot[T]] = []
         self._next_file = 0
         self._turn = 0
@@ -109,12 +136,14 @@ class _FilesReading(Reading[T], Generic[T]):
             "open": [[slot.number, slot.place] for slot in self._slots],
             "turn": self._turn,
         }
+        if self._part != (0, 1):
+            fields["part"] = list(self._part)
         return encode_position(self._feed.kind, fields)
 
     def go_to(self, position: bytes) -> None:
         """Takes up a position that was saved."""
         saved = SavedPosition(position, self._feed.kind)
-        saved.require_same(**self._feed.fields, cycle_length=self._cycle_length)
+        saved.require_same(**self._feed.fields, cycle_length=self._cycle_length).require_share("part", self._part)
         self._next_file, self._turn = saved.number("next_file"), saved.number("turn")
         self._feed.require_taken(self._next_file)
         try:

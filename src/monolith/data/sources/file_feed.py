@@ -51,6 +51,11 @@ class Files(ABC):
     def feed(self, epoch: int) -> FileFeed:
         """The files of this worker in an epoch."""
 
+    @property
+    @abstractmethod
+    def is_share(self) -> bool:
+        """Whether other workers read other files."""
+
     @abstractmethod
     def share(self, index: int, count: int) -> Files | None:
         """Files of one of `count` workers, which together have all; None: there are too few files to share out.

@@ -256,6 +256,11 @@ class QueuedFiles(Files):
         """The files that this worker takes in an epoch."""
         return _QueueFeed(self._queue, self._worker, epoch)
 
+    @property
+    def is_share(self) -> bool:
+        """It is: the queue hands every file to one worker."""
+        return True
+
     def share(self, index: int, count: int) -> Files | None:  # noqa: ARG002 - refused whoever asks
         """Refused: the queue itself hands out files, to workers that it knows by their numbers."""
         raise InvalidArgumentError(

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.pipeline.draws import permutation
@@ -54,10 +55,10 @@ class FileSet(Files):
             raise ValueError(f"shard must be (number of this worker, number of workers), got {shard}")
         given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
         self._shard = shard
-        self._seed = seed
-        self._options = dict(storage_options or {})
+        self.seed = seed
+        self.storage_options = dict(storage_options or {})
         patterns = [pattern for path in given for pattern in expand_ranges(os.fspath(path))]
-        found = {pattern: find_files(pattern, self._options) for pattern in patterns}
+        found = {pattern: find_files(pattern, self.storage_options) for pattern in patterns}
         self._files = sorted({file for files in found.values() for file in files})
         if not self._files:
             raise NotFoundError(f"no file matches {', '.join(map(repr, given)) or 'an empty list of paths'}")
@@ -74,9 +75,9 @@ class FileSet(Files):
     def order(self, epoch: int = 0) -> list[str]:
         """The files of this worker, as they are read in an epoch."""
         index, count = self._shard
-        if self._seed is None:
+        if self.seed is None:
             return self._files[index::count]
-        return [self._files[place] for place in permutation(len(self._files), self._seed, epoch).tolist()][index::count]
+        return [self._files[place] for place in permutation(len(self._files), self.seed, epoch).tolist()][index::count]
 
     def digest(self, epoch: int = 0) -> str:
         """A short text that differs when the order does; positions carry it."""
@@ -86,6 +87,11 @@ class FileSet(Files):
     def feed(self, epoch: int) -> FileFeed:
         """The files of this worker in an epoch, for a reading."""
         return FixedFeed(self.order(epoch), self.digest(epoch))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is one shard of several."""
+        return self._shard != (0, 1)
 
     def share(self, index: int, count: int) -> FileSet | None:
         """Every `count`-th of the files of this worker; None: not every one would have a file."""
@@ -99,7 +105,14 @@ class FileSet(Files):
     def __repr__(self) -> str:
         more = f" and {len(self._files) - 1} more" if len(self._files) > 1 else ""
         shard = "" if self._shard == (0, 1) else f", shard={self._shard}"
-        return f"{self._files[0]!r}{more}{shard}{'' if self._seed is None else f', seed={self._seed}'}"
+        return f"{self._files[0]!r}{more}{shard}{'' if self.seed is None else f', seed={self.seed}'}"
+
+    def has_places(self, path: str) -> bool:
+        """Whether a file can be read from any byte on, unlike a pipe or some URLs."""
+        if "://" not in path:
+            return Path(path).is_file()
+        with self.open(path) as file:
+            return file.seekable()
 
     def open(self, path: str) -> BinaryIO:
         """A file of the set, open to read from its start.
@@ -107,4 +120,4 @@ class FileSet(Files):
         Raises:
             NotFoundError: there is no such file.
         """
-        return open_file(path, self._options)
+        return open_file(path, self.storage_options)

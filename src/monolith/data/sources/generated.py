@@ -39,6 +39,10 @@ class GeneratedDataset(Dataset[T]):
         """As it was said."""
         return Known(self._length)
 
+    def share(self, index: int, count: int) -> Dataset[T]:
+        """Every so many-th element; the others are not made."""
+        return super().share(index, count)
+
     def __repr__(self) -> str:
         return f"GeneratedDataset({getattr(self._make, '__name__', self._make)}, {self._length})"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.counts import Known
 from monolith.data.pipeline.indexed import IndexedReading
-from monolith.data.rows import has_rows, num_rows_of
+from monolith.data.pipeline.share import check_share
+from monolith.data.rows import has_rows, num_rows_of, select_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +33,22 @@ class InMemoryDataset(Dataset[T]):
 
     def __init__(self, elements: Iterable[T]) -> None:
         self._elements = tuple(elements)
+        self._share = (0, 1)
+
+    def share(self, index: int, count: int) -> Dataset[T]:
+        """Every so many-th element; of fewer elements than workers a part of the rows of each, where they have rows."""
+        check_share(index, count)
+        if len(self._elements) >= count or not all(map(has_rows, self._elements)):
+            return super().share(index, count)
+        other = InMemoryDataset(_rows_of(element, index, count) for element in self._elements)
+        own, shares = self._share
+        other._share = (own * count + index, shares * count)
+        return other
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it has a part of the rows."""
+        return self._share != (0, 1)
 
     def known_length(self) -> Known:
         """What is there is known."""
@@ -43,4 +60,10 @@ class InMemoryDataset(Dataset[T]):
 
     def read(self, position: bytes | None = None) -> Reading[T]:
         """The position is the number of elements that were returned."""
-        return IndexedReading("memory", self._elements.__getitem__, len(self._elements), position)
+        fetch = self._elements.__getitem__
+        return IndexedReading("memory", fetch, len(self._elements), position, share=self._share)
+
+
+def _rows_of(element: Any, index: int, count: int) -> Any:
+    rows = num_rows_of(element)
+    return select_rows(element, slice(rows * index // count, rows * (index + 1) // count))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -41,11 +42,19 @@ class LineBlocks:
         block_bytes: About the size of a block; a longer line makes its block longer.
         max_line_bytes: A longer line is an error.
         quote: Between two of these bytes a line end is part of a value; None: every line end ends a line.
+        end: No line is read that begins here or behind it, in uncompressed bytes; None: all are. Needs no `quote`.
     """
 
     def __init__(
-        self, stream: ByteSource, *, block_bytes: int, max_line_bytes: int, quote: bytes | None = None
+        self,
+        stream: ByteSource,
+        *,
+        block_bytes: int,
+        max_line_bytes: int,
+        quote: bytes | None = None,
+        end: int | None = None,
     ) -> None:
+        self._end = end
         self._stream = stream
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
@@ -69,12 +78,30 @@ class LineBlocks:
         self._line += 1
         return line
 
+    @property
+    def offset(self) -> int:
+        """Where the next line begins."""
+        return self._offset
+
+    def find_line(self, offset: int) -> None:
+        """Steps to the first line that begins at this offset or behind it, and counts lines from there.
+
+        Args:
+            offset: Not before the next line.
+        """
+        if offset > self._offset:
+            self.go_to(offset - 1, 0)
+            self.take_line()
+        self._line = 0
+
     def go_to(self, offset: int, line: int) -> None:
         """Steps over bytes until the next line is the one that begins at this offset.
 
         Raises:
             DataLossError: there are not as many bytes.
         """
+        if self._end is not None and offset > self._offset + len(self._rest):  # a part is read of files with places
+            self._seek(offset)
         while self._offset + len(self._rest) < offset:
             self._offset += len(self._rest)
             self._rest = np.zeros(0, np.uint8)
@@ -91,17 +118,36 @@ class LineBlocks:
         from a position cuts as the reading that saved it did.
         """
         size = self._block_bytes
+        if self._end is not None:
+            size = min(size, max(0, self._end - self._offset) + _FIRST_LINE_BYTES)
         self._fill(size)
         while (end := self._last_end(size)) == 0 and not (self._is_at_end and size >= len(self._rest)):
             size *= 2
             self._fill(size)
-        block = self._rest[: end or len(self._rest)]
+        block = self._before_end(self._rest[: end or len(self._rest)])
         if not len(block):
             return None
         lines = int(np.count_nonzero(block == _NEWLINE)) + int(block[-1] != _NEWLINE)
         found = LineBlock(block.data, self._line, self._offset + len(block), self._line + lines)
         self._rest, self._offset, self._line = self._rest[len(block) :], found.end, found.end_line
         return found
+
+    def _before_end(self, block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """The lines of a block that begin before the end."""
+        if self._end is None or self._offset + len(block) <= self._end:
+            return block
+        if self._offset >= self._end:
+            return block[:0]
+        last = self._end - 1 - self._offset  # the line that has this byte is the last one
+        return block[: bytes(block).find(b"\n", last) + 1 or len(block)]
+
+    def _seek(self, offset: int) -> None:
+        stream: Any = self._stream
+        size = stream.seek(0, os.SEEK_END)
+        if size < offset:
+            raise DataLossError(f"it ends at byte {size}, and was read up to byte {offset} before")
+        stream.seek(offset)
+        self._rest, self._offset, self._is_at_end = np.zeros(0, np.uint8), offset, False
 
     def _last_end(self, size: int) -> int:
         """Where the last whole line of the first `size` bytes ends; 0: there is none."""

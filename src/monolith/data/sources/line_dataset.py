@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,7 +17,6 @@ from monolith.data.sources.wanted_columns import Wanted, wanted_values
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Sequence
     from typing import BinaryIO
 
@@ -118,9 +118,13 @@ class LineDataset(FileDataset[Batch]):
         return dict(self._columns_of(None).wanted)
 
     def open_file(self, path: str, place: Any) -> _OpenLines:
-        """Begins to read a file; a place is an offset in the uncompressed file, and how many lines are before it."""
+        """Begins to read a file; a place is an offset in the uncompressed file, and how many lines are before it.
+
+        Of a part those lines are read that begin in its bytes. Places of it say how long the file was.
+        """
         try:
             start = None if place is None else (int(place["offset"]), int(place["line"]))
+            size_then = None if place is None or self.part == (0, 1) else int(place["size"])
         except (TypeError, KeyError, ValueError) as error:
             raise InvalidArgumentError(
                 f"file '{path}': expected offset and line to go on from, got {place!r}"
@@ -128,18 +132,36 @@ class LineDataset(FileDataset[Batch]):
         found = self._columns_of(path)
         file = self.files.open(path)
         try:
+            part = None if self.part == (0, 1) else _part_of(file, path, self.part, size_then)
             stream = open_decompressed(file, self._compression.resolve(path))
-            blocks = LineBlocks(stream, block_bytes=self._block_bytes, max_line_bytes=MAX_LINE_BYTES, quote=self.quote)
+            blocks = LineBlocks(
+                stream,
+                block_bytes=self._block_bytes,
+                max_line_bytes=MAX_LINE_BYTES,
+                quote=self.quote,
+                end=None if part is None else part.end,
+            )
             parse = self.begin_file(path, blocks, found)
+            if part is not None:
+                blocks.find_line(part.begin)
+            rows = _Rows(path, parse, found.wanted, self._bad, first_byte=0 if part is None else blocks.offset)
             if start is not None:
                 blocks.go_to(*start)
-            return _OpenLines(file, path, blocks, _Rows(path, parse, found.wanted, self._bad), place)
+            return _OpenLines(file, path, blocks, rows, place, size=None if part is None else part.size)
         except DataLossError as error:
             file.close()
             raise DataLossError(f"file '{path}': {error}") from error
         except BaseException:
             file.close()
             raise
+
+    def can_split_files(self) -> bool:
+        """Whether lines can be found from any byte on: files are not compressed, and no line end is part of a cell."""
+        if self.quote is not None or not isinstance(self.files, FileSet):
+            return False
+        if any(self._compression.resolve(path) is not Compression.NONE for path in self.files.files):
+            return False
+        return all(self.files.has_places(path) for path in self.files.files)
 
     def tables(self) -> Iterator[tuple[str, int, pa.Table]]:
         """The rows as Arrow has them, before they become a batch: file, number of its first line, and the rows."""
@@ -175,8 +197,32 @@ class LineDataset(FileDataset[Batch]):
         return head
 
 
+class _Bytes(NamedTuple):
+    """A part of a file."""
+
+    begin: int
+    end: int
+    size: int
+    """Of the whole file."""
+
+
+def _part_of(file: BinaryIO, path: str, part: tuple[int, int], size_then: int | None) -> _Bytes:
+    index, count = part
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size_then not in (None, size):
+        raise InvalidArgumentError(
+            f"file '{path}': it had {size_then} bytes when {count} workers shared it, and has {size} now, so that their"
+            " parts are others; put the file back, or begin with another model_dir"
+        )
+    return _Bytes(size * index // count, size * (index + 1) // count, size)
+
+
 class _OpenLines:
-    def __init__(self, file: BinaryIO, path: str, blocks: LineBlocks, rows: _Rows, place: Any) -> None:
+    def __init__(
+        self, file: BinaryIO, path: str, blocks: LineBlocks, rows: _Rows, place: Any, *, size: int | None = None
+    ) -> None:
+        self._size = {} if size is None else {"size": size}
         self._file = file
         self._path = path
         self._blocks = blocks
@@ -224,14 +270,18 @@ class _OpenLines:
 
     def _step_behind(self, block: LineBlock) -> None:
         self._block = None
-        self._place = {"line": block.end_line, "offset": block.end}
+        self._place = {"line": block.end_line, "offset": block.end, **self._size}
 
 
 class _Rows:
     """Makes batches of blocks; lines that cannot be read are found and counted one by one."""
 
-    def __init__(self, path: str, parse: LineParser, wanted: dict[str, Wanted], bad: BadRecords) -> None:
+    def __init__(
+        self, path: str, parse: LineParser, wanted: dict[str, Wanted], bad: BadRecords, *, first_byte: int
+    ) -> None:
         self._path = path
+        self._from = f" from byte {first_byte} on" if first_byte else ""
+        """Where lines are counted from."""
         self._parse = parse
         self._wanted = wanted
         self._bad = bad
@@ -263,14 +313,14 @@ class _Rows:
             # One value does not fit: halves are tried until the line is found.
             middle = _line_end_near_the_middle(data)
             if middle == len(data):
-                self._bad.add(f"file '{self._path}': line {line + 1}: {error}")
+                self._bad.add(f"file '{self._path}': line {line + 1}{self._from}: {error}")
                 return []
             first = data[:middle]
             return self.tables_of(first, line) + self.tables_of(data[middle:], line + bytes(first).count(b"\n"))
         for each in rejected:
             text = bytes(data)
             number = line + 1 + text.count(b"\n", 0, max(0, text.find(each.text)))
-            self._bad.add(f"file '{self._path}': line {number}: {each.reason}")
+            self._bad.add(f"file '{self._path}': line {number}{self._from}: {each.reason}")
         return [table]
 
 

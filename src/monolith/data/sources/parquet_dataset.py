@@ -88,14 +88,17 @@ class ParquetDataset(FileDataset[Batch]):
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
             with _named_errors(path):
-                return int(_pyarrow().read_metadata(file).num_rows)
+                return len(_rows_of_part(_pyarrow().read_metadata(file), self.part))
         finally:
             file.close()
 
     def open_file(self, path: str, place: Any) -> OpenFile[Batch]:
-        """Begins to read a file; a place is a row group and how many of its rows were returned."""
+        """Begins to read a file; a place is a row group and how many of its rows were returned.
+
+        A part is so many row groups in a row, or a stretch of the rows where there are fewer row groups than parts.
+        """
         try:
-            group, row = (0, 0) if place is None else (int(place["row_group"]), int(place["row"]))
+            start = None if place is None else (int(place["row_group"]), int(place["row"]))
         except (TypeError, KeyError, ValueError) as error:
             raise InvalidArgumentError(
                 f"file '{path}': expected row_group and row to go on from, got {place!r}"
@@ -103,7 +106,7 @@ class ParquetDataset(FileDataset[Batch]):
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
-            return _OpenParquet(file, path, self._wanted, (group, row), bad=self._bad)
+            return _OpenParquet(file, path, self._wanted, start, part=self.part, bad=self._bad)
         except _DamagedError as error:
             file.close()
             self._bad.add(str(error))
@@ -111,6 +114,30 @@ class ParquetDataset(FileDataset[Batch]):
         except BaseException:
             file.close()
             raise
+
+    def can_split_files(self) -> bool:
+        """Whether its files are known beforehand: each says at its end where its row groups are."""
+        return isinstance(self.files, FileSet)
+
+
+def _rows_of_part(metadata: Any, part: tuple[int, int]) -> range:
+    """The numbers of the rows of a part of a file: of whole row groups, where there are enough."""
+    index, count = part
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    if len(groups) < count:
+        return range(sum(groups) * index // count, sum(groups) * (index + 1) // count)
+    first, last = len(groups) * index // count, len(groups) * (index + 1) // count
+    return range(sum(groups[:first]), sum(groups[:last]))
+
+
+def _place_of_row(metadata: Any, row: int) -> tuple[int, int]:
+    """The row group of a row, and its number there; behind the last row group, if there is no such row."""
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if row < rows:
+            return group, row
+        row -= rows
+    return metadata.num_row_groups, 0
 
 
 class _Wanted(NamedTuple):
@@ -146,17 +173,20 @@ class _OpenParquet:
         file: Any,
         path: str,
         wanted: _Wanted,
-        start: tuple[int, int],
+        start: tuple[int, int] | None,
         *,
+        part: tuple[int, int],
         bad: BadRecords,
     ) -> None:
         self._file = file
         self._path = path
         self._wanted = wanted
         self._bad = bad
-        self._row_group, self._row = start
         with _named_errors(path):
             self._parquet = _pyarrow().ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
+        rows = _rows_of_part(self._parquet.metadata, part)
+        self._end = _place_of_row(self._parquet.metadata, rows.stop)
+        self._row_group, self._row = _place_of_row(self._parquet.metadata, rows.start) if start is None else start
         self._columns = self._checked(wanted.columns)
         self._blocks: Iterator[Any] | None = None
 
@@ -165,7 +195,7 @@ class _OpenParquet:
         return {"row": self._row, "row_group": self._row_group}
 
     def __next__(self) -> Batch:
-        while self._row_group < self._parquet.num_row_groups:
+        while (self._row_group, self._row) < self._end:
             if self._blocks is None:
                 self._blocks = self._begin_row_group()
             try:
@@ -173,8 +203,7 @@ class _OpenParquet:
                     block = next(self._blocks, None)
             except _DamagedError as error:
                 self._blocks = None
-                rows = self._parquet.metadata.row_group(self._row_group).num_rows - self._row
-                self._bad.add(str(error), rows)
+                self._bad.add(str(error), self._end_of_group() - self._row)
                 block = None
             except BaseException:
                 self._blocks = None  # what has raised is not at its end
@@ -190,8 +219,8 @@ class _OpenParquet:
         self._file.close()
 
     def _begin_row_group(self) -> Iterator[Any]:
-        """The blocks of the row group, without the rows that were returned before."""
-        to_skip = self._row
+        """The blocks of the row group, without the rows that were returned before or are of the next part."""
+        to_skip, left = self._row, self._end_of_group() - self._row
         blocks = self._parquet.iter_batches(
             batch_size=self._wanted.block_rows, row_groups=[self._row_group], columns=list(self._columns)
         )
@@ -199,7 +228,17 @@ class _OpenParquet:
             skipped = min(to_skip, block.num_rows)
             to_skip -= skipped
             if skipped < block.num_rows:
-                yield block.slice(skipped) if skipped else block
+                wanted = block.slice(skipped, left) if skipped or block.num_rows > left else block
+                left -= wanted.num_rows
+                yield wanted
+            if not left:
+                return
+
+    def _end_of_group(self) -> int:
+        """Behind the last of its rows that is of this part."""
+        if self._row_group == self._end[0]:
+            return self._end[1]
+        return int(self._parquet.metadata.row_group(self._row_group).num_rows)
 
     def _batch_of(self, block: Any) -> Batch:
         arrays = dict(zip(block.schema.names, block.columns, strict=True))

@@ -1,0 +1,41 @@
+"""Which worker of how many reads a dataset, as a runner tells `Dataset.for_worker`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.dataset import Dataset
+from monolith.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monolith.data.sources.file_feed import Files
+    from monolith.data.sources.file_set import FileSet
+
+__all__ = ["WorkerShare"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """One worker of several that read the same input."""
+
+    index: int
+    count: int
+    queue: Callable[[FileSet], Files] | None = None
+    """Gives the worker its files out of a queue that all workers share; None: every worker has a fixed share."""
+
+    def require_shareable(self, dataset: Dataset[Any]) -> None:
+        """Refuses a dataset of the user's own that does not define `Dataset.share`.
+
+        Raises:
+            InvalidArgumentError: says what to write.
+        """
+        kind = type(dataset)
+        if kind.share is Dataset.share:
+            raise InvalidArgumentError(
+                f"input: {kind.__name__} does not say how {self.count} workers share it, and each would train all of"
+                f" it; define {kind.__name__}.share(index, count), or return dataset.share(*self.ctx.shares) from"
+                f" input_fn, which reads every {self.count}th element"
+            )
