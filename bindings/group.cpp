@@ -238,10 +238,11 @@ void BindWrites(nb::class_<Group>& group) {
           "table"_a, "ids"_a.noconvert(), "time"_a, "status"_a.noconvert())
       .def(
           "erase",
-          [](Group& self, int table, const In<int64_t>& ids) {
-            return WithoutGil([&] { return self.Erase(table, Span(ids)); });
+          [](Group& self, int table, const In<int64_t>& ids, const std::optional<In<uint16_t>>& buckets) {
+            RequireBuckets(ids, buckets);
+            return WithoutGil([&] { return self.Erase(table, Span(ids), Span(buckets)); });
           },
-          "table"_a, "ids"_a.noconvert())
+          "table"_a, "ids"_a.noconvert(), "buckets"_a.noconvert().none() = nb::none())
       .def("evict", &Group::Evict, nb::call_guard<nb::gil_scoped_release>(), "table"_a, "now"_a)
       .def("clear", &Group::Clear, nb::call_guard<nb::gil_scoped_release>())
       .def("clear_buckets", &Group::ClearBuckets, nb::call_guard<nb::gil_scoped_release>(), "begin"_a, "end"_a)
@@ -281,6 +282,7 @@ void BindWhole(nb::class_<Group>& group) {
       .def(
           "ids", [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); },
           "table"_a)
+      .def("rows_by_slot", &Group::RowsBySlot, "table"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("stats", &StatsOf, "table"_a);
 }
 

@@ -16,8 +16,10 @@
 #include "bindings.h"
 #include "block_iterator.h"
 #include "buffer_view.h"
+#include "filter/saved_counts.h"
 #include "format/row_block.h"
 #include "table/group.h"
+#include "table/table_spec.h"
 #include "vector_array.h"
 
 namespace nb = nanobind;
@@ -87,6 +89,17 @@ nb::bytes Joined(const std::vector<std::string>& parts) {
   return joined;
 }
 
+// The payload of a filter block of a bucket without what was counted for some keys of a table.
+nb::bytes WithoutCountsOf(const nb::bytes& payload, const std::string& table, const std::vector<int32_t>& wide_slots,
+                          uint32_t bucket, const std::vector<int64_t>& keys) {
+  TableSpec spec(table);
+  spec.SetWideSlots(wide_slots);
+  std::vector<uint64_t> hashes;
+  for (const int64_t key : keys) hashes.push_back(spec.CountedHash(HashInBucket(bucket % kNumBuckets, key), key));
+  const std::string left = WithoutCounts(std::string(payload.c_str(), payload.size()), hashes);
+  return nb::bytes(left.data(), left.size());
+}
+
 }  // namespace
 
 void BindGroupBlocks(nb::module_& m, nb::class_<Group>& group) {
@@ -99,6 +112,7 @@ void BindGroupBlocks(nb::module_& m, nb::class_<Group>& group) {
       "data"_a,
       nb::sig("def packed_block_offsets(data: bytes | bytearray | memoryview) -> "
               "Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]"));
+  m.def("without_counts", &WithoutCountsOf, "payload"_a, nb::kw_only(), "table"_a, "wide_slots"_a, "bucket"_a, "keys"_a);
   group
       .def(
           "changes",

@@ -17,6 +17,7 @@ PAGES = [
     "collective.md",
     "data-operators.md",
     "datasets.md",
+    "erase.md",
     "files.md",
     "layouts.md",
     "metrics-and-logs.md",

@@ -29,6 +29,8 @@ class FilterSlice {
 
   // True iff the id must be dropped now.
   virtual bool ShouldDrop(const Offer& offer) = 0;
+  // Drops what was counted for an id; `hash` as in Offer. Its next offer counts as the first.
+  virtual void Forget(uint64_t hash) = 0;
 
   // Exact state as bytes, and back; the format carries its own parameters and refuses bytes of other ones with
   // kDataLoss or kInvalidArgument, leaving the slice as it was. Empty bytes: nothing was ever counted.

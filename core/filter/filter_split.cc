@@ -23,6 +23,13 @@ void FilterSplit::Write(uint32_t cell, Key key, uint32_t count) {
   cells_[cell] = static_cast<uint16_t>((uint32_t{key.signature} << kCountBits) | sum);
 }
 
+void FilterSplit::Forget(Key key) {
+  const Place place = Find(key);
+  if (place.count == 0) return;
+  const uint32_t inverted = ~uint32_t{key.signature} & 0xfffu;
+  cells_[place.cell] = static_cast<uint16_t>(inverted << kCountBits | 1u);
+}
+
 void FilterSplit::Clear() {
   num_elements_ = 0;
   std::vector<uint16_t>().swap(cells_);  // assigning {} would keep the memory

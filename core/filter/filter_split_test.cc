@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "base/hash.h"
 
 namespace monolith {
@@ -67,6 +69,24 @@ TEST(FilterSplitTest, WalkEndsAfterSixteenForeignCells) {
   }
   EXPECT_EQ(split.Find(KeyAt(last_start, 17)).cell, FilterSplit::kNoCell);
   EXPECT_EQ(split.Find(KeyAt(last_start, 16)).count, 2u);
+}
+
+TEST(FilterSplitTest, AForgottenKeyHasNoCountAndThoseBehindItAreStillFound) {
+  FilterSplit split(kCapacity);
+  for (uint16_t signature = 0; signature < 4; ++signature) {
+    split.Write(split.Find(KeyAt(3, signature)).cell, KeyAt(3, signature), 5);
+  }
+  split.Forget(KeyAt(3, 0));
+  split.Forget(KeyAt(3, 1));
+  split.Forget(KeyAt(3, 9));  // was never counted
+  EXPECT_EQ(split.Find(KeyAt(3, 0)).count, 0u);
+  EXPECT_EQ(split.Find(KeyAt(3, 1)).count, 0u);
+  EXPECT_EQ(split.Find(KeyAt(3, 2)).count, 5u);
+  EXPECT_EQ(split.Find(KeyAt(3, 3)).count, 5u);
+  EXPECT_EQ(split.num_elements(), 4u);
+  const std::vector<uint16_t> cells(split.cells().begin(), split.cells().end());
+  EXPECT_EQ(FilterSplit::FromCells(kCapacity, cells).num_elements(), 4u);
+  FilterSplit(kCapacity).Forget(KeyAt(3, 0));  // nothing is there
 }
 
 TEST(FilterSplitTest, FullIsOneElementBelowCapacity) {

@@ -13,7 +13,7 @@ class OfferCounts {
  public:
   // The number of earlier offers of this id; this one counts from now on, up to 2^32 - 1.
   uint32_t Add(uint64_t hash);
-  // The id has a row now.
+  // The id has a row now, or was erased.
   void Forget(uint64_t hash) {
     if (!counts_.empty()) counts_.erase(hash);
   }

@@ -24,6 +24,7 @@ class ProbabilisticFilterSlice final : public FilterSlice {
   explicit ProbabilisticFilterSlice(bool equal_probability) : equal_probability_(equal_probability) {}
 
   bool ShouldDrop(const Offer& offer) override;
+  void Forget(uint64_t hash) override { offers_.Forget(hash); }
   std::string Save() const override { return offers_.Save(); }
   void Load(const std::string& bytes) override { offers_.Load(bytes); }
   void Clear() override { offers_.Clear(); }

@@ -55,6 +55,11 @@ uint32_t SlidingHashFilterSlice::Add(uint64_t hash, uint32_t count) {
   return old;
 }
 
+void SlidingHashFilterSlice::Forget(uint64_t hash) {
+  const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);
+  for (FilterSplit& split : splits_) split.Forget(key);
+}
+
 uint32_t SlidingHashFilterSlice::Count(uint64_t hash) const {
   const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);
   const Forward forward = FindForward(key);

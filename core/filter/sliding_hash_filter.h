@@ -34,7 +34,12 @@ class SlidingHashFilterSlice final : public FilterSlice {
   // capacity <= 2^31.
   SlidingHashFilterSlice(uint64_t capacity, uint32_t split_num);
 
+  // An empty slice of the size of the one that saved these bytes; null for bytes of another kind of filter. Throws
+  // kDataLoss for a size that no slice has.
+  static std::unique_ptr<SlidingHashFilterSlice> LikeSaved(const std::string& bytes);
+
   bool ShouldDrop(const Offer& offer) override;
+  void Forget(uint64_t hash) override;
   std::string Save() const override;
   void Load(const std::string& bytes) override;
   void Clear() override;

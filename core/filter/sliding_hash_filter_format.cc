@@ -1,4 +1,5 @@
 // Bytes of a sliding filter's slice: docs/formats/filter.md. A change here needs a new kVersion and a change there.
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -132,6 +133,18 @@ std::pair<Header, std::string_view> Open(std::string_view bytes) {
 }
 
 }  // namespace
+
+std::unique_ptr<SlidingHashFilterSlice> SlidingHashFilterSlice::LikeSaved(const std::string& bytes) {
+  uint32_t magic = 0;
+  std::memcpy(&magic, bytes.data(), std::min(bytes.size(), sizeof(magic)));
+  if (magic != kMagic) return nullptr;
+  const Header header = Open(bytes).first;
+  const uint64_t capacity = uint64_t{header.split_capacity} * (header.split_num - 1u);
+  if (header.split_num < kMinSplits || header.split_num > kMaxSplits || capacity > (uint64_t{1} << 31)) {
+    Damaged("no slice has " + std::to_string(header.split_num) + " splits of " + std::to_string(header.split_capacity));
+  }
+  return std::make_unique<SlidingHashFilterSlice>(capacity, header.split_num);
+}
 
 std::string SlidingHashFilterSlice::Save() const {
   uint32_t stored_splits = 0;

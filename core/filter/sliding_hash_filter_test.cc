@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/hash.h"
+#include "filter/saved_counts.h"
 
 namespace monolith {
 namespace {
@@ -61,6 +62,36 @@ TEST(SlidingHashFilterTest, IdNotSeenForAWholeTurnIsForgotten) {
   EXPECT_EQ(slice.Count(Hash(-1)), 4u);
   while (slice.head_increment() < 4) slice.Add(Hash(id++), 1);
   EXPECT_EQ(slice.Count(Hash(-1)), 0u);
+}
+
+TEST(SlidingHashFilterTest, AForgottenIdIsCountedFromTheBeginningWhereverItWas) {
+  for (const uint64_t moves : {0, 1, 3}) {
+    SlidingHashFilterSlice slice(300, 5);
+    slice.Add(Hash(-1), 4);
+    slice.Add(Hash(-2), 4);
+    for (int64_t id = 0; slice.head_increment() < moves; ++id) slice.Add(Hash(id), 1);
+    slice.Forget(Hash(-1));
+    EXPECT_EQ(slice.Add(Hash(-1), 1), 0u) << moves;
+    EXPECT_EQ(slice.Count(Hash(-2)), 4u) << moves;
+  }
+}
+
+TEST(SlidingHashFilterTest, CountsLeaveSavedBytes) {
+  for (const uint64_t capacity : {1, 300, 100000}) {
+    for (const uint32_t splits : {5u, 8u, 1000u}) {
+      SlidingHashFilterSlice slice(capacity, splits);
+      for (int64_t id = 0; id < 50; ++id) slice.Add(Hash(id), 3);
+      const std::vector<uint64_t> forgotten = {Hash(7), Hash(8)};
+      SlidingHashFilterSlice left(capacity, splits);
+      left.Load(WithoutCounts(slice.Save(), forgotten));
+      for (const uint64_t hash : forgotten) slice.Forget(hash);
+      EXPECT_EQ(left.Save(), slice.Save()) << capacity << ' ' << splits;
+    }
+  }
+  EXPECT_EQ(WithoutCounts("", {}), "");
+  EXPECT_THROW(WithoutCounts("neither", {}), Error);
+  std::string damaged = SlidingHashFilterSlice(300, 5).Save() + "MSFL";
+  EXPECT_THROW(WithoutCounts(damaged, {}), Error);
 }
 
 TEST(SlidingHashFilterTest, SmallestSplitsKeepTurning) {

@@ -99,8 +99,13 @@ bool Group::IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64
   if (threshold == 0) return false;
   BeforeFilterChange(bucket);
   if (bucket.filter == nullptr) bucket.filter = admission_->MakeSlice();
-  return bucket.filter->ShouldDrop({Combine(table.spec.CountedHash(hash, id), DigestOf(table.spec.name)), count,
-                                    threshold, table.spec.RowSeed(id), step});
+  return bucket.filter->ShouldDrop({table.spec.CountedHash(hash, id), count, threshold, table.spec.RowSeed(id), step});
+}
+
+void Group::ForgetCount(Bucket& bucket, const Table& table, int64_t id, uint64_t hash) {
+  if (bucket.filter == nullptr) return;
+  BeforeFilterChange(bucket);
+  bucket.filter->Forget(table.spec.CountedHash(hash, id));
 }
 
 void Group::BeforeFilterChange(Bucket& bucket) {
@@ -200,6 +205,23 @@ std::vector<int64_t> Group::Ids(int table_number) const {
                                   [&](uint32_t row) { ids.push_back(HeaderOf(table.rows.AtAllocated(row))->key); });
   }
   return ids;
+}
+
+std::map<uint32_t, int64_t> Group::RowsBySlot(int table_number) const {
+  const Table& table = this->table(table_number);
+  Gate::Shared call(gate_);
+  std::vector<int64_t> counts(kNumSlots + 1);  // the last one: of unknown slots
+  for (uint32_t number = 0; number < kNumBuckets; ++number) {
+    BucketGuard guard(locks_[number], Access::kReads);
+    table.shards[number].VisitAll(table.rows, [&](uint32_t row) {
+      ++counts[table.spec.SlotOfKey(HeaderOf(table.rows.AtAllocated(row))->key)];
+    });
+  }
+  std::map<uint32_t, int64_t> found;
+  for (size_t slot = 0; slot < counts.size(); ++slot) {
+    if (counts[slot] != 0) found[static_cast<uint32_t>(slot)] = counts[slot];
+  }
+  return found;
 }
 
 TableStats Group::Stats(int table_number) const {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -166,7 +167,9 @@ class Group {
                  bool add, int64_t step, std::span<const uint16_t> buckets = {});
   // status: 1 existed, 0 inserted.
   void Reinitialize(int table, std::span<const int64_t> ids, int64_t time, std::span<int8_t> status);
-  int64_t Erase(int table, std::span<const int64_t> ids);
+  // Removes rows, and what admission has counted for the ids; ids that have no row count as removed, too, so that
+  // followers of the history drop theirs. Returns how many rows there were.
+  int64_t Erase(int table, std::span<const int64_t> ids, std::span<const uint16_t> buckets = {});
   // Counts rows as changed now, and ids that have none as removed now; weights, state, times and frequencies stay.
   // Returns how many rows there are.
   int64_t Touch(int table, std::span<const int64_t> ids, std::span<const uint16_t> buckets = {});
@@ -226,6 +229,8 @@ class Group {
   void RaiseNewestTime(int table, int64_t time) { MutableTable(table).RaiseNewestTime(time); }
 
   std::vector<int64_t> Ids(int table) const;
+  // Rows of each slot, by its number; keys of a slot that the table does not know count for kNumSlots.
+  std::map<uint32_t, int64_t> RowsBySlot(int table) const;
   TableStats Stats(int table) const;
 
  private:
@@ -243,6 +248,8 @@ class Group {
   // Counts an id that is not in the table; true iff it must stay out, for now. `step` may be kNoStep. Under the
   // bucket's lock.
   bool IsNotAdmitted(Bucket& bucket, const Table& table, int64_t id, uint64_t hash, uint32_t count, int64_t step);
+  // What was counted for an id is dropped. Under the bucket's lock.
+  void ForgetCount(Bucket& bucket, const Table& table, int64_t id, uint64_t hash);
   // Comes before every change of a bucket's filter: keeps the old one for an open cut. Under the bucket's lock.
   void BeforeFilterChange(Bucket& bucket);
   // A new row with its payload unset, or with its initial one. `home` as in TableShard::Insert(). Under the bucket's

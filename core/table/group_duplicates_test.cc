@@ -20,9 +20,9 @@ TEST(GroupDuplicatesTest, AnIdIsErasedOnceHoweverOftenItIsNamed) {
   group->Assign(1, ids, std::vector<float>(ids.size() * kSgdDim, 1.0f), kOneTime, false, 0);
   EXPECT_EQ(group->Ids(1).size(), 3u);
   EXPECT_EQ(group->Erase(1, ids), 3);
-  EXPECT_EQ(group->Erase(1, ids), 0);
   EXPECT_TRUE(group->Ids(1).empty());
   EXPECT_EQ(group->Tombstones(1, 0).size(), 3u);
+  EXPECT_EQ(group->Erase(1, ids), 0);
 }
 
 TEST(GroupDuplicatesTest, ANewIdGetsOneRowAndItsLastAssignment) {

@@ -336,6 +336,29 @@ TEST_F(GroupHistoryTest, ACutSinceAForgottenMarkIsRefusedAndCanStillBeRead) {
   EXPECT_EQ(KeysOf(ReadCut(cut.get(), second)), Ids({1}));
 }
 
+TEST_F(GroupHistoryTest, AnErasedIdCountsAsRemovedAlsoWithoutARow) {
+  group_->FollowHistory(true);
+  Assign({1, 2});
+  const uint64_t mark = group_->Mark();
+  EXPECT_EQ(group_->Erase(1, Ids({1, 7})), 1);
+  EXPECT_EQ(group_->Tombstones(1, mark).size(), 2u);
+}
+
+TEST_F(GroupHistoryTest, WhatAnErasedIdWasCountedLeavesTheFilterAndStaysInAnOpenCut) {
+  const std::unique_ptr<Group> group = MakeTestGroup({.sgd_min_count = 2});
+  ApplyStep(group.get(), {1, 2, 5, 6}, 1.0f, kStartTime, false);
+  const auto before = ReadCut(group->OpenCut().get(), std::nullopt).filters;
+  {
+    const std::unique_ptr<Cut> cut = group->OpenCut();
+    EXPECT_EQ(group->Erase(1, std::vector<int64_t>{5}), 0);
+    EXPECT_EQ(ReadCut(cut.get(), std::nullopt).filters, before);
+  }
+  EXPECT_NE(ReadCut(group->OpenCut().get(), std::nullopt).filters, before);
+  ApplyStep(group.get(), {1, 2, 5, 6}, 1.0f, kStartTime, false);
+  ApplyStep(group.get(), {1, 2, 5, 6}, 1.0f, kStartTime, false);
+  EXPECT_EQ(group->Ids(1), std::vector<int64_t>{6});
+}
+
 TEST_F(GroupHistoryTest, ACutSinceAMarkLeavesFiltersOut) {
   const std::unique_ptr<Group> group = MakeTestGroup({.sgd_min_count = 2});
   group->FollowHistory(true);

@@ -134,7 +134,8 @@ class RowWriter {
   struct EraseVisitor {
     explicit EraseVisitor(Group& the_group) : group(the_group) {}
     void Visit(const PlannedId& id, Count& erased) const {
-      if (id.row == kNoRow) return;
+      group.ForgetCount(id.bucket, id.table, id.id, id.hash);
+      if (id.row == kNoRow) return group.NoteRemoval(id.bucket_number, id.table, id.id);
       group.EraseRow(id.bucket_number, id.table, id.row);
       ++erased.value;
     }
@@ -188,10 +189,10 @@ void Group::Reinitialize(int table_number, std::span<const int64_t> ids, int64_t
   EnforceCap(table);
 }
 
-int64_t Group::Erase(int table_number, std::span<const int64_t> ids) {
+int64_t Group::Erase(int table_number, std::span<const int64_t> ids, std::span<const uint16_t> buckets) {
   table(table_number);
   Gate::Writing call(gate_);
-  return RowWriter(*this, table_number, ids).Erase();
+  return RowWriter(*this, table_number, ids, true, buckets).Erase();
 }
 
 int64_t Group::Touch(int table_number, std::span<const int64_t> ids, std::span<const uint16_t> buckets) {

@@ -100,8 +100,10 @@ void TableSpec::SetWideSlots(std::span<const int32_t> numbers) {
 }
 
 uint64_t TableSpec::CountedHash(uint64_t hash, int64_t key) const {
-  if (wide_slots_.empty() || !IsWideKey(key)) return hash;
-  return Combine((hash & ~kBelowBucket) | (static_cast<uint64_t>(key) & kBelowBucket), SlotOfKey(key));
+  if (wide_slots_.empty() || !IsWideKey(key)) return Combine(hash, DigestOf(name));
+  const uint64_t of_slot =
+      Combine((hash & ~kBelowBucket) | (static_cast<uint64_t>(key) & kBelowBucket), SlotOfKey(key));
+  return Combine(of_slot, DigestOf(name));
 }
 
 uint64_t TableSpec::RowSeed(int64_t key) const {

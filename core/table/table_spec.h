@@ -91,7 +91,7 @@ class TableSpec {
     const uint32_t index = WideIndexOf(key);
     return index < wide_slots_.size() ? static_cast<uint32_t>(wide_slots_[index]) : kNumSlots;
   }
-  // What admission counts a key by, `hash` being HashInBucket(): as RowSeed(), it follows from slot and id.
+  // What admission counts a key by, `hash` being HashInBucket(): as RowSeed(), it follows from table, slot and id.
   uint64_t CountedHash(uint64_t hash, int64_t key) const;
   uint32_t MinCountOf(int64_t key) const { return min_counts.Of(SlotOfKey(key)); }
 

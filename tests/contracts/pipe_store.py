@@ -216,8 +216,8 @@ class PipeStore(Stub):
     schema: Schema
     traits: protocol.Traits
     join, plan, read, cut, open_reader = map(forward, ("join", "plan", "read", "cut", "open_reader"))
-    touch, load, prepare_restore = map(forward, ("touch", "load", "prepare_restore"))
-    resume, assign, stats = map(forward, ("resume", "assign", "stats"))
+    touch, erase, load, prepare_restore = map(forward, ("touch", "erase", "load", "prepare_restore"))
+    resume, assign, stats, rows_by_slot = map(forward, ("resume", "assign", "stats", "rows_by_slot"))
 
     def __init__(self, configs: Mapping[str, TableConfig], host: PipeHost | None = None) -> None:
         with ExitStack() as ended:

@@ -32,6 +32,7 @@ from monolith.testing.store_operations import (
     CloseReader,
     CompareAll,
     Discard,
+    Erase,
     Evict,
     Follow,
     Gap,
@@ -82,6 +83,12 @@ PROGRAM: list[Operation] = [
     Gap(batch=SECOND, worker=1, ahead=False),
     Restart(worker=1),
     Train(batches=(TWICE,), time=3 * DAY),
+    Follow(name="log"),
+    Erase(table=0, ids=(1, 2, 2, 78)),
+    Erase(table=2, ids=(5, 7)),
+    CompareAll(since="log"),
+    Follow(name="log"),
+    Train(batches=(FIRST, TWICE), time=3 * DAY),
     CloseReader(name="serving"),
     CloseReader(name="log"),
     OpenReader(name="log"),
@@ -199,6 +206,38 @@ class EvictsLate(Broken):
     class joined_class(ReferenceJoined):  # noqa: N801
         def evict(self, *, now: int) -> int:
             return super().evict(now=now - DAY)
+
+
+class ErasesWithoutTelling(Broken):
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        removed = {name: self._table(table).rows.pop(name, None) for name in self._row_names(table, ids, buckets)}
+        return sum(row is not None for row in removed.values())
+
+
+class ErasesButRemembersCounts(Broken):
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        contents = self._table(table).contents
+        counts = dict(contents.counts)
+        removed = super().erase(table, ids, buckets=buckets)
+        contents.counts = counts
+        return removed
+
+
+class TellsOnlyOfRowsThatItErased(Broken):
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        there = [row.key for row in self._row_names(table, ids, buckets) if row in self._table(table).rows]
+        return super().erase(table, torch.tensor(there, dtype=torch.int64), buckets=buckets)
+
+
+class CountsErasedIdsThatWereAbsent(Broken):
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        super().erase(table, ids, buckets=buckets)
+        return len(set(ids.tolist()))
+
+
+class CountsRowsOfOneSlot(Broken):
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        return dict.fromkeys(super().rows_by_slot(table), 1)
 
 
 class CountsEachIdOnce(Broken):

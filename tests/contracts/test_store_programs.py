@@ -20,6 +20,7 @@ from monolith.testing.store_operations import (
     CloseReader,
     CompareAll,
     Discard,
+    Erase,
     Evict,
     Follow,
     Gap,
@@ -103,6 +104,7 @@ BESIDE_CUT: st.SearchStrategy[BesideCut] = st.one_of(
     st.builds(Assign, table=TABLE_NUMBERS, ids=ID_LISTS, seed=SEEDS, time=TIMES, add=st.booleans()),
     st.builds(Evict, now=TIMES | st.just(-1), worker=WORKERS),
     st.builds(Touch, table=TABLE_NUMBERS, ids=ID_LISTS),
+    st.builds(Erase, table=TABLE_NUMBERS, ids=ID_LISTS),
 )
 MEANWHILE = st.lists(BESIDE_CUT, max_size=2).map(tuple)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
@@ -176,6 +178,38 @@ def test_ids_that_vanish_and_come_back_reach_a_reader(make_store: StoreFactory) 
             OpenReader(name="serving", at="cut", meanwhile=(Train(batches=(batch,), time=31 * DAY),)),
             Follow(name="serving"),
             Follow(name="log"),
+            CompareAll(),
+        ],
+    )
+
+
+def test_an_erased_id_is_a_new_one_for_updates_in_flight_readers_and_admission(make_store: StoreFactory) -> None:
+    counted = in_slot(COUNTED_SLOT, 1)
+    batch = Batch(ids=((1, 2, 3), (1,), (1, 2), (counted, counted)), seed=3)
+    again = Batch(ids=((1, 3), (1,), (1,), (counted,)), seed=4)
+    run(
+        make_store,
+        [
+            OpenReader(name="log"),
+            Train(batches=(batch,), time=DAY),
+            Train(batches=(batch,), time=DAY, worker=1),
+            Follow(name="log"),
+            Read(batch=again, worker=0),  # in flight while its ids are erased, beside one of another worker
+            Read(batch=again, worker=1),
+            *(Erase(table=table, ids=(1, 1, 77)) for table in range(3)),
+            Erase(table=3, ids=(counted,)),
+            CompareAll(since="log"),
+            Follow(name="log"),
+            Apply(worker=0, time=2 * DAY),
+            Follow(name="log"),
+            Apply(worker=1, time=2 * DAY),
+            CompareAll(since="log"),
+            OpenReader(
+                name="serving", at="cut", meanwhile=(Erase(table=0, ids=(1, 2)), Erase(table=3, ids=(counted,)))
+            ),
+            Follow(name="serving"),
+            Reload(by="files", meanwhile=(Erase(table=0, ids=(3,)),)),
+            Train(batches=(again,), time=3 * DAY),
             CompareAll(),
         ],
     )

@@ -20,6 +20,7 @@ from monolith.testing.store_operations import (
     Assign,
     Batch,
     CompareAll,
+    Erase,
     Evict,
     Follow,
     OpenReader,
@@ -57,6 +58,7 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Assign, table=st.just(1), ids=ID_LISTS, seed=SEEDS, time=TIMES, add=st.booleans()),
     st.builds(Evict, now=TIMES | st.just(-1)),
     st.builds(Touch, table=st.just(1), ids=ID_LISTS),
+    st.builds(Erase, table=st.just(1), ids=ID_LISTS),
     st.builds(OpenReader, name=st.just("log"), at=st.sampled_from(["now", "cut", "beginning"])),
     st.builds(Follow, name=st.just("log")),
     st.builds(Reload, by=st.sampled_from(["blocks", "files"]), in_place=st.booleans()),
@@ -79,6 +81,7 @@ def test_equal_ids_of_slots_have_rows_of_their_own(make_store: StoreFactory) -> 
     program: list[Operation] = [Train(batches=(batches[0],), time=1), Train(batches=tuple(batches[1:]), time=DAY)]
     with StoreContract(make_store, TABLES) as contract:
         contract.run([*program, Reload(by="files"), Touch(table=1, ids=EVERY_EDGE), Evict(now=5 * DAY), CompareAll()])
+        contract.run([Erase(table=1, ids=EVERY_EDGE[::2]), CompareAll()])
 
 
 def test_a_key_that_does_not_tell_its_bucket_is_refused_without_it(new_store: StoreFactory) -> None:
@@ -89,6 +92,8 @@ def test_a_key_that_does_not_tell_its_bucket_is_refused_without_it(new_store: St
         store.plan(keys, splits, stamp=stamp(0))
     with pytest.raises(InvalidArgumentError, match=f"shared.*{row.key}"):
         store.touch("shared", keys)
+    with pytest.raises(InvalidArgumentError, match=f"shared.*{row.key}"):
+        store.erase("shared", keys)
 
 
 @pytest.mark.parametrize("bucket", [1024, -1])

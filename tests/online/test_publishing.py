@@ -24,6 +24,7 @@ from monolith.errors import (
 )
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower
+from monolith.publishing.erasing import erase_from_checkpoint
 from monolith.publishing.examples_tally import Trained
 from monolith.publishing.log_position import POSITION_NAME, LogPosition
 from monolith.tables import BlockKind, LocalStore, RowBlock, Segment, TableConfig, TableGroup, compressors
@@ -220,6 +221,53 @@ def test_after_a_rollback_what_was_logged_behind_the_checkpoint_is_put_right(
     follower.close()
     second.close()
     publisher.close()
+
+
+def test_erased_rows_leave_a_follower_also_those_that_only_it_has(tmp_path: Path) -> None:
+    store, served = trained_store(), serving_store()
+    publisher = DeltaPublisher(store, str(tmp_path / "log"))
+    assign(store, {1: 1.0, 2: 2.0, 3: 3.0})
+    publisher.publish()
+    assign(served, {77: 7.0})
+    with Follower(served, str(tmp_path / "log")) as follower:
+        follower.catch_up()
+        assert TableGroup.of_store(store).erase({"item": [1, 3, 77]}) == 2
+        assign(store, {3: 4.0})  # comes back as a new one, in the same increment
+        publisher.publish()
+        follower.catch_up()
+    publisher.close()
+    assert blocks(served) == blocks(store) == blocks(followed(tmp_path / "log"))
+    assert not TableGroup.of_store(served)["item"].lookup([1, 77]).any()
+
+
+def test_rows_erased_from_a_checkpoint_leave_followers_when_the_run_resumes(tmp_path: Path) -> None:
+    log, ids = str(tmp_path / "log"), torch.tensor([1, 2, 3])
+    model = Embeddings({"item": Slot(dim=2)})
+    model.assign("item", ids, torch.ones(3, 2))
+    state = TrainState(model=model, global_step=5)
+    publisher = DeltaPublisher(state.stores, log)
+    state.witnesses[POSITION_NAME] = publisher
+    publisher.publish()
+    with Saver(str(tmp_path / "model")) as saver:
+        saver.save(state)
+    publisher.close()
+    assert isinstance(model.store, LocalStore)
+    served = LocalStore({each.name: replace(each, serving=True) for each in model.store.native.configs})
+    with Follower(served, log) as follower:
+        follower.catch_up()
+        assert served.stats().rows == 3
+        assert erase_from_checkpoint(str(tmp_path / "model" / "model.ckpt-5"), "item", torch.tensor([2, 9])).rows == 1
+        again = TrainState(model=Embeddings({"item": Slot(dim=2)}))
+        with Saver(str(tmp_path / "model")) as saver:
+            saver.restore(again)
+        position = LogPosition.of_checkpoint(again.positions, place=publisher.log.place, step=again.global_step)
+        with DeltaPublisher(again.stores, log, restored=position) as second:
+            second.publish()
+            follower.catch_up()
+        assert served.stats().rows == 2
+        restored = next(iter(again.stores.values()))
+        assert isinstance(restored, LocalStore)
+        assert blocks(served) == blocks(restored)
 
 
 def test_a_position_of_another_checkpoint_or_log_is_not_taken() -> None:

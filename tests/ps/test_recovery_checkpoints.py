@@ -18,6 +18,7 @@ from monolith.checkpoint import PartialRecoverySaver, PsMonitor, Saver, TrainSta
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsStore
 from monolith.ps.recovery.recorder import Recorder
+from monolith.publishing.erasing import erase_from_checkpoint
 from monolith.tables.batch import BatchStamp
 from ps.counting import Counter
 from ps.recorded import Recorded, recorded
@@ -211,6 +212,27 @@ def test_a_checkpoint_of_another_history_leaves_the_record_aside(
         with chief(servers) as counter:
             restore(counter, model)
             assert counter.all_counts() == {3.0}
+
+
+def test_rows_erased_from_the_checkpoint_do_not_come_back_from_the_record(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = tmp_path / "model"
+    with recorded(1, tmp_path / "record", model_dir=model) as servers:
+        with chief(servers) as counter:
+            counter.step()
+            save(counter, model)
+            counter.step()
+            servers.write()  # an increment of the record has the row, too
+            (slot,) = counter.emb.slots
+        servers.lose(0)
+        assert erase_from_checkpoint(str(model / "model.ckpt-1"), slot, torch.tensor([3])).rows == 1
+        with caplog.at_level(logging.WARNING):
+            servers.bring_back(0)
+        assert "model.ckpt-1' is of another history" in caplog.text
+        with chief(servers) as counter:
+            restore(counter, model)
+            assert counter.counts(IDS) == [1.0, 1.0, 1.0, 0.0, *[1.0] * (len(IDS) - 4)]
 
 
 @pytest.mark.parametrize("is_whole", [False, True])

@@ -241,6 +241,12 @@ class ShardedStore:
         flat = id_array(ids, _SUBJECT).reshape(-1)
         self._whole.touch(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
 
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts at all ranks; returns how many rows there were."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        return self._whole.erase(table, flat, bucket_array(buckets, len(flat), _SUBJECT))
+
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
@@ -277,6 +283,11 @@ class ShardedStore:
     def stats(self) -> StoreStats:
         """Numbers of all tables; the plans that are open at this rank."""
         return self._whole.stats(open_plans=self.plans.count)
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Rows of all ranks by the number of their slot."""
+        self.native.number_of(table)
+        return self._whole.rows_by_slot(table)
 
     def close(self) -> None:
         """Ends the readers and the eviction threads of this rank. The rows stay readable."""

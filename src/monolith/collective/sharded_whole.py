@@ -1,4 +1,4 @@
-"""Calls about all rows of a store: touch, load, resume, assign, evict, stats. Every rank does its part of each."""
+"""Calls about all rows of a store: touch, erase, load, resume, assign, evict, stats. Every rank does its part."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from monolith import _core
 from monolith.collective.sharded_outcome import gather_texts, settled
 from monolith.collective.sharded_values import pack, stamps_from_plain, stamps_to_plain, unpack
-from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
+from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, shared_buckets
 from monolith.tables.local_joined import stamp_to_core
 from monolith.tables.local_store import agreed_stamps
@@ -57,15 +57,23 @@ class WholeCalls:
         self._owner = owner
         self._clock = clock
         calls.define("touch", self._touch)
+        calls.define("erase", self._erase)
         calls.define("load", self._load)
         calls.define("resume", self._resume)
         calls.define("assign", self._assign)
         calls.define("evict", self._evict)
         calls.define("stats of", self._stats)
+        calls.define("rows by slot of", self._rows_by_slot)
 
     def touch(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> None:
         """See `Store.touch`."""
         self._calls.run("touch", pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()]))
+
+    def erase(self, table: str, ids: NDArray[np.int64], buckets: NDArray[np.uint16] | None) -> int:
+        """See `Store.erase`."""
+        arguments = pack(table, [ids.tobytes(), b"" if buckets is None else buckets.tobytes()])
+        count: int = self._calls.run("erase", arguments)
+        return count
 
     def load(self, blocks: Sequence[RowBlock], buckets: range, *, replace: bool) -> LoadReport:
         """See `Store.load`."""
@@ -93,6 +101,11 @@ class WholeCalls:
         parts: list[StoreStats] = self._calls.run("stats of")
         return stats_of_all(parts, open_plans=open_plans, times_ahead=self._clock.num_ahead)
 
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """See `Store.rows_by_slot`."""
+        rows: dict[int, int] = self._calls.run("rows by slot of", pack(table))
+        return rows
+
     # In the line
 
     def agree_on_newest_times(self) -> None:
@@ -108,16 +121,20 @@ class WholeCalls:
         self._clock.newest = max(int(each) for each in found)
 
     def _touch(self, arguments: bytes, _: object) -> None:
+        settled(self._wire, lambda: b"%d" % self._core.touch(*self._own_of(arguments)))
+
+    def _erase(self, arguments: bytes, _: object) -> int:
+        counts = settled(self._wire, lambda: b"%d" % self._core.erase(*self._own_of(arguments)))
+        return sum(int(count) for count in counts)
+
+    def _own_of(self, arguments: bytes) -> tuple[int, NDArray[np.int64], NDArray[np.uint16] | None]:
+        """Number of the table, and of the ids and buckets of a call those that are of this rank."""
         table, (ids, buckets) = unpack(arguments)
         keys = np.frombuffer(ids, np.int64)
         given = np.frombuffer(buckets, np.uint16) if buckets else None
-        settled(self._wire, lambda: self._touch_own(table, keys, given))
-
-    def _touch_own(self, table: str, keys: NDArray[np.int64], given: NDArray[np.uint16] | None) -> bytes:
-        buckets = _core.bucket_of(keys) if given is None else given
-        mine = (buckets >= self._owned.start) & (buckets < self._owned.stop)
-        self._core.touch(self._local.native.number_of(table), keys[mine], None if given is None else given[mine])
-        return b""
+        found = _core.bucket_of(keys) if given is None else given
+        mine = (found >= self._owned.start) & (found < self._owned.stop)
+        return self._local.native.number_of(table), keys[mine], None if given is None else given[mine]
 
     def _load(self, arguments: bytes, _: object) -> LoadReport:
         (begin, end, replace), blobs = unpack(arguments)
@@ -169,6 +186,11 @@ class WholeCalls:
         now, _blobs = unpack(arguments)
         self.agree_on_newest_times()
         return sum(int(answer) for answer in settled(self._wire, lambda: b"%d" % self._local.evict(now=now)))
+
+    def _rows_by_slot(self, arguments: bytes, _: object) -> dict[int, int]:
+        table, _blobs = unpack(arguments)
+        answers = settled(self._wire, lambda: pack(list(self._local.rows_by_slot(table).items())))
+        return sum_by_slot(dict(unpack(answer)[0]) for answer in answers)
 
     def _stats(self, _: bytes, __: object) -> list[StoreStats]:
         return [

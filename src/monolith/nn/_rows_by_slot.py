@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import torch
+
 from monolith.errors import InvalidArgumentError
+from monolith.nn._id_batch import IdBatchReader
 from monolith.nn._rows_module import RowsModule
 from monolith.nn.row_assignment import RowAssignment
 from monolith.nn.slot_vectors import SlotVectors, export_vectors, read_vectors
@@ -15,10 +19,15 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from torch import Tensor
+
     from monolith.nn._merge import PlacedSlot
     from monolith.nn.row_assignment import RowIds, RowVectors
     from monolith.nn.slot import Slot
     from monolith.tables.table_config import TableConfig
+
+
+_FLUSH_SECONDS = 600.0
 
 
 class RowsBySlot(RowsModule):
@@ -112,7 +121,69 @@ class RowsBySlot(RowsModule):
         moment = int(clock.time()) if time is None else time
         return RowAssignment(self.store, placed, self._configs[placed.table], time=moment).assign(ids, vectors)
 
+    def erase(self, slot: str, ids: RowIds | Sequence[int]) -> int:
+        """Removes the rows of some ids, with optimizer state and admission counts: for users who want to be forgotten.
+
+        A delta log gets tombstones, so that servers which follow it drop the rows, too. Updates of this module are
+        in the rows before. An update in flight of another worker, of a batch that was read before, starts the id as a
+        new one: old weights do not return, but an id that is still in the training data gets a new row. Where rows are
+        shared among ranks, all ranks make the same call. See ``docs/how-to/erase.md`` for checkpoints and logs.
+
+        Args:
+            slot: Whose rows.
+            ids: int64, as the slot takes them.
+
+        Returns:
+            How many rows there were.
+
+        Raises:
+            InvalidArgumentError, TypeError: no such slot, or ids that it does not take; no row was removed.
+
+        >>> import torch
+        >>> import monolith as ml
+        >>> emb = ml.Embeddings({"user": ml.Slot(dim=2)})
+        >>> emb({"user": torch.tensor([7, 8])}).concat().sum().backward()
+        >>> _ = emb.step()
+        >>> emb.erase("user", [7, 9]), emb.num_rows_by_slot()
+        (1, {'user': 1})
+        """
+        placed = self._placed_slot(slot)
+        read = IdBatchReader([placed], [placed.table]).read({slot: _flat_ids(ids, slot)})
+        self._worker.flush(timeout_seconds=_FLUSH_SECONDS)
+        return self.store.erase(placed.table, read.key_tensor, buckets=read.bucket_tensor)
+
+    def num_rows_by_slot(self) -> dict[str, int]:
+        """Slot -> number of its rows, with every step made so far; slots that share rows have the same number.
+
+        One pass over the rows, in the processes that have them. Where they are shared among ranks, all ranks call it.
+        """
+        self._worker.flush(timeout_seconds=_FLUSH_SECONDS)
+        shared = {placed.table for placed in self._placed.values() if placed.number is not None}
+        of_slots = {table: self.store.rows_by_slot(table) for table in sorted(shared)}
+        of_tables = {} if len(shared) == len(self.tables) else self.store.stats().tables
+        return {
+            name: int(of_tables[placed.table]["rows"])
+            if placed.number is None
+            else of_slots[placed.table].get(placed.number, 0)
+            for name, placed in self._placed.items()
+        }
+
     def _placed_slot(self, name: str) -> PlacedSlot:
         if name not in self._placed:
             raise InvalidArgumentError(f"slot {name!r} does not exist; the slots are {list(self._placed)}")
         return self._placed[name]
+
+
+def _flat_ids(ids: RowIds | Sequence[int], slot: str) -> Tensor:
+    """The ids as a tensor [n]; the reader of the slot refuses what is not int64.
+
+    Raises:
+        TypeError: texts.
+    """
+    given = ids if isinstance(ids, Sequence) else ()
+    if any(isinstance(each, str | bytes) for each in (ids, *given)):
+        raise TypeError(
+            f"slot {slot!r}: ids must be int64, got texts; texts become ids by monolith.data.text_ids({slot!r}, texts)"
+        )
+    flat = torch.as_tensor(ids).reshape(-1)
+    return flat if flat.numel() else flat.to(torch.int64)

@@ -142,6 +142,11 @@ class StoreWorker:
         if joined is not None:
             joined.discard(plan)
 
+    def flush(self, *, timeout_seconds: float) -> None:
+        """Waits until every update handed over is in the rows."""
+        if self._joined is not None:
+            self._joined.flush(timeout_seconds=timeout_seconds)
+
     def cut(self, *, timeout_seconds: float) -> Cut:
         """One exact moment of the store, with every update made so far."""
         if self._joined is None:

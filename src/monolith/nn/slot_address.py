@@ -15,6 +15,10 @@ from monolith.nn.combiners import ReduceSum
 from monolith.nn.slot import Slot
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from monolith.nn.embeddings import Embeddings
     from monolith.nn.slot import IdLayout
 
@@ -57,6 +61,15 @@ class SlotAddress:
         Raises:
             InvalidArgumentError: the slot does not take this id.
         """
+        keys, buckets = self.keys_of(torch.tensor([row_id]))
+        return int(keys[0]), int(buckets[0])
+
+    def keys_of(self, ids: Tensor) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
+        """The keys of the rows of some ids, int64 [n], and their buckets.
+
+        Raises:
+            InvalidArgumentError: the slot does not take one of them.
+        """
         slot = PlacedSlot(
             name="slot",
             slot=Slot(dim=self.dim, id_layout=self.id_layout),
@@ -67,8 +80,8 @@ class SlotAddress:
             dim=self.dim,
             column=0,
         )
-        read = IdBatchReader([slot], [self.table]).read({"slot": torch.tensor([row_id])})
-        return int(read.ids[0]), int(read.buckets[0])
+        read = IdBatchReader([slot], [self.table]).read({"slot": ids})
+        return read.ids, read.buckets
 
 
 def slot_addresses(embeddings: Embeddings, store: str) -> dict[str, SlotAddress]:

@@ -277,10 +277,18 @@ class ControlService(MachineCalls, NoteCalls, PublishCalls, RowLookCalls):
 
     def Touch(self, request: messages.TouchRequest) -> Any:  # noqa: N802 - as on the wire
         """Rows count as changed."""
-        ids = torch.from_numpy(_array(request.ids, "<i8"))
-        buckets = torch.from_numpy(_array(request.buckets, "<i2")) if request.buckets else None
+        ids, buckets = _ids_in(request)
         self._rows(request.store).store.touch(request.table, ids, buckets=buckets)
         return messages.Done()
+
+    def Erase(self, request: messages.EraseRequest) -> Any:  # noqa: N802 - as on the wire
+        """Removes rows and admission counts."""
+        ids, buckets = _ids_in(request)
+        return messages.EraseResponse(rows=self._rows(request.store).erase(request.table, ids, buckets))
+
+    def RowsBySlot(self, request: messages.RowsBySlotRequest) -> Any:  # noqa: N802 - as on the wire
+        """Counts rows."""
+        return messages.RowsBySlotResponse(rows=self._rows(request.store).store.rows_by_slot(request.table))
 
     def CheckBlocks(self, requests: Iterator[messages.CheckBlocksRequest]) -> Any:  # noqa: N802 - as on the wire
         """Takes blocks over, to be loaded."""
@@ -372,6 +380,12 @@ def _ordered(requests: Iterator[Any]) -> tuple[Any, list[RowBlock]]:
     if first is None or not first.HasField("order"):
         raise InvalidArgumentError("blocks: what to do with them is expected in the first message")
     return first.order, list(blocks_in(each.blocks for each in chain([first], requests)))
+
+
+def _ids_in(request: messages.TouchRequest | messages.EraseRequest) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The ids of a request, and their buckets where it has them."""
+    buckets = torch.from_numpy(_array(request.buckets, "<i2")) if request.buckets else None
+    return torch.from_numpy(_array(request.ids, "<i8")), buckets
 
 
 def _array(data: bytes, kind: str) -> Any:

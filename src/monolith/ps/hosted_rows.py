@@ -23,6 +23,8 @@ from monolith.tables.snapshot.manifest import Manifest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torch import Tensor
+
     from monolith.ps.recovery.recording import Recording
     from monolith.ps.server import FrameServer
     from monolith.tables.batch import BatchStamp
@@ -133,6 +135,12 @@ class HostedRows:
             )
         for table, time in enumerate(times):
             self._core.raise_newest_time(table, time)
+
+    def erase(self, table: str, ids: Tensor, buckets: Tensor | None) -> int:
+        """Removes rows and admission counts; the record of this server gets the next increment at once."""
+        rows = self.store.erase(table, ids, buckets=buckets)
+        self._recording.wake()
+        return rows
 
     def cut_at(self, epoch: int, newest_times: Sequence[int]) -> OpenCut:
         """Freezes the rows at this epoch, or at a later one if it is behind already."""

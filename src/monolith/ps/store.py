@@ -28,7 +28,7 @@ from monolith.ps.remote_restore import RemoteRestore
 from monolith.ps.row_owners import RowOwners
 from monolith.tables.arrays import bucket_array, id_array, time_array
 from monolith.tables.batch_memory import new_rows
-from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_of_reports
+from monolith.tables.bucket_owners import emptied_by, require_assignable, stats_of_all, sum_by_slot, sum_of_reports
 from monolith.tables.event_times import EventClock
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS, Mark, OwnerClock, bucket_bounds, shared_buckets
 from monolith.tables.local_plan import NO_TICKET, KeptPlan, OpenPlans
@@ -197,25 +197,16 @@ class PsStore:
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
-        self.native.number_of(table)
-        flat = id_array(ids, _SUBJECT).reshape(-1)
-        given = bucket_array(buckets, len(flat), _SUBJECT)
-        for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
-            part = slice(begin, begin + _IDS_PER_MESSAGE)
-            some = flat[part]
-            batches = split_batch(
-                some, np.array([0, len(some)]), len(self.owned), None if given is None else given[part]
-            )
-            requests = [
-                messages.TouchRequest(
-                    store=self.name,
-                    table=table,
-                    ids=np.ascontiguousarray(batch.ids, "<i8").tobytes(),
-                    buckets=b"" if batch.buckets is None else np.ascontiguousarray(batch.buckets, "<u2").tobytes(),
-                )
-                for batch in batches
-            ]
+        for requests in self._requests_of_ids(messages.TouchRequest, table, ids, buckets):
             self.cluster.ask("Touch", requests)
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts; returns how many rows there were."""
+        return sum(
+            answer.rows
+            for requests in self._requests_of_ids(messages.EraseRequest, table, ids, buckets)
+            for answer in self.cluster.ask("Erase", requests)
+        )
 
     # Saving and restoring
 
@@ -312,6 +303,12 @@ class PsStore:
         parts = [stats_in(answer) for answer in self.cluster.ask("Situation", messages.StoreRequest(store=self.name))]
         return stats_of_all(parts, open_plans=self.plans.count, times_ahead=self.event_clock.num_ahead)
 
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Rows by the number of their slot, counted by the servers."""
+        self.native.number_of(table)
+        request = messages.RowsBySlotRequest(store=self.name, table=table)
+        return sum_by_slot(answer.rows for answer in self.cluster.ask("RowsBySlot", request, timeout_seconds=None))
+
     def close(self) -> None:
         """Ends the connections of this process; servers keep the rows, and readers by their names."""
         self.is_closed = True
@@ -373,6 +370,27 @@ class PsStore:
 
     def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
         return open_on_all(self.cluster, self.name, method, request, undo=undo, timeout_seconds=timeout_seconds)
+
+    def _requests_of_ids(self, kind: Any, table: str, ids: Tensor, buckets: Tensor | None) -> Iterator[list[Any]]:
+        """Messages of one kind with the ids of each server, some at a time."""
+        self.native.number_of(table)
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        given = bucket_array(buckets, len(flat), _SUBJECT)
+        for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
+            part = slice(begin, begin + _IDS_PER_MESSAGE)
+            some = flat[part]
+            batches = split_batch(
+                some, np.array([0, len(some)]), len(self.owned), None if given is None else given[part]
+            )
+            yield [
+                kind(
+                    store=self.name,
+                    table=table,
+                    ids=np.ascontiguousarray(batch.ids, "<i8").tobytes(),
+                    buckets=b"" if batch.buckets is None else np.ascontiguousarray(batch.buckets, "<u2").tobytes(),
+                )
+                for batch in batches
+            ]
 
     def _load_order(self, own: range, buckets: range, *, replace: bool) -> messages.LoadOrder:
         return messages.LoadOrder(

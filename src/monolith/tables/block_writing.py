@@ -12,7 +12,7 @@ from monolith.tables.row_block import HEADER, MAGIC, TRAILER, VERSION, BlockKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["full_block", "rekeyed_block"]
+__all__ = ["filter_block", "full_block", "rekeyed_block"]
 
 
 def full_block(
@@ -63,6 +63,14 @@ def rekeyed_block(block: RowBlock, *, digest: int, taken: NDArray[np.bool_], key
         block.epoch,
     )
     return _written(header, keys, block.times[taken], payload)
+
+
+def filter_block(block: RowBlock, payload: bytes) -> RowBlock:
+    """A block of an admission filter with other bytes."""
+    fields = list(HEADER.unpack_from(block.data))
+    fields[9] = len(payload)
+    empty = np.empty(0, np.int64)
+    return _written(HEADER.pack(*fields), empty, empty.astype(np.uint32), np.frombuffer(payload, np.uint8))
 
 
 def _written(header: bytes, keys: NDArray[np.int64], times: NDArray[np.uint32], payload: NDArray[np.uint8]) -> RowBlock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from monolith.tables.slot_keys import tells_bucket
 from monolith.tables.store import LoadReport, StoreStats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
@@ -72,6 +73,14 @@ def require_assignable(block: RowBlock, schema: Schema, *, subject: str) -> None
 def sum_of_reports(parts: Sequence[LoadReport]) -> LoadReport:
     """What all owners loaded."""
     return LoadReport(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LoadReport)})
+
+
+def sum_by_slot(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Rows by slot of all owners."""
+    total: Counter[int] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(total)
 
 
 def stats_of_all(parts: Sequence[StoreStats], *, open_plans: int, times_ahead: int) -> StoreStats:

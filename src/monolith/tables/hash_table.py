@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from monolith.errors import InvalidArgumentError
 from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
@@ -27,6 +28,7 @@ from monolith.tables.batch_memory import new_rows
 from monolith.tables.local_plan import LocalPlan
 from monolith.tables.local_store import LocalStore
 from monolith.tables.rows import FoundRows
+from monolith.tables.slot_keys import slots_of_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -256,8 +258,16 @@ class HashTable(WholeGroup):
         return hand_back(status, ids)
 
     def erase(self, ids: Ids) -> int:
-        """Removes rows and leaves tombstones; returns how many there were."""
-        return self._core.erase(self._number, id_array(ids, self._subject).reshape(-1))
+        """Removes rows and what admission has counted for these ids; returns how many rows there were.
+
+        Every id leaves a tombstone, so that whoever follows the table drops its row.
+
+        Raises:
+            InvalidArgumentError: an id that cannot be a key of the table, which slots share; names it.
+        """
+        keys = id_array(ids, self._subject).reshape(-1)
+        self._require_keys(keys)
+        return self._core.erase(self._number, keys)
 
     # Plans: look at a batch once, use it for reading and for learning
 
@@ -367,6 +377,22 @@ class HashTable(WholeGroup):
 
     def __repr__(self) -> str:
         return f"HashTable(name={self.name!r}, dim={self.dim}, rows={len(self)})"
+
+    def _require_keys(self, keys: NDArray[np.int64]) -> None:
+        """Where slots share the table, a key carries the number of one of them."""
+        wide_slots = self.native.schema.tables[self._number].wide_slots
+        if not wide_slots:
+            return
+        slots = slots_of_keys(keys, wide_slots)
+        if np.isin(slots, wide_slots).all():
+            return
+        known = sorted({*wide_slots, *self._core.rows_by_slot(self._number)})
+        foreign = ~np.isin(slots, known)
+        if foreign.any():
+            raise InvalidArgumentError(
+                f"{self._subject}: {keys[foreign][0]} is no key of this table: it would be of slot {slots[foreign][0]},"
+                f" and the table has slots {known}; erase ids of a slot by Embeddings.erase(slot, ids)"
+            )
 
     def _rates(self, given: LearningRates | None, step: int | None) -> NDArray[np.float32]:
         return self.native.rates({self._number: given}, step or 0)

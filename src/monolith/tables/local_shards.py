@@ -21,6 +21,7 @@ from monolith.tables.bucket_owners import (
     require_owners,
     share_of,
     stats_of_all,
+    sum_by_slot,
     sum_of_reports,
 )
 from monolith.tables.event_times import EventClock, newest_time_of
@@ -36,7 +37,7 @@ from monolith.tables.shards_restore import ShardsRestore
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from monolith.tables.history import ChangeReader, Mark
     from monolith.tables.row_block import RowBlock
     from monolith.tables.schema import Schema
+    from monolith.tables.shard_plan import PartOfBatch
     from monolith.tables.snapshot.manifest import Manifest
     from monolith.tables.table_config import TableConfig
 
@@ -153,10 +155,16 @@ class LocalShards:
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
-        flat = id_array(ids, _SUBJECT).reshape(-1)
-        splits, given = np.array([0, len(flat)]), bucket_array(buckets, len(flat), _SUBJECT)
-        for shard, batch in zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True):
+        for shard, batch in self._parts_of(ids, buckets):
             shard.touch(table, torch.from_numpy(batch.ids), buckets=batch.bucket_tensor)
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts; returns how many rows there were."""
+        with self.lock:
+            return sum(
+                shard.erase(table, torch.from_numpy(batch.ids), buckets=batch.bucket_tensor)
+                for shard, batch in self._parts_of(ids, buckets)
+            )
 
     # Saving and restoring
 
@@ -233,6 +241,10 @@ class LocalShards:
             parts = [shard.stats() for shard in self.shards]
         return stats_of_all(parts, open_plans=parts[0].open_plans, times_ahead=self.event_clock.num_ahead)
 
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Rows by the number of their slot."""
+        return sum_by_slot(shard.rows_by_slot(table) for shard in self.shards)
+
     def close(self) -> None:
         """Ends the readers, and the eviction threads that the configs asked for. The rows stay readable."""
         self._history.close()
@@ -240,6 +252,12 @@ class LocalShards:
             shard.close()
 
     # Inside
+
+    def _parts_of(self, ids: Tensor, buckets: Tensor | None) -> Iterator[tuple[LocalStore, PartOfBatch]]:
+        """Each shard with its own of the ids of one table."""
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        splits, given = np.array([0, len(flat)]), bucket_array(buckets, len(flat), _SUBJECT)
+        return zip(self.shards, split_batch(flat, splits, len(self.shards), given), strict=True)
 
     def _agree_on_newest_times(self) -> None:
         """Expiry counts from the newest time of a table, wherever the id that had it is."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.ids import NUM_SLOTS_V2
 from monolith.tables.arrays import NO_STEP, bucket_array, id_array, time_array
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished
 from monolith.tables.batch_memory import new_rows
@@ -20,6 +21,7 @@ from monolith.tables.local_restore import LocalRestore
 from monolith.tables.native_tables import NativeTables
 from monolith.tables.packed_blocks import PackedBlocks
 from monolith.tables.row_block import BlockKind, RowBlock
+from monolith.tables.slot_keys import UNKNOWN_SLOT
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
 if TYPE_CHECKING:
@@ -115,6 +117,12 @@ class LocalStore:
         flat = id_array(ids, _SUBJECT).reshape(-1)
         self.native.core.touch(self.native.number_of(table), flat, bucket_array(buckets, len(flat), _SUBJECT))
 
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts; returns how many rows there were."""
+        flat = id_array(ids, _SUBJECT).reshape(-1)
+        given = bucket_array(buckets, len(flat), _SUBJECT)
+        return self.native.core.erase(self.native.number_of(table), flat, given)
+
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
@@ -203,6 +211,11 @@ class LocalStore:
             tables=tables,
             times_ahead=self.native.event_clock.num_ahead,
         )
+
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Rows by the number of their slot."""
+        found = self.native.core.rows_by_slot(self.native.number_of(table))
+        return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in found.items()}
 
     def close(self) -> None:
         """Ends the readers, and the eviction threads that the configs asked for. The rows stay readable."""

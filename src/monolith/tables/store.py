@@ -264,6 +264,14 @@ class Store(Protocol):
         """Rows of these ids count as changed, absent ids as removed; weights and times stay."""
         ...
 
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes the rows of these ids and what admission has counted for them; returns how many rows there were.
+
+        All of these ids count as removed for readers, also those without a row. An update that arrives later, of a
+        batch that was read before, finds no row and treats the id as a new one: old weights and state do not return.
+        """
+        ...
+
     # Saving and restoring
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
@@ -315,6 +323,13 @@ class Store(Protocol):
 
     def stats(self) -> StoreStats:
         """Numbers for logs."""
+        ...
+
+    def rows_by_slot(self, table: str) -> Mapping[int, int]:
+        """Number of a slot -> its rows, of a table whose keys carry these numbers; -1: of unknown slots.
+
+        One pass over the rows; slots without a row are left out.
+        """
         ...
 
     def close(self) -> None:

@@ -169,6 +169,10 @@ class TableGroup(WholeGroup):
         _log.warning("reinitialize: the group has no table %r; it has %s", name, ", ".join(self.names))
         return hand_back(np.full(id_array(ids, "group").shape, -1, np.int8), ids)
 
+    def erase(self, ids: Mapping[str, Ids]) -> int:
+        """Removes rows of some tables, as `HashTable.erase`; returns how many there were."""
+        return sum(self[name].erase(ids[name]) for name in sorted(ids))
+
     def apply_gradients(
         self,
         ids: Mapping[str, Ids],

@@ -12,6 +12,7 @@ Read in this order: `reference_rows` (a table), `reference_learning` (its arithm
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,17 +117,23 @@ class ReferenceStore:
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Rows count as changed, absent ids as removed."""
-        if table not in self.schema.names:
-            raise InvalidArgumentError(f"unknown table {table!r}; the tables are {', '.join(self.schema.names)}")
-        number, keys = self.schema.names.index(table), ids.reshape(-1)
-        splits = torch.tensor([0] * (number + 1) + [len(keys)] * (len(self.tables) - number))
-        touched = self.tables[number]
+        touched = self._table(table)
         with self.lock:
-            for _, name in self.plan(keys, splits, stamp=NO_BATCH, buckets=buckets).pairs:
+            for name in self._row_names(table, ids, buckets):
                 if name in touched.rows:
                     touched.rows[name].epoch = self.history.epoch
                 else:
                     self.history.note_removal(touched, name)
+
+    def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
+        """Removes rows and admission counts."""
+        erased, removed = self._table(table), 0
+        with self.lock:
+            for name in self._row_names(table, ids, buckets):
+                removed += erased.rows.pop(name, None) is not None
+                erased.contents.counts.pop(name, None)
+                self.history.note_removal(erased, name)
+        return removed
 
     # Saving and restoring
 
@@ -216,6 +223,12 @@ class ReferenceStore:
                 times_ahead=self.times_ahead,
             )
 
+    def rows_by_slot(self, table: str) -> dict[int, int]:
+        """Rows by the number of their slot."""
+        counted = self._table(table)
+        with self.lock:
+            return dict(Counter(counted.slot_of(name) for name in counted.rows))
+
     def close(self) -> None:
         """Ends the readers; the rows stay readable."""
         with self.lock:
@@ -223,6 +236,16 @@ class ReferenceStore:
             self.history.forget()
 
     # Inside
+
+    def _table(self, name: str) -> DictionaryTable:
+        if name not in self.schema.names:
+            raise InvalidArgumentError(f"unknown table {name!r}; the tables are {', '.join(self.schema.names)}")
+        return self.tables[self.schema.names.index(name)]
+
+    def _row_names(self, table: str, ids: Tensor, buckets: Tensor | None) -> list[RowName]:
+        number, keys = self.schema.names.index(table), ids.reshape(-1)
+        splits = torch.tensor([0] * (number + 1) + [len(keys)] * (len(self.tables) - number))
+        return [name for _, name in self.plan(keys, splits, stamp=NO_BATCH, buckets=buckets).pairs]
 
     def _close_cut(self) -> None:
         with self.lock:

@@ -34,6 +34,7 @@ from monolith.testing.store_operations import (
     CloseReader,
     CompareAll,
     Discard,
+    Erase,
     Evict,
     Follow,
     Gap,
@@ -47,7 +48,7 @@ from monolith.testing.store_operations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from monolith.tables.history import Cut, Mark
     from monolith.tables.store import Store
@@ -91,12 +92,8 @@ class StoreContract:
                 self._run_of_worker(self._worker(operation.worker), operation)
             case Assign():
                 self._assign(operation)
-            case Touch():
-                name = self._sides.schema.names[operation.table]
-                touched = self._sides.rows_of(operation.table, operation.ids)
-                keys = torch.tensor([row.key for row in touched], dtype=torch.int64)
-                for store in self._sides.stores:
-                    store.touch(name, keys, buckets=self._sides.buckets_of(touched))
+            case Touch() | Erase():
+                self._run_on_ids(operation)
             case Reload():
                 self._reload(operation)
             case OpenReader() | Follow() | CloseReader():
@@ -134,6 +131,18 @@ class StoreContract:
                 worker.evict(operation.now)
 
     # Rows
+
+    def _run_on_ids(self, operation: Touch | Erase) -> None:
+        name = self._sides.schema.names[operation.table]
+        rows = self._sides.rows_of(operation.table, operation.ids)
+        keys, buckets = torch.tensor([row.key for row in rows], dtype=torch.int64), self._sides.buckets_of(rows)
+        engine, reference = self._sides.stores
+        if isinstance(operation, Touch):
+            for store in (engine, reference):
+                store.touch(name, keys, buckets=buckets)
+        else:
+            counts = [store.erase(name, keys, buckets=buckets) for store in (engine, reference)]
+            require_same("rows erased", *counts)
 
     def _assign(self, operation: Assign) -> None:
         table = self._sides.schema.tables[operation.table]
@@ -191,6 +200,8 @@ class StoreContract:
 
     def _compare_all(self, operation: CompareAll) -> None:
         self._sides.present_contents()
+        for name in self._sides.schema.names:
+            self._sides.same(f"rows by slot of {name!r}", self._sides.stores, _rows_by_slot(name))
         with ExitStack() as released:
             cuts = self._cut(released)
             reader = None if operation.since is None else self._readers.get(operation.since)
@@ -225,6 +236,10 @@ class StoreContract:
         for worker in self._workers.values():
             worker.resume(in_place=in_place)
         self._sides.refuse_marks(marks)
+
+
+def _rows_by_slot(table: str) -> Callable[[Store], dict[int, int]]:
+    return lambda store: dict(store.rows_by_slot(table))
 
 
 def _move_by_blocks(cut: Cut, target: Store) -> None:

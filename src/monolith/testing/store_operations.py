@@ -107,7 +107,15 @@ class Touch:
     ids: tuple[Id, ...]
 
 
-BesideCut: TypeAlias = Read | Apply | Train | Discard | Gap | Restart | Assign | Evict | Touch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erase:
+    """Some ids of one table are removed, with what admission has counted for them."""
+
+    table: int
+    ids: tuple[Id, ...]
+
+
+BesideCut: TypeAlias = Read | Apply | Train | Discard | Gap | Restart | Assign | Evict | Touch | Erase
 """What may happen while a cut is open."""
 
 

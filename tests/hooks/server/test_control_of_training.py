@@ -125,6 +125,37 @@ def test_a_save_where_nobody_steps_is_made_at_once(tmp_path: Path) -> None:
         assert saves.last_saved_step == client.get_global_step() == 3
 
 
+def test_rows_are_erased_from_a_training_and_from_the_checkpoint_that_follows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task, barrier = ExampleTask(), BarrierOp(1)
+    saves = NoFirstSaveCheckpointSaverHook(Saver(tmp_path))
+    hooks = [saves, ServerHook(str(tmp_path), barrier, saves)]
+
+    def erase(*arguments: object) -> int:
+        return cli.main(["tables", "erase", str(tmp_path), "--slot", *map(str, arguments)])
+
+    with Session(task, hooks=hooks, model_dir=str(tmp_path)) as session:
+        batches = list(task.input_fn("train"))
+        session.run(batches[0])
+        with ControllerClient.of_model_dir(str(tmp_path), timeout_seconds=50) as client:
+            client.save_checkpoint()
+        session.run(batches[1])
+        (emb,) = session.state.embeddings.values()
+        slot = next(iter(emb.slots))
+        ids, rows = emb.vectors(slot)[0].tolist(), emb.num_rows
+        assert erase(slot, "--json", "--ids", ids[0], ids[-1], 10**12) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told == {"slot": slot, "ids": 3, "rows": 2, "older_checkpoints": [f"{tmp_path}/model.ckpt-1"]}
+        assert emb.vectors(slot)[0].tolist() == ids[1:-1]
+        assert emb.num_rows == rows - 2
+        assert erase("nobody", "--ids", 7) == 1
+        assert f"'nobody' does not exist; the slots of the model are {sorted(emb.slots)}" in capsys.readouterr().err
+        session.run(batches[2])
+    assert erase(slot, "--dry_run", "--ids", *ids) == 0
+    assert f"model.ckpt-2: {len(ids) - 2} rows of {len(ids)} ids" in capsys.readouterr().out
+
+
 def test_a_trainer_serves_if_it_is_told_to(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n")
     config = TrainerConfig(model_dir=str(tmp_path), control=ControlConfig(token_file=str(tmp_path / "token")))

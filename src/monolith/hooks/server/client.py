@@ -19,6 +19,9 @@ __all__ = ["ControllerClient", "ControllerStub", "find_controller", "get_stub_fr
 
 CALL_TIMEOUT_SECONDS = 10.0
 SAVE_TIMEOUT_SECONDS = 3600.0
+ERASE_TIMEOUT_SECONDS = 600.0
+IDS_PER_CALL = 100_000
+"""A message of them stays below the 4 MiB that a gRPC server takes."""
 _CLASSES = {
     found.error_code: found
     for found in vars(errors).values()
@@ -56,6 +59,7 @@ class ControllerStub:
     ResumeTraining: Callable[..., Any]
     GetBlockStatus: Callable[..., Any]
     SaveCheckpoint: Callable[..., Any]
+    Erase: Callable[..., Any]
     GetTrainingStatus: Callable[..., Any]
 
     def __init__(self, channel: Any, metadata: Sequence[tuple[str, str]] = ()) -> None:
@@ -79,7 +83,8 @@ class ControllerClient:
     Args:
         address: ``host:port`` or ``unix:<path>`` of the controller.
         credentials: What to show it, and whom to trust.
-        timeout_seconds: How long a call may take; None gives a save an hour and others ten seconds.
+        timeout_seconds: How long a call may take; None gives a save an hour, an erase ten
+            minutes and others ten seconds.
     """
 
     def __init__(
@@ -118,6 +123,15 @@ class ControllerClient:
     def save_checkpoint(self) -> None:
         """Saves between two steps; returns when it is done."""
         self._call("SaveCheckpoint", messages.SaveCheckpointRequest(), SAVE_TIMEOUT_SECONDS)
+
+    def erase(self, slot: str, ids: Sequence[int]) -> int:
+        """Removes the rows of some ids of a slot between two steps; returns how many there were.
+
+        Checkpoints still have them: `save_checkpoint` writes one without them.
+        """
+        parts = [ids[begin : begin + IDS_PER_CALL] for begin in range(0, max(1, len(ids)), IDS_PER_CALL)]
+        requests = (messages.EraseRequest(slot=slot, ids=part) for part in parts)
+        return sum(int(self._call("Erase", each, ERASE_TIMEOUT_SECONDS).rows) for each in requests)
 
     def get_global_step(self) -> int:
         """Number of steps that were trained."""

@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.cluster.credentials import load_grpc
-from monolith.errors import FailedPreconditionError, OpError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from monolith.cluster.barrier import Barrier
     from monolith.cluster.credentials import ServerCredentials
@@ -74,6 +74,15 @@ class ControllerService:
         self._gate.run_between_steps(lambda: self._saver.trigger_save(session), is_wanted)
         return messages.SaveCheckpointResponse()
 
+    def Erase(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: N802 - as on the wire
+        """Removes rows between two steps."""
+        session = self._running()
+        removed: list[int] = []
+        self._gate.run_between_steps(
+            lambda: removed.append(_erase(session, request.slot, list(request.ids))), is_wanted
+        )
+        return messages.EraseResponse(rows=removed[0])
+
     def GetTrainingStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
         """How far training is."""
         return messages.GetTrainingStatusResponse(global_step=self._running().global_step)
@@ -82,6 +91,21 @@ class ControllerService:
         if self.session is None:
             raise FailedPreconditionError("controller: no session trains now; nothing was done")
         return self.session
+
+
+def _erase(session: HookedSession, slot: str, ids: Sequence[int]) -> int:
+    modules = [each for each in session.state.embeddings.values() if slot in each.slots]
+    if not modules:
+        known = sorted(name for each in session.state.embeddings.values() for name in each.slots)
+        raise InvalidArgumentError(f"slot {slot!r} does not exist; the slots of the model are {known}")
+    if any(each.store.traits.collective for each in modules):
+        raise FailedPreconditionError(
+            f"slot {slot!r}: its rows are shared among ranks, which have to erase them together; stop the run and erase"
+            " from its checkpoints, or call emb.erase(slot, ids) on all ranks at the same step"
+        )
+    rows = sum(each.erase(slot, ids) for each in modules)
+    _log.info("controller: %d rows of %d ids of slot %r were erased", rows, len(ids), slot)
+    return rows
 
 
 def make_handler(service: ControllerService, credentials: ServerCredentials) -> Any:

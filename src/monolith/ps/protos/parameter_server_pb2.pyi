@@ -466,6 +466,49 @@ class TouchRequest(_message.Message):
     buckets: bytes
     def __init__(self, store: _Optional[str] = ..., table: _Optional[str] = ..., ids: _Optional[bytes] = ..., buckets: _Optional[bytes] = ...) -> None: ...
 
+class EraseRequest(_message.Message):
+    __slots__ = ("store", "table", "ids", "buckets")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    table: str
+    ids: bytes
+    buckets: bytes
+    def __init__(self, store: _Optional[str] = ..., table: _Optional[str] = ..., ids: _Optional[bytes] = ..., buckets: _Optional[bytes] = ...) -> None: ...
+
+class EraseResponse(_message.Message):
+    __slots__ = ("failure", "rows")
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    rows: int
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class RowsBySlotRequest(_message.Message):
+    __slots__ = ("store", "table")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    table: str
+    def __init__(self, store: _Optional[str] = ..., table: _Optional[str] = ...) -> None: ...
+
+class RowsBySlotResponse(_message.Message):
+    __slots__ = ("failure", "rows")
+    class RowsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    failure: Failure
+    rows: _containers.ScalarMap[int, int]
+    def __init__(self, failure: _Optional[_Union[Failure, _Mapping]] = ..., rows: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
 class LoadOrder(_message.Message):
     __slots__ = ("store", "client", "buckets", "emptied")
     STORE_FIELD_NUMBER: _ClassVar[int]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
@@ -86,27 +87,45 @@ def rewrite(source: SnapshotPath, target: SnapshotPath, *, num_files: int) -> Ma
         raise InvalidArgumentError(f"rewrite: num_files must be from 1 to {_core.NUM_BUCKETS}, got {num_files}")
     with closing(open_source(source)) as opened:
         manifest = opened.manifest
-    blocks = _Rewound(read_blocks(source))
+    return write_blocks(read_blocks(source), target, manifest, ranges=bucket_ranges(num_files))
+
+
+def write_blocks(
+    blocks: Iterator[RowBlock], target: SnapshotPath, manifest: Manifest, *, ranges: Iterable[tuple[int, int]]
+) -> Manifest:
+    """Writes a snapshot of these blocks, which ascend by bucket.
+
+    Args:
+        blocks: Of the tables that the manifest lists.
+        target: Where to; its present snapshot is replaced.
+        manifest: What it says beside files and rows.
+        ranges: Buckets of each file, ascending.
+    """
+    taken = _Taken(blocks)
     with closing(open_destination(target, manifest.generation)) as destination:
         with writing_folder(target) as folder:
             files = tuple(
-                write_file(folder, blocks.until(end), (begin, end), manifest.snapshot_id)
-                for begin, end in bucket_ranges(num_files)
+                write_file(folder, taken.until(end), (begin, end), manifest.snapshot_id) for begin, end in ranges
             )
-        written = replace(manifest, files=files)
+        tables = tuple(replace(table, rows=taken.rows[number]) for number, table in enumerate(manifest.tables))
+        written = replace(manifest, files=files, tables=tables)
         destination.publish(written)
     return written
 
 
-class _Rewound:
+class _Taken:
     """Blocks that are taken bucket range by bucket range."""
 
     def __init__(self, blocks: Iterator[RowBlock]) -> None:
         self._blocks = blocks
         self._next: RowBlock | None = next(blocks, None)
+        self.rows: Counter[int] = Counter()
+        """Table -> rows of the blocks that were taken."""
 
     def until(self, end: int) -> Iterator[RowBlock]:
         while self._next is not None and self._next.bucket < end:
+            if self._next.kind in {BlockKind.FULL, BlockKind.SERVING}:
+                self.rows[self._next.table] += self._next.count
             yield self._next
             self._next = next(self._blocks, None)
 

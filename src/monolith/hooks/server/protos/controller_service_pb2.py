@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5monolith/hooks/server/protos/controller_service.proto\"\x15\n\x13StopTrainingRequest\"\x16\n\x14StopTrainingResponse\"\x17\n\x15ResumeTrainingRequest\"\x18\n\x16ResumeTrainingResponse\"\x17\n\x15GetBlockStatusRequest\"L\n\x16GetBlockStatusResponse\x12\x17\n\x0f\x62locked_indices\x18\x01 \x03(\x05\x12\x19\n\x11unblocked_indices\x18\x02 \x03(\x05\"\x17\n\x15SaveCheckpointRequest\"\x18\n\x16SaveCheckpointResponse\"\x1a\n\x18GetTrainingStatusRequest\"0\n\x19GetTrainingStatusResponse\x12\x13\n\x0bglobal_step\x18\x01 \x01(\x03\x32\xde\x02\n\nController\x12;\n\x0cStopTraining\x12\x14.StopTrainingRequest\x1a\x15.StopTrainingResponse\x12\x41\n\x0eResumeTraining\x12\x16.ResumeTrainingRequest\x1a\x17.ResumeTrainingResponse\x12\x41\n\x0eGetBlockStatus\x12\x16.GetBlockStatusRequest\x1a\x17.GetBlockStatusResponse\x12\x41\n\x0eSaveCheckpoint\x12\x16.SaveCheckpointRequest\x1a\x17.SaveCheckpointResponse\x12J\n\x11GetTrainingStatus\x12\x19.GetTrainingStatusRequest\x1a\x1a.GetTrainingStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n5monolith/hooks/server/protos/controller_service.proto\"\x15\n\x13StopTrainingRequest\"\x16\n\x14StopTrainingResponse\"\x17\n\x15ResumeTrainingRequest\"\x18\n\x16ResumeTrainingResponse\"\x17\n\x15GetBlockStatusRequest\"L\n\x16GetBlockStatusResponse\x12\x17\n\x0f\x62locked_indices\x18\x01 \x03(\x05\x12\x19\n\x11unblocked_indices\x18\x02 \x03(\x05\"\x17\n\x15SaveCheckpointRequest\"\x18\n\x16SaveCheckpointResponse\"\x1a\n\x18GetTrainingStatusRequest\"0\n\x19GetTrainingStatusResponse\x12\x13\n\x0bglobal_step\x18\x01 \x01(\x03\")\n\x0c\x45raseRequest\x12\x0c\n\x04slot\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x03\"\x1d\n\rEraseResponse\x12\x0c\n\x04rows\x18\x01 \x01(\x03\x32\x86\x03\n\nController\x12;\n\x0cStopTraining\x12\x14.StopTrainingRequest\x1a\x15.StopTrainingResponse\x12\x41\n\x0eResumeTraining\x12\x16.ResumeTrainingRequest\x1a\x17.ResumeTrainingResponse\x12\x41\n\x0eGetBlockStatus\x12\x16.GetBlockStatusRequest\x1a\x17.GetBlockStatusResponse\x12\x41\n\x0eSaveCheckpoint\x12\x16.SaveCheckpointRequest\x1a\x17.SaveCheckpointResponse\x12&\n\x05\x45rase\x12\r.EraseRequest\x1a\x0e.EraseResponse\x12J\n\x11GetTrainingStatus\x12\x19.GetTrainingStatusRequest\x1a\x1a.GetTrainingStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,6 +51,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTRAININGSTATUSREQUEST']._serialized_end=335
   _globals['_GETTRAININGSTATUSRESPONSE']._serialized_start=337
   _globals['_GETTRAININGSTATUSRESPONSE']._serialized_end=385
-  _globals['_CONTROLLER']._serialized_start=388
-  _globals['_CONTROLLER']._serialized_end=738
+  _globals['_ERASEREQUEST']._serialized_start=387
+  _globals['_ERASEREQUEST']._serialized_end=428
+  _globals['_ERASERESPONSE']._serialized_start=430
+  _globals['_ERASERESPONSE']._serialized_end=459
+  _globals['_CONTROLLER']._serialized_start=462
+  _globals['_CONTROLLER']._serialized_end=852
 # @@protoc_insertion_point(module_scope)

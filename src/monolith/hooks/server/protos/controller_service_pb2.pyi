@@ -51,3 +51,17 @@ class GetTrainingStatusResponse(_message.Message):
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
     global_step: int
     def __init__(self, global_step: _Optional[int] = ...) -> None: ...
+
+class EraseRequest(_message.Message):
+    __slots__ = ("slot", "ids")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    slot: str
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, slot: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EraseResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    def __init__(self, rows: _Optional[int] = ...) -> None: ...
