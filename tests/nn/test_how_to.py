@@ -32,7 +32,7 @@ def test_every_block_of_the_how_to_runs(project_root: Path, tmp_path: Path, monk
     assert (tmp_path / "ranker").is_dir()
 
 
-@pytest.mark.parametrize(("page", "num_blocks"), [("vectors.md", 4), ("import-rows.md", 5)])
+@pytest.mark.parametrize(("page", "num_blocks"), [("vectors.md", 4), ("import-rows.md", 6)])
 def test_the_blocks_of_a_page_run_one_after_another(
     page: str, num_blocks: int, project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
