@@ -54,7 +54,7 @@ from monolith.data.sources.parquet_dataset import ParquetDataset
 from monolith.data.sources.partitions import expand_ranges, partition_patterns
 from monolith.data.sources.record_dataset import RecordDataset
 from monolith.data.sources.shared_file_queue import SharedFileQueue
-from monolith.data.text_ids import text_ids
+from monolith.data.text_ids import TextColumn, text_ids
 
 __all__ = [
     "ArrowDataset",
@@ -102,6 +102,7 @@ __all__ = [
     "Records",
     "SampleFormat",
     "SharedFileQueue",
+    "TextColumn",
     "Weight",
     "enqueue_dicts_with_queue_return",
     "expand_ranges",

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from monolith.data.text_ids import TextColumn
+
 ColumnValues: TypeAlias = "Tensor | Ragged | list[bytes]"
 """What a column is: one row for each sample."""
 
@@ -27,9 +29,15 @@ class Batch(Mapping[str, ColumnValues]):
     (Ragged([[7], [3, 9]], dtype=torch.int64), 2)
     """
 
-    __slots__ = ("_columns", "_num_rows")
+    __slots__ = ("_columns", "_num_rows", "_texts")
 
-    def __init__(self, columns: Mapping[str, ColumnValues], *, num_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, ColumnValues],
+        *,
+        num_rows: int | None = None,
+        texts: Mapping[str, TextColumn] | None = None,
+    ) -> None:
         if num_rows is None:
             num_rows = next((_rows_of(values) for values in columns.values()), 0)
         for name, values in columns.items():
@@ -38,11 +46,17 @@ class Batch(Mapping[str, ColumnValues]):
                 raise ValueError(f"column {name!r} must have {num_rows} rows, got {rows}")
         self._columns = dict(columns)
         self._num_rows = num_rows
+        self._texts = {} if not texts else {name: each for name, each in texts.items() if name in columns}
 
     @property
     def num_rows(self) -> int:
         """Number of samples."""
         return self._num_rows
+
+    @property
+    def texts(self) -> Mapping[str, TextColumn]:
+        """Columns of ids that were texts, and how they became ids; an export keeps it, so that requests have texts."""
+        return self._texts
 
     def __getitem__(self, name: str) -> ColumnValues:
         try:
@@ -61,7 +75,7 @@ class Batch(Mapping[str, ColumnValues]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels to another process in one piece."""
-        return _from_packed, (*pack_columns(self._columns), self._num_rows)
+        return _from_packed, (*pack_columns(self._columns), self._num_rows, self._texts)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The batch on a device; byte strings stay where they are."""
@@ -69,18 +83,18 @@ class Batch(Mapping[str, ColumnValues]):
             name: values if isinstance(values, list) else values.to(device, non_blocking=non_blocking)
             for name, values in self._columns.items()
         }
-        return Batch(columns, num_rows=self._num_rows)
+        return Batch(columns, num_rows=self._num_rows, texts=self._texts)
 
     def pin_memory(self) -> Batch:
         """The batch in pinned memory, from which a GPU copies while it computes."""
         columns = {
             name: values if isinstance(values, list) else values.pin_memory() for name, values in self._columns.items()
         }
-        return Batch(columns, num_rows=self._num_rows)
+        return Batch(columns, num_rows=self._num_rows, texts=self._texts)
 
 
-def _from_packed(packed: Any, form: Any, num_rows: int) -> Batch:
-    return Batch(unpack_columns(packed, form), num_rows=num_rows)
+def _from_packed(packed: Any, form: Any, num_rows: int, texts: Mapping[str, TextColumn]) -> Batch:
+    return Batch(unpack_columns(packed, form), num_rows=num_rows, texts=texts)
 
 
 def _rows_of(values: ColumnValues) -> int:

@@ -51,7 +51,7 @@ def take_rows(batch: Batch, rows: Tensor) -> Batch:
             columns[name] = values[numbers] if isinstance(values, Ragged) else values.index_select(0, numbers)
     for (_, device), raggeds in alike.items():
         columns |= zip(raggeds, _take_ragged(list(raggeds.values()), on_device[device]), strict=True)
-    return Batch(columns, num_rows=len(rows))
+    return Batch(columns, num_rows=len(rows), texts=batch.texts)
 
 
 def keep_rows(batch: Batch, rows: Tensor) -> Batch | None:
@@ -78,12 +78,17 @@ def concat_batches(batches: Sequence[Batch]) -> Batch:
             odd = ", ".join(sorted(batch.keys() ^ first.keys()))
             raise ValueError(f"concat_batches: batch {number} and batch 0 differ in the columns {odd}")
     columns = {name: _concat(name, [batch[name] for batch in batches]) for name in first}
-    return Batch(columns, num_rows=sum(batch.num_rows for batch in batches))
+    texts = first.texts
+    for batch in batches[1:]:
+        if batch.texts != texts:  # of two files, one may have numbers
+            texts = {name: each for name, each in texts.items() if batch.texts.get(name) == each}
+    return Batch(columns, num_rows=sum(batch.num_rows for batch in batches), texts=texts)
 
 
 def with_columns(batch: Batch, columns: Mapping[str, ColumnValues]) -> Batch:
     """The batch with these columns put in place of those of the same name, or added behind the others."""
-    return Batch({**batch, **columns}, num_rows=batch.num_rows)
+    texts = {name: each for name, each in batch.texts.items() if name not in columns}
+    return Batch({**batch, **columns}, num_rows=batch.num_rows, texts=texts)
 
 
 def _take_ragged(columns: list[Ragged], rows: Tensor) -> Iterator[Ragged]:

@@ -10,7 +10,7 @@ from monolith.data.batch import Batch
 from monolith.data.sources.csv_types import type_to_read
 from monolith.data.sources.json_lines_dataset import JsonReader, types_of
 from monolith.data.sources.pyarrow_extra import pyarrow_module
-from monolith.data.sources.wanted_columns import wanted_columns, wanted_values
+from monolith.data.sources.wanted_columns import text_columns, wanted_columns, wanted_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ class JsonParser:
             )
             for name, wanted in self._wanted.items()
         }
-        return Batch(columns, num_rows=table.num_rows)
+        return Batch(columns, num_rows=table.num_rows, texts=text_columns(table.schema, self._wanted))
 
     def _schema_of(self, lines: Iterable[bytes], pa: Any) -> pa.Schema:
         """Types of the columns; for a field that no record had so far, what it is wanted as."""

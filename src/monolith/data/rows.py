@@ -62,4 +62,8 @@ def join_rows(blocks: Sequence[Any]) -> Any:
 
 def _slice(batch: Batch, rows: slice) -> Batch:
     """A stretch of rows, without a copy of tensors."""
-    return Batch({name: values[rows] for name, values in batch.items()}, num_rows=len(range(batch.num_rows)[rows]))
+    return Batch(
+        {name: values[rows] for name, values in batch.items()},
+        num_rows=len(range(batch.num_rows)[rows]),
+        texts=batch.texts,
+    )

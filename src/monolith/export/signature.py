@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from monolith.data.text_ids import TextColumn
 from monolith.errors import DataLossError
 from monolith.tensors import Ragged
 
@@ -27,14 +28,21 @@ class InputSpec:
     shape: tuple[int | None, ...]
     """None stands for the number of examples, and for what differs between them."""
     ragged: bool = False
+    texts: TextColumn | None = None
+    """How texts become ids, where requests may have texts; None: they have the ids themselves."""
 
     @classmethod
-    def of(cls, values: Tensor | Ragged, kind: Literal["ids", "dense"]) -> InputSpec:
+    def of(cls, values: Tensor | Ragged, kind: Literal["ids", "dense"], texts: TextColumn | None = None) -> InputSpec:
         """That of an example; ids of any number are taken, however many the example has."""
         if isinstance(values, Ragged):
-            return cls(kind=kind, dtype=_dtype(values.flat_values), shape=(None, None), ragged=True)
+            return cls(kind=kind, dtype=_dtype(values.flat_values), shape=(None, None), ragged=True, texts=texts)
         shape: tuple[int | None, ...] = (None, *values.shape[1:])
-        return cls(kind=kind, dtype=_dtype(values), shape=shape)
+        return cls(kind=kind, dtype=_dtype(values), shape=shape, texts=texts)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a manifest has it."""
+        document = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.shape), "ragged": self.ragged}
+        return document if self.texts is None else {**document, "texts": asdict(self.texts)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +69,7 @@ class Signature:
     def to_json(self) -> dict[str, Any]:
         """As a manifest has it."""
         return {
-            "inputs": {
-                name: {"kind": each.kind, "dtype": each.dtype, "shape": list(each.shape), "ragged": each.ragged}
-                for name, each in self.inputs.items()
-            },
+            "inputs": {name: each.to_json() for name, each in self.inputs.items()},
             "outputs": {name: {"dtype": each.dtype, "shape": list(each.shape)} for name, each in self.outputs.items()},
         }
 
@@ -76,9 +81,9 @@ class Signature:
             DataLossError: anything else.
         """
         try:
-            inputs = {name: InputSpec(**_shaped(each)) for name, each in document["inputs"].items()}
+            inputs = {name: InputSpec(**_shaped(each), texts=_texts(each)) for name, each in document["inputs"].items()}
             outputs = {name: OutputSpec(**_shaped(each)) for name, each in document["outputs"].items()}
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(f"{origin}: not a signature: {error!r}") from error
         return cls(inputs=inputs, outputs=outputs)
 
@@ -89,7 +94,14 @@ def _shaped(document: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"shape {shape}, dtype {document['dtype']!r}")
     if not isinstance(getattr(torch, document["dtype"], None), torch.dtype):
         raise TypeError(f"dtype {document['dtype']!r}")
-    return {**document, "shape": shape}
+    return {**{name: value for name, value in document.items() if name != "texts"}, "shape": shape}
+
+
+def _texts(document: dict[str, Any]) -> TextColumn | None:
+    texts = document.get("texts")
+    if texts is not None and document["dtype"] != "int64":
+        raise TypeError(f"texts of {document['dtype']!r}")
+    return None if texts is None else TextColumn(**texts)
 
 
 def _dtype(values: Tensor) -> str:

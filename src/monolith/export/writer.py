@@ -11,6 +11,7 @@ from torch import Tensor
 
 from monolith.checkpoint.tensor_bytes import tensors_to_bytes
 from monolith.clock import SystemClock
+from monolith.data.batch import Batch
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.export.export_folder import ENTRY, ExportFolder
 from monolith.export.graph import ModelCall, trace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
     from monolith.clock import Clock
+    from monolith.data.text_ids import TextColumn
     from monolith.export.graph import ModelGraph, TracedModel
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.tables.store import Store
@@ -55,6 +57,8 @@ class ExportSource:
     graphs: MutableMapping[str, ModelGraph] | None = None
     """Signature -> its graph of the last export, for who exports again and again: it is taken where the model does the
     same as then. None: none is kept."""
+    texts: Mapping[str, TextColumn] = field(default_factory=dict)
+    """Columns that requests may have texts for, where the example is no `Batch`, which says so itself."""
     on_rows: Callable[[int], None] | None = None
     """Told how many rows of a snapshot were written since it was told last."""
 
@@ -92,6 +96,7 @@ def write_export(source: ExportSource, path: str, example: Mapping[str, Any], op
         InvalidArgumentError: the model cannot be exported; names the line. Nothing was written.
     """
     traced = _all_traced(source, columns_of(example))
+    source = replace(source, texts=example.texts if isinstance(example, Batch) else source.texts)
     if source.leaves_out_unread:
         read = {feature.store for model in traced.values() for feature in model.features}
         source = replace(source, stores={name: store for name, store in source.stores.items() if name in read})
@@ -257,7 +262,7 @@ def _manifest(
         created=int(clock.now()),
         step=source.step,
         torch=torch.__version__,
-        signatures={name: _signature(model) for name, model in traced.items()},
+        signatures={name: _signature(model, source.texts) for name, model in traced.items()},
         features=tuple(features.values()),
         dense=tuple(dense.values()),
         stores={name: _described(source, store, options) for name, store in source.stores.items()},
@@ -282,10 +287,11 @@ def _same(known: Mapping[str, FeatureSpec], found: Sequence[FeatureSpec], signat
     return found
 
 
-def _signature(model: TracedModel) -> Signature:
+def _signature(model: TracedModel, texts: Mapping[str, TextColumn]) -> Signature:
     ids = {each.source for each in model.features}
     inputs = {
-        name: InputSpec.of(values, "ids" if name in ids else "dense") for name, values in sorted(model.example.items())
+        name: InputSpec.of(values, "ids" if name in ids else "dense", texts.get(name))
+        for name, values in sorted(model.example.items())
     }
     rows = next(each.shape[0] if isinstance(each, Tensor) else each.num_rows for each in model.example.values())
     return Signature(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
+    from monolith.data.text_ids import TextColumn
     from monolith.export.signature import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
@@ -44,7 +46,10 @@ def request_columns(inputs: Mapping[str, Any], signature: Signature, *, name: st
             raise InvalidArgumentError(
                 f"input {column!r} is missing: signature {name!r} reads {', '.join(signature.inputs)}"
             )
-        columns[column] = _ids(column, inputs[column]) if spec.kind == "ids" else _numbers(column, inputs[column], spec)
+        values = inputs[column]
+        if spec.texts is not None and isinstance(values, list | tuple):
+            values = _ids_of_texts(column, values, spec.texts)
+        columns[column] = _ids(column, values) if spec.kind == "ids" else _numbers(column, values, spec)
     return _same_length(columns)
 
 
@@ -102,6 +107,22 @@ def _unknown(column: object, signature: Signature, name: str) -> str:
     close = difflib.get_close_matches(str(column), signature.inputs, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else f"; it reads {', '.join(signature.inputs)}"
     return f"input {str(column)[:80]!r} is none of signature {name!r}{hint}"
+
+
+def _ids_of_texts(column: str, values: list[Any] | tuple[Any, ...], texts: TextColumn) -> Any:
+    """Texts, or lists of them, as ids; ids stay as they are."""
+    has_lists = any(isinstance(each, list | tuple) for each in values)
+    rows = [each if isinstance(each, list | tuple) else [each] for each in values] if has_lists else [values]
+    flat = list(chain.from_iterable(rows))
+    if not any(isinstance(each, str | bytes) for each in flat):
+        return values
+    wrong = next((each for each in flat if not isinstance(each, str | bytes)), None)
+    if wrong is not None:
+        raise InvalidArgumentError(
+            f"input {column!r}: has texts, so that all values must be texts, got {type(wrong).__name__}"
+        )
+    splits = torch.tensor([0, *accumulate(map(len, rows))]) if has_lists else None
+    return texts.ids(flat, splits)
 
 
 def _ids(column: str, values: Any) -> Column:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.asked_rows import WatchedBatch
 from monolith.export.graph import named_predictions
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data.batch import Batch
+    from monolith.data.text_ids import TextColumn
     from monolith.nn import Embeddings, LookedUp
     from monolith.train import Params, Session, Task
 
@@ -126,11 +127,12 @@ def _signatures(session: Session) -> dict[str, Signature]:
     task = session.task
     subject = f"task {task.p.name}"
     try:
-        example = columns_of(next(iter(task.input_fn("predict"))))
+        batch = next(iter(task.input_fn("predict")))
     except (StopIteration, NotImplementedError, OSError) as error:
         raise InvalidArgumentError(
             f"{subject}: types of requests are those of the first batch of input_fn('predict'), which has none: {error}"
         ) from error
+    example, texts = columns_of(batch), batch.texts if isinstance(batch, Batch) else {}
     wanted = {name: list(reads) for name, reads in task.signatures().items()} or {DEFAULT_SIGNATURE: list(example)}
     found = {}
     for name, reads in wanted.items():
@@ -140,11 +142,13 @@ def _signatures(session: Session) -> dict[str, Signature]:
                 f"{subject}, signature {name!r}: the first batch of input_fn('predict') has no column {missing[0]!r}"
             )
         columns = {column: example[column] for column in reads}
-        found[name] = _signature(session, columns, subject=f"{subject}, signature {name!r}")
+        found[name] = _signature(session, columns, texts, subject=f"{subject}, signature {name!r}")
     return found
 
 
-def _signature(session: Session, columns: Mapping[str, Tensor | Ragged], *, subject: str) -> Signature:
+def _signature(
+    session: Session, columns: Mapping[str, Tensor | Ragged], texts: Mapping[str, TextColumn], *, subject: str
+) -> Signature:
     num_rows = next(each.num_rows if isinstance(each, Ragged) else each.shape[0] for each in columns.values())
     batch = WatchedBatch(columns, num_rows=num_rows)
     ids: set[str] = set()
@@ -153,7 +157,10 @@ def _signature(session: Session, columns: Mapping[str, Tensor | Ragged], *, subj
     outputs = named_predictions(predictions, subject=subject)
     read = [name for name in columns if name in ids or name in batch.read]
     return Signature(
-        inputs={name: InputSpec.of(columns[name], "ids" if name in ids else "dense") for name in sorted(read)},
+        inputs={
+            name: InputSpec.of(columns[name], "ids" if name in ids else "dense", texts.get(name))
+            for name in sorted(read)
+        },
         outputs={name: OutputSpec.of(values, num_rows) for name, values in outputs.items()},
     )
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.data.text_ids import TextColumn
+
 __all__ = ["SmallModel"]
 
 UNLUCKY = 13
@@ -26,6 +28,7 @@ class _InputSpec(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...]
     ragged: bool = False
+    texts: TextColumn | None = None
 
 
 class _OutputSpec(NamedTuple):

@@ -169,7 +169,7 @@ def _mapped(value: Any, move: Callable[[Tensor], Tensor], host: Collection[str])
         return Ragged(_mapped(value.values, move, host), move(value.row_splits), validate=False)
     if isinstance(value, Mapping):
         columns = {name: each if name in host else _mapped(each, move, host) for name, each in value.items()}
-        return Batch(columns, num_rows=value.num_rows) if isinstance(value, Batch) else columns
+        return Batch(columns, num_rows=value.num_rows, texts=value.texts) if isinstance(value, Batch) else columns
     if isinstance(value, list | tuple):
         items = [_mapped(each, move, host) for each in value]
         if isinstance(value, list):

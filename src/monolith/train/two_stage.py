@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from monolith.data.batch import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export.graph import ModelCall
 from monolith.export.writer import ExportOptions, ExportSource, write_export
@@ -165,7 +166,8 @@ def export_two_stage(
         The folder of the version.
     """
     task, state = _task_of(session), session.state
-    columns = dict(first_batch(task) if example is None else example)
+    example = first_batch(task) if example is None else example
+    columns = dict(example)
     num_rows = len(next(iter(columns.values())))
     columns[ITEM_ID] = items.ids[torch.arange(num_rows) % len(items.ids)]
     dim = items.values.shape[1] - 1
@@ -187,6 +189,7 @@ def export_two_stage(
                 model=model, embeddings=state.embeddings, stores=state.stores, model_fn=task.user_fn, call=call
             ),
             stores=state.stores,
+            texts=example.texts if isinstance(example, Batch) else {},
             leaves_out_unread=True,
         )
         return write_export(source, path, columns, ExportOptions() if options is None else options)

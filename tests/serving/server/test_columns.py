@@ -21,6 +21,7 @@ class Input(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...]
     ragged: bool = False
+    texts: None = None
 
 
 class Asked(NamedTuple):
@@ -96,7 +97,7 @@ def test_rest_and_grpc_take_the_same_values_for_a_column(
         return column.tolist()
 
     sent = [each.encode() for each in values] if dtype is None else torch.tensor(values, dtype=dtype)
-    by_grpc = found(lambda: columns_of({"x": message_of(sent)}))
+    by_grpc = found(lambda: columns_of({"x": message_of(sent)}, asked))
     by_rest = found(lambda: parse_request(json.dumps({"inputs": {"x": values}}).encode(), Limits()).columns(asked))
     assert by_grpc == by_rest
     is_whole = dtype in {torch.int64, torch.uint64}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from monolith.data.batch import ColumnValues
 
-__all__ = ["ColumnType", "batch_column", "has_place"]
+__all__ = ["ColumnType", "batch_column", "has_place", "hashes_texts"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,6 +86,20 @@ def has_place(kind: pa.DataType) -> bool:
     if are_texts(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return depth <= 1
     return _are_numbers(kind, pa) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind, pa)))
+
+
+def hashes_texts(kind: pa.DataType, wanted: ColumnType) -> bool:
+    """Whether `batch_column` makes ids of texts for this type of Arrow."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    if wanted not in {ColumnType.ANY, ColumnType.IDS, ColumnType.TEXT}:
+        return False
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if pa.types.is_null(kind) or (wanted is ColumnType.TEXT and not is_list):
+        return True
+    if wanted is ColumnType.ANY and not is_list:
+        return are_texts(kind)
+    return _have_texts(kind.value_type if is_list else kind, pa)
 
 
 def batch_column(array: pa.Array, wanted: ColumnType, place: str, *, name: str = "") -> ColumnValues:

@@ -12,7 +12,13 @@ from monolith.data.pipeline.counts import Known, whole_number
 from monolith.data.pipeline.indexed import IndexedReading
 from monolith.data.pipeline.share import check_share
 from monolith.data.sources.pyarrow_extra import pyarrow_module
-from monolith.data.sources.wanted_columns import fitting_columns, wanted_columns, wanted_values, warn_of_left_out
+from monolith.data.sources.wanted_columns import (
+    fitting_columns,
+    text_columns,
+    wanted_columns,
+    wanted_values,
+    warn_of_left_out,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +113,7 @@ class ArrowDataset(Dataset[Batch]):
             name: wanted_values(_one_array(table.column(name)), wanted, name=name, place=f"table: column {name!r}")
             for name, wanted in self._wanted.items()
         }
-        return Batch(columns, num_rows=end - begin)
+        return Batch(columns, num_rows=end - begin, texts=text_columns(table.schema, self._wanted))
 
 
 class _Slices:

@@ -13,7 +13,7 @@ from monolith.data.pipeline.counts import whole_number
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.line_blocks import LineBlocks
-from monolith.data.sources.wanted_columns import Wanted, wanted_values
+from monolith.data.sources.wanted_columns import Wanted, text_columns, wanted_values
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ class _Rows:
             )
             for name, wanted in self._wanted.items()
         }
-        return Batch(columns, num_rows=rows)
+        return Batch(columns, num_rows=rows, texts=text_columns(table.schema, self._wanted))
 
     def tables_of(self, data: memoryview, line: int) -> list[pa.Table]:
         """The good rows of some lines."""

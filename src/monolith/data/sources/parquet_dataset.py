@@ -14,6 +14,7 @@ from monolith.data.sources.pyarrow_extra import pyarrow_module
 from monolith.data.sources.reserved_columns import is_reserved, reserved_column
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
+    text_columns,
     wanted_columns,
     wanted_values,
     warn_of_left_out,
@@ -253,7 +254,7 @@ class _OpenParquet:
                 raise InvalidArgumentError(f"{place}: there is a column {name!r} already; leave one of them out")
             columns[name] = values
         self._row += block.num_rows
-        return Batch(columns, num_rows=block.num_rows)
+        return Batch(columns, num_rows=block.num_rows, texts=text_columns(block.schema, self._columns))
 
     def _checked(self, columns: dict[str, Wanted] | None) -> dict[str, Wanted]:
         fitting, left_out = fitting_columns(self._parquet.schema_arrow, columns, f"file '{self._path}'")

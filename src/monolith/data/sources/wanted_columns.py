@@ -15,8 +15,9 @@ from torch import Tensor
 
 from monolith import ids
 from monolith.data.columns import Column, Dense, FirstBytes, Floats, Ids, Ints, Label, LineIdField, NestedIds, Weight
-from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place
+from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place, hashes_texts
 from monolith.data.sources.reserved_columns import label_column, reserved_column
+from monolith.data.text_ids import TextColumn
 from monolith.data.tf_conversions import LINE_ID_COLUMNS
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
 
     from monolith.data.batch import ColumnValues
 
-__all__ = ["Columns", "Wanted", "fitting_columns", "wanted_columns", "wanted_values", "warn_of_left_out"]
+__all__ = [
+    "Columns",
+    "Wanted",
+    "fitting_columns",
+    "text_columns",
+    "wanted_columns",
+    "wanted_values",
+    "warn_of_left_out",
+]
 
 Wanted: TypeAlias = ColumnType | Column
 Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column | str]"
@@ -116,6 +125,19 @@ def wanted_values(array: pa.Array, wanted: Wanted, *, name: str, place: str) -> 
     if not isinstance(wanted, _TENSORS):
         raise TypeError(f"{place}: expected a column of monolith.data, got {wanted!r}")
     return _numbers(array, wanted, place)
+
+
+def text_columns(schema: pa.Schema, wanted: Mapping[str, Wanted]) -> dict[str, TextColumn]:
+    """The columns whose ids `wanted_values` makes of texts, and how."""
+    found = {}
+    for name, each in wanted.items():
+        kind = schema.field(name).type
+        if isinstance(each, Ids):
+            if each.separator is not None or hashes_texts(kind, ColumnType.IDS):
+                found[name] = TextColumn(each.texts_of or name, each.separator, each.slot, each.length)
+        elif isinstance(each, ColumnType) and hashes_texts(kind, each):
+            found[name] = TextColumn(name)
+    return found
 
 
 def _ids(array: pa.Array, wanted: Ids, place: str) -> Ragged | Tensor:

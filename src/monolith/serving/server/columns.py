@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.model import InputSpec, Signature
 
-__all__ = ["Column", "Fitted", "fit", "is_encoded", "length_of", "require_examples"]
+__all__ = [
+    "SPLITS",
+    "VALUES",
+    "Column",
+    "Fitted",
+    "fit",
+    "is_encoded",
+    "length_of",
+    "require_examples",
+    "values_of_texts",
+]
 
 Column: TypeAlias = "Tensor | Ragged | list[bytes]"
 
@@ -78,6 +88,17 @@ def require_examples(count: int, limit: int) -> int:
     return count
 
 
+def values_of_texts(name: str, ids: Tensor | Ragged) -> Tensor:
+    """The ids of texts that come with row splits of their own.
+
+    Raises:
+        InvalidArgumentError: a text has several ids, so that the splits would not fit.
+    """
+    if isinstance(ids, Ragged) or ids.ndim != 1:
+        raise InvalidArgumentError(f"input {name!r}: a text of it has several values; send texts without row splits")
+    return ids
+
+
 def _join_pairs(columns: Mapping[str, Column]) -> dict[str, Column]:
     """Two tensors ``name/values`` and ``name/row_splits`` as the one column that they mean."""
     joined = {name: column for name, column in columns.items() if not name.endswith((VALUES, SPLITS))}
@@ -131,6 +152,8 @@ def _fit_column(name: str, column: Column, spec: InputSpec) -> Column:
     if isinstance(column, Ragged):
         raise InvalidArgumentError(f"input {name!r}: must have as many values in every example, got a ragged column")
     wanted, shape = spec.shape[1:], tuple(column.shape[1:])
+    if wanted == (1,) and shape == ():  # the only value of an example may come without a list around it
+        return column.reshape(-1, 1)
     if len(shape) != len(wanted) or any(want not in (None, got) for want, got in zip(wanted, shape, strict=True)):
         told = ["any" if each is None else each for each in wanted]
         raise InvalidArgumentError(f"input {name!r}: must have the shape {told} for an example, got {list(shape)}")

@@ -13,12 +13,14 @@ import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
+from monolith.serving.server.columns import VALUES, values_of_texts
 from monolith.serving.server.json_answer import METHOD, REFUSED_CODE, number_of, told_of, version_text
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
@@ -33,9 +35,12 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from monolith.cluster.credentials import ServerCredentials
+    from monolith.data.text_ids import TextColumn
     from monolith.serving.server.columns import Column
+    from monolith.serving.server.model import Signature
     from monolith.serving.server.registry import Entry
     from monolith.serving.server.request_core import RequestCore
+    from monolith.tensors import Ragged
 
 __all__ = ["GrpcService", "columns_of", "service_handlers"]
 
@@ -60,7 +65,7 @@ class GrpcService:
         self._core.ask(
             _target_of(request.model_spec, given),
             request.model_spec.signature_name or DEFAULT_SIGNATURE,
-            lambda _: columns_of(request.inputs),
+            lambda known: columns_of(request.inputs, known),
             deadline=deadline,
             done=outcomes.put,
             request_id=request_id,
@@ -183,14 +188,18 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
     return spec
 
 
-def columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
-    """The columns of a request.
+def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
+    """The columns of a request; texts become ids where the signature says how.
 
     Raises:
         InvalidArgumentError: shape and values of one do not fit.
     """
     columns: dict[str, Column] = {}
     for name, message in inputs.items():
+        if message.dtype == DT_STRING and (texts := _texts_of(name, signature)) is not None:
+            ids = _ids_of_texts(name, message, texts)
+            columns[name] = values_of_texts(name, ids) if name not in signature.inputs else ids
+            continue
         if message.dtype == DT_STRING:
             columns[name] = strings_of(message, name=f"input {name!r}")
             continue
@@ -198,6 +207,20 @@ def columns_of(inputs: Mapping[str, Any]) -> dict[str, Column]:
         assert isinstance(value, Tensor)  # noqa: S101 - numbers are
         columns[name] = value if value.ndim else value.reshape(1)
     return columns
+
+
+def _texts_of(name: str, signature: Signature) -> TextColumn | None:
+    spec = signature.inputs.get(name) or signature.inputs.get(name.removesuffix(VALUES))
+    return None if spec is None else spec.texts
+
+
+def _ids_of_texts(name: str, message: Any, texts: TextColumn) -> Tensor | Ragged:
+    """The ids of texts of one dim, one for each example, or of two, as many for each."""
+    values: Any = value_of(message, name=f"input {name!r}")
+    if values.ndim > 2:
+        raise InvalidArgumentError(f"input {name!r}: texts must have one or two dims, got {values.ndim}")
+    splits = torch.arange(values.shape[0] + 1) * values.shape[1] if values.ndim > 1 else None
+    return texts.ids(values.ravel().tolist(), splits)
 
 
 def _response(request: messages.PredictRequest, answer: Answer) -> messages.PredictResponse:

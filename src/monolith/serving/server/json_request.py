@@ -16,7 +16,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.serving.server.columns import SPLITS, VALUES, is_encoded, require_examples
+from monolith.serving.server.columns import SPLITS, VALUES, is_encoded, require_examples, values_of_texts
 from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.tensors import Ragged
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from torch import Tensor
 
+    from monolith.data.text_ids import TextColumn
     from monolith.serving.server.columns import Column
     from monolith.serving.server.config import Limits
     from monolith.serving.server.model import InputSpec, Signature
@@ -134,12 +135,16 @@ def _half(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
     """The values, or the row splits, of a ragged input that comes as two."""
     if decoded.widths:
         raise InvalidArgumentError(f"input {name!r}: must be a list of numbers, got a list in it")
+    if name.endswith(VALUES) and spec.texts is not None and decoded.kinds & _STRINGS:
+        return values_of_texts(name, _ids_of_texts(name, decoded, spec.texts))
     return _numbers(name, decoded, spec) if name.endswith(VALUES) else _numbers(name, decoded, None)
 
 
 def _column(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
     if spec.dtype == "bytes":
         return _bytes_of(name, decoded)
+    if spec.texts is not None and decoded.kinds & _STRINGS:
+        return _ids_of_texts(name, decoded, spec.texts)
     values = _numbers(name, decoded, spec)
     is_ragged = spec.ragged or (spec.kind == "ids" and bool(decoded.widths))
     if (is_ragged and len(decoded.widths) > 1) or (not is_ragged and decoded.kinds & _ROW_MIXED):
@@ -152,12 +157,30 @@ def _column(name: str, decoded: _Decoded, spec: InputSpec) -> Column:
     return values.reshape([decoded.num_rows, *decoded.widths])
 
 
+def _ids_of_texts(name: str, decoded: _Decoded, texts: TextColumn) -> Tensor | Ragged:
+    wrong = "a list in a list" if len(decoded.widths) > 1 else _wrong_kind(decoded.kinds, _STRINGS)
+    if wrong is not None:
+        raise InvalidArgumentError(f"input {name!r}: has texts, so that all values must be texts, got {wrong}")
+    _require_base64(name, decoded)
+    assert decoded.data is not None  # noqa: S101 - it has strings
+    assert decoded.offsets is not None  # noqa: S101 - the same
+    splits = None if decoded.splits is None else torch.from_numpy(decoded.splits)
+    return texts.ids_of_packed(decoded.data, decoded.offsets, splits)
+
+
+def _require_base64(name: str, decoded: _Decoded) -> None:
+    if decoded.kinds & _NOT_BASE64:
+        raise InvalidArgumentError(f"input {name!r}: b64 must be base64")
+
+
 def _is_whole(spec: InputSpec | None) -> bool:
     """Whether an input takes whole numbers alone; row splits, of which nothing is said, do."""
     return spec is None or spec.kind == "ids" or spec.dtype.startswith(("int", "uint"))
 
 
 def _wanted(spec: InputSpec | None) -> str:
+    if spec is not None and spec.texts is not None:
+        return "texts, or whole numbers that are ids"
     return "whole numbers" if _is_whole(spec) else "numbers"
 
 
@@ -183,8 +206,7 @@ def _bytes_of(name: str, decoded: _Decoded) -> list[bytes]:
     wrong = "a list" if decoded.widths else _wrong_kind(decoded.kinds, _STRINGS)
     if wrong is not None:
         raise InvalidArgumentError(f'input {name!r}: must be a text or {{"b64": "..."}}, got {wrong}')
-    if decoded.kinds & _NOT_BASE64:
-        raise InvalidArgumentError(f"input {name!r}: b64 must be base64")
+    _require_base64(name, decoded)
     if decoded.data is None or decoded.offsets is None:
         return []
     data = decoded.data.tobytes()

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.data.text_ids import TextColumn
+
 __all__ = [
     "DEFAULT_SIGNATURE",
     "ENCODED",
@@ -49,6 +51,11 @@ class InputSpec(Protocol):
     @property
     def ragged(self) -> bool:
         """Whether examples have differing numbers of values."""
+        ...
+
+    @property
+    def texts(self) -> TextColumn | None:
+        """How texts become ids, where a request may have texts instead of ids."""
         ...
 
 
