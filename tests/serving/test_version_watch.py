@@ -153,3 +153,47 @@ def test_one_that_never_started_can_be_closed() -> None:
     found.close()
     found.close()
     assert found.stopped.is_set()
+
+
+def test_a_version_that_hangs_is_refused_and_newer_ones_are_taken_up(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_watch, "TAKE_UP_SECONDS", 0.1)
+    served, watching = watch()
+    hangs, late = threading.Event(), []
+
+    def take_up(number: int) -> None:
+        if number == 2:
+            hangs.wait(60)
+            late.append(watching.is_given_up)
+            return
+        served.now = number
+
+    monkeypatch.setattr(watching, "_take_up", take_up)
+    served.newest = 2
+    wait_until(lambda: 2 in watching.refused)
+    assert "could not be read and tried within 0.1 s" in watching.refused[2]
+    served.newest = 3
+    wait_until(lambda: served.now == 3)
+    hangs.set()
+    wait_until(lambda: bool(late))
+    assert late == [True]
+
+
+def test_closing_does_not_wait_for_a_version_that_hangs(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(version_watch, "CLOSE_SECONDS", 0.1)
+    served, watching = watch()
+    begun, hangs = threading.Event(), threading.Event()
+
+    def take_up(_: int) -> None:
+        begun.set()
+        hangs.wait(60)
+
+    monkeypatch.setattr(watching, "_take_up", take_up)
+    served.newest = 2
+    assert begun.wait(60)
+    watching.close()
+    assert watching.is_given_up
+    hangs.set()

@@ -19,7 +19,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
-from monolith.files import local_path, named_errors
+from monolith.files import local_path, named_errors, read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -145,7 +145,7 @@ class LocalFolder:
     def read(self, name: str) -> bytes:
         """A small file in full."""
         with named_errors(self.place(name), "read"):
-            return (self._folder / name).read_bytes()
+            return read_regular_file(self.place(name), most_bytes=_SMALL_BYTES)
 
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array by several threads."""
@@ -296,6 +296,8 @@ class RemoteFolder:
 
 PIECE_BYTES = 4 << 20
 """What is read, written and summed at a time."""
+_SMALL_BYTES = 1 << 30
+"""What is read at once: manifests, states and marks."""
 _READING_THREADS = min(8, 2 * (os.cpu_count() or 1))
 """While one waits for the disk, another sums."""
 

@@ -7,12 +7,14 @@ import fsspec
 from monolith.checkpoint.tensor_file import sum_of
 from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, Manifest
-from monolith.files import basename, join, named_errors, remove_folder
+from monolith.files import basename, join, local_path, named_errors, read_regular_file, remove_folder
 
 __all__ = ["ENTRY", "ExportFolder", "find_export", "versions_in"]
 
 ENTRY = "entry"
 """Of an export whose rows others have: the folder of its versions, beside theirs."""
+MANIFEST_BYTES = 64 << 20
+"""Of the largest manifest that is read."""
 
 
 class ExportFolder:
@@ -21,6 +23,7 @@ class ExportFolder:
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") if len(path) > 1 else path
         self._files, self._place = fsspec.core.url_to_fs(self.path)
+        self._local = local_path(self.path)
 
     def write(self, name: str, data: bytes) -> dict[str, int]:
         """Writes a file; its size and checksum, as a manifest has them."""
@@ -50,7 +53,7 @@ class ExportFolder:
         place = join(self.path, name)
         if expected is None:
             raise NotFoundError(f"'{place}': the manifest names no such file, but {', '.join(sorted(manifest.files))}")
-        data = self._read(name)
+        data = self._read(name, expected["bytes"])
         found = sum_of(data)
         if (found.bytes, found.crc32c) != (expected["bytes"], expected.get("crc32c")):
             raise DataLossError(
@@ -65,7 +68,11 @@ class ExportFolder:
         Raises:
             NotFoundError: there is none: it is no export, or one that was not written to its end.
         """
-        return Manifest.from_bytes(self._read(MANIFEST), origin=f"file '{join(self.path, MANIFEST)}'")
+        return Manifest.from_bytes(self.read_manifest(), origin=f"file '{join(self.path, MANIFEST)}'")
+
+    def read_manifest(self) -> bytes:
+        """The bytes of the manifest."""
+        return self._read(MANIFEST, MANIFEST_BYTES)
 
     @property
     def is_whole(self) -> bool:
@@ -80,9 +87,11 @@ class ExportFolder:
                 self._files.rm_file(f"{self._place}/{MANIFEST}")
             remove_folder(self.path)
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, most_bytes: int) -> bytes:
         with named_errors(join(self.path, name), "read"):
-            data: bytes = self._files.cat_file(f"{self._place}/{name}")
+            if self._local is not None:
+                return read_regular_file(str(self._local / name), most_bytes=most_bytes)
+            data: bytes = self._files.cat_file(f"{self._place}/{name}", end=most_bytes + 1)
         return data
 
 

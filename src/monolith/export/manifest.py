@@ -108,9 +108,15 @@ def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
     numbers = ("version", "created", "step", "shards")
     if not all(type(parts[name]) is int for name in numbers) or parts["kind"] not in get_args(ExportKind):
         raise TypeError(f"{[parts[name] for name in numbers]}, kind {parts['kind']!r}")
-    if not all(is_name(name) and type(each["bytes"]) is int for name, each in parts["files"].items()):
+    if not all(is_name(name) and _is_sum(each) for name, each in parts["files"].items()):
         raise TypeError(f"files {list(parts['files'])}")
     return parts
+
+
+def _is_sum(document: Any) -> bool:
+    return document.keys() == {"bytes", "crc32c"} and all(
+        type(each) is int and 0 <= each < 2**63 for each in document.values()
+    )
 
 
 def _rows(document: dict[str, Any]) -> RowsPlace:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from monolith.files.copying import CopyFile, CopyRecursively
 from monolith.files.installation import find_main, get_libops_path
 from monolith.files.named_errors import named_errors
-from monolith.files.opening import open_if_there
+from monolith.files.opening import open_if_there, read_regular_file
 from monolith.files.paths import (
     basename,
     dirname,
@@ -36,6 +36,7 @@ __all__ = [
     "local_path",
     "named_errors",
     "open_if_there",
+    "read_regular_file",
     "refuse_special_file",
     "remove_folder",
     "replaced_file",

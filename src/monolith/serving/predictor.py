@@ -264,5 +264,8 @@ class Predictor:
             if verdict.refused is not None:
                 new.rows.leave(new)
                 raise FailedPreconditionError(f"version {new.version.export} did not pass the gate: {verdict.refused}")
+        if self._watch.is_given_up:
+            new.rows.leave(new)
+            return
         self._live = new
         old.rows.leave(old)

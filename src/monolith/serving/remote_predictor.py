@@ -192,7 +192,9 @@ class RemotePredictor:
         return newest if newest > (self._next or self._live).manifest.version else None
 
     def _open(self, _: int) -> None:
-        self._next = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+        found = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+        if not self._watch.is_given_up:
+            self._next = found
 
     def _take_over(self) -> None:
         """Answers from the newer version once the shards have its rows."""

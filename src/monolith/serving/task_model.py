@@ -204,6 +204,9 @@ class TaskModel:
 
     def _take_up(self, checkpoint: str) -> None:
         new = TaskSession(self._task, self._model_dir, checkpoint)
+        if self._watch.is_given_up:
+            new.close()
+            return
         with self._changed:
             old, self._live = self._live, new
             unused = old not in self._users

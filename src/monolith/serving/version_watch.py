@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from monolith.errors import OpError, UnavailableError
+from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,15 +20,22 @@ POLL_SECONDS = 1.0
 """Between two looks for newer versions."""
 _LONGEST_PAUSE_SECONDS = 10.0
 """Between two tries of a version whose files are away: each try may read much of them."""
+_LOOK_SECONDS = 0.05
+"""Between two looks whether the end was asked for while a version is taken up."""
+TAKE_UP_SECONDS = 3600.0
+"""For one version: one that takes longer is refused, and newer ones are tried."""
+CLOSE_SECONDS = 10.0
+"""How long `VersionWatch.close` waits for a version that is being taken up: its files may be on a mount that hangs."""
 
 Version = TypeVar("Version")
 
 
 class VersionWatch(Generic[Version]):
-    """Takes up newer versions, in a thread of its own. Any thread may call it; to be closed, also if it never started.
+    """Takes up newer versions, in threads of its own. Any thread may call it; to be closed, also if it never started.
 
-    A version that cannot be used is tried once, and refused. Where the storage does not answer, nothing is refused: it
-    is asked again.
+    Each version is taken up in a daemon thread, which nothing waits for without a limit: reading it may hang. A version
+    that cannot be used is tried once, and refused. Where the storage does not answer, nothing is refused: it is asked
+    again.
 
     Args:
         subject: What logs call that which is served.
@@ -59,6 +67,8 @@ class VersionWatch(Generic[Version]):
         """Set when it is closed, for who waits while a version is taken up."""
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+        self._attempt: _Attempt | None = None
+        """The version that is being taken up, and waited for."""
 
     def start(self) -> None:
         """Begins to look."""
@@ -70,11 +80,24 @@ class VersionWatch(Generic[Version]):
         self._woken.set()
 
     def close(self) -> None:
-        """Ends, once what is being taken up has come to its end. Again: does nothing."""
+        """Ends. A version that is being taken up has `CLOSE_SECONDS`, then it is left behind. Again: does nothing."""
         self.stopped.set()
         self._woken.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._thread is None:
+            return
+        self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            _log.warning(
+                "%s: a version is still being read %g s after the end was asked for, and is left behind",
+                self._subject,
+                CLOSE_SECONDS,
+            )
+
+    @property
+    def is_given_up(self) -> bool:
+        """For `take_up`, before its version is served: whether the watch has stopped waiting for it."""
+        attempt = self._attempt
+        return self.stopped.is_set() or attempt is None or attempt.thread is not threading.current_thread()
 
     @property
     def problem(self) -> str | None:
@@ -132,7 +155,7 @@ class VersionWatch(Generic[Version]):
 
     def _try(self, version: Version) -> None:
         try:
-            self._take_up(version)
+            self._take_up_in_time(version)
         except UnavailableError:
             self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
             raise
@@ -140,3 +163,45 @@ class VersionWatch(Generic[Version]):
             told = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
             _log.error("%s: version %s is not served, what was served before is: %s", self._subject, version, told)
             self.refuse(version, told)
+
+    def _take_up_in_time(self, version: Version) -> None:
+        """Takes a version up in a thread that is left behind if it hangs.
+
+        Raises:
+            DeadlineExceededError: it took too long.
+            Exception: what `take_up` raised.
+        """
+        attempt = _Attempt(lambda: self._take_up(version), f"monolith-take-up-{self._subject}")
+        self._attempt = attempt
+        attempt.thread.start()
+        end = time.monotonic() + TAKE_UP_SECONDS
+        while not attempt.ended.wait(_LOOK_SECONDS):
+            if self.stopped.is_set():  # `close` waits for this thread, with a limit
+                attempt.ended.wait(CLOSE_SECONDS)
+                break
+            if time.monotonic() > end:
+                break
+        self._attempt = None
+        if attempt.error is not None:
+            raise attempt.error
+        if not attempt.ended.is_set() and not self.stopped.is_set():
+            raise DeadlineExceededError(
+                f"it could not be read and tried within {TAKE_UP_SECONDS:g} s; look at the storage that it is on"
+            )
+
+
+class _Attempt:
+    """A call in a daemon thread."""
+
+    def __init__(self, call: Callable[[], None], name: str) -> None:
+        self.ended = threading.Event()
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
+
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised again by who waits
+            self.error = error
+        finally:
+            self.ended.set()

@@ -362,7 +362,7 @@ class VersionKeeper:
             if self._is_due(number):
                 self._judge(number, model)
                 with self._lock:
-                    is_put = self._is_due(number)
+                    is_put = self._is_due(number) and not self._watch.is_given_up
                     if is_put:
                         self._put(number, model, frozen=False)
                         self._passed.add(number)

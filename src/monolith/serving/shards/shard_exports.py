@@ -75,7 +75,8 @@ def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:
 
     def add(_: int) -> None:
         version, stores = exports.newest()
-        rows.add(version, ShardTables(stores, buckets=exports.number.buckets))
+        if not watch.is_given_up:
+            rows.add(version, ShardTables(stores, buckets=exports.number.buckets))
 
     watch = VersionWatch("shard", wanted=newer, take_up=add)
     watch.start()

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import _core
-from monolith.errors import DataLossError, FileUnavailableError, InvalidArgumentError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.files import read_regular_file
 from monolith.tables.schema import TableSchema, fnv1a_64
 from monolith.tables.snapshot.clocks import clocks_from_json, clocks_json
 
@@ -32,6 +33,8 @@ Row blocks and bucket files carry versions of their own (core/format), raised th
 
 FORMAT = "monolith-snapshot"
 MANIFEST_NAME = "manifest.json"
+_MOST_BYTES = 1 << 30
+"""Of the largest manifest that is read."""
 FILE_NAME = re.compile(r"buckets-(\d{4})-(\d{4})-([0-9a-f]{16})\.rows")
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
@@ -149,11 +152,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        text = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError) as error:
+        text = read_regular_file(str(path), most_bytes=_MOST_BYTES)
+    except (FileNotFoundError, NotFoundError) as error:
         raise NotFoundError(f"folder '{folder}': no snapshot here ({MANIFEST_NAME} is missing)") from error
-    except OSError as error:
-        raise FileUnavailableError(f"file '{path}': cannot be read: {error}") from error
     return Manifest.from_bytes(text, origin=f"file '{path}'")
 
 
