@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from monolith.errors import FailedPreconditionError
 from monolith.hooks import CudaProfilerHook, ProfilerHook, ProfileWindows
+from monolith.hooks.profiling import make_torch_profiler
 from monolith.testing import StepLoop
 
 
@@ -65,6 +68,27 @@ def test_each_window_is_a_file(tmp_path: Path) -> None:
     run_steps(ProfilerHook(str(tmp_path), windows, make_profiler=lambda: FakeProfiler(log)), 14)
     assert log == ["start", "stop"] * 2
     assert sorted(path.name for path in (tmp_path / "profile").iterdir()) == ["step_12-13.json", "step_2-4.json"]
+
+
+def test_a_profiler_that_does_not_start_is_not_stopped(tmp_path: Path) -> None:
+    class Broken(FakeProfiler):
+        def start(self) -> None:
+            raise RuntimeError("no such device")
+
+    log: list[str] = []
+    hook = ProfilerHook(str(tmp_path), ProfileWindows(0), make_profiler=lambda: Broken(log))
+    with pytest.raises(RuntimeError, match="no such device"):
+        run_steps(hook, 1)
+    assert log == []
+
+
+def test_profilers_of_torch_start_without_a_warning() -> None:
+    """Some releases, 2.11 among them, warn where nothing is said of cycles; warnings are errors here."""
+    profiler: Any = make_torch_profiler()
+    if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
+        assert profiler.acc_events
+    profiler.start()
+    profiler.stop()
 
 
 def test_the_trace_of_torch_shows_what_ran(tmp_path: Path) -> None:

@@ -50,8 +50,8 @@ class Sparse(Dense):
         self.emb = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=RATE))
 
     def rows(self, ids: Tensor) -> Tensor:
-        found: Tensor = self.emb({"user": ids})["user"]
-        return found
+        found: Tensor = self.emb({"user": ids.cpu()})["user"]
+        return found.to(ids.device)
 
     def weights(self) -> Tensor:
         return self.emb.lookup("user", torch.arange(8)).cpu()

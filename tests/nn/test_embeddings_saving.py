@@ -169,7 +169,7 @@ def test_a_slot_that_takes_an_older_ones_number_is_told_how_to_keep_the_rows() -
     both = make(fc_user_259=ml.Slot(2), ad_4=ml.Slot(2))
     with pytest.raises(
         FailedPreconditionError,
-        match=r"slot 'fc_user_259': was saved with number 28227, now 28228: .* as it was with number=28227, or under",
+        match=r"slot 'fc_user_259': was saved with number 28227, now 28228: .* as it was with number=28227; or, to",
     ):
         both.load_state_dict(state)
     make(fc_user_259=ml.Slot(2, number=28227), ad_4=ml.Slot(2)).load_state_dict(state)

@@ -6,10 +6,11 @@ that is given.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.hook import HookedSession, StepContext
 
-__all__ = ["CudaProfilerHook", "ProfileWindows", "ProfilerHook"]
+__all__ = ["CudaProfilerHook", "ProfileWindows", "ProfilerHook", "make_torch_profiler"]
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +85,11 @@ def make_torch_profiler() -> Profiler:
     activities = [torch.profiler.ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    return torch.profiler.profile(activities=activities)
+    # Some releases warn at the start of each trace that does not say whether events are kept across cycles. Where
+    # warnings are errors, the trace had not begun then, and its end failed too. A window is one cycle.
+    has_cycles = "acc_events" in inspect.signature(torch.profiler.profile).parameters
+    options: dict[str, Any] = {"acc_events": True} if has_cycles else {}
+    return torch.profiler.profile(activities=activities, **options)
 
 
 class ProfilerHook(Hook):
@@ -121,8 +126,9 @@ class ProfilerHook(Hook):
             self._end_window(step)
         if inside and self._profiler is None:
             self._first_step = step
-            self._profiler = self._make_profiler()
-            self._profiler.start()
+            profiler = self._make_profiler()
+            profiler.start()
+            self._profiler = profiler  # only one that runs can be stopped
 
     def _end_window(self, step: int) -> None:
         profiler, self._profiler = self._profiler, None

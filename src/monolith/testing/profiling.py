@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-import torch
+from monolith.hooks.profiling import make_torch_profiler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,10 +35,7 @@ def profile_it(function: Callable[P, R], *, folder: str | os.PathLike[str] | Non
 
     @functools.wraps(function)
     def profiled(*args: P.args, **kwargs: P.kwargs) -> R:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        profiler = torch.profiler.profile(activities=activities)
+        profiler = make_torch_profiler()
         profiler.start()
         try:
             return function(*args, **kwargs)
