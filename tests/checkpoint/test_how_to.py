@@ -13,7 +13,7 @@ DOCUMENT = Path("docs") / "how-to" / "checkpoints.md"
 def test_the_blocks_of_the_document_run(project_root: Path) -> None:
     text = (project_root / DOCUMENT).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict[str, Any] = {"__name__": "how_to"}
     try:
         for block in blocks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -13,13 +14,15 @@ from monolith.checkpoint import (
     SaveHelper,
     Saver,
     TrainState,
+    best_checkpoint,
     get_checkpoint_state,
     get_latest_checkpoint_state,
     get_monolith_checkpoint_state,
+    keep_best,
 )
 from monolith.checkpoint.retention import Retention
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
-from monolith.errors import InvalidArgumentError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.testing import FakeClock
 
 pytestmark = pytest.mark.usefixtures("on_every_store")
@@ -261,3 +264,57 @@ def test_the_monolith_file_is_read_with_full_paths_or_as_it_is(
     (tmp_path / "other").write_text("neither { text")
     assert get_monolith_checkpoint_state(tmp_path, filename="other") is None
     assert "ParseError" in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "values", "kept"), [("max", [0.5, 0.9, 0.7], 2), ("min", [0.5, 0.9, 0.7], 1)])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_best_checkpoint_stays_and_is_restored_by_name(
+    mode: Literal["max", "min"], values: list[float], kept: int, tmp_path: Path, *, restarts: bool
+) -> None:
+    saver = Saver(tmp_path, max_to_keep=1)
+    for step, value in enumerate(values, start=1):
+        save_steps(saver, step)
+        keep_best(tmp_path, {"auc": value}, checkpoint=f"model.ckpt-{step}", metric="auc", mode=mode)
+        if restarts:
+            saver.close()
+            saver = Saver(tmp_path, max_to_keep=1)
+    save_steps(saver, 4, 5)
+    assert committed(tmp_path) == {kept, 5}
+    state = TrainState(model=torch.nn.Linear(1, 1))
+    restored = saver.restore(state, "best")
+    saver.close()
+    best = best_checkpoint(tmp_path)
+    assert restored is not None
+    assert best is not None
+    assert (restored.step, restored.path, best.value) == (kept, best.path, values[kept - 1])
+
+
+def test_a_checkpoint_that_is_no_longer_the_best_is_counted_again(tmp_path: Path) -> None:
+    with Saver(tmp_path, max_to_keep=1) as saver:
+        for step in (1, 2, 3):
+            save_steps(saver, step)
+            keep_best(tmp_path, {"auc": step}, checkpoint=f"model.ckpt-{step}")
+        assert committed(tmp_path) == {2, 3}
+        save_steps(saver, 4)
+        assert committed(tmp_path) == {3, 4}
+
+
+def test_what_cannot_be_the_best_leaves_the_former_one(tmp_path: Path) -> None:
+    with Saver(tmp_path) as saver:
+        save_steps(saver, 1, 2)
+        with pytest.raises(InvalidArgumentError, match="not a valid checkpoint: best"):
+            saver.restore(TrainState(model=torch.nn.Linear(1, 1)), "best")
+    with pytest.raises(NotFoundError, match=r"there is no checkpoint '.*model.ckpt-7'"):
+        keep_best(tmp_path, {"auc": 1.0}, checkpoint="model.ckpt-7")
+    assert best_checkpoint(tmp_path) is None
+    first = keep_best(tmp_path, {"auc": 0.5}, checkpoint="model.ckpt-1")
+    with pytest.raises(NotFoundError):
+        keep_best(tmp_path, {"auc": 1.0}, checkpoint="model.ckpt-7")
+    assert keep_best(tmp_path, {"auc": float("nan")}, checkpoint="model.ckpt-2") == first == best_checkpoint(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=r"'auc' is not among the values, which are \['loss'\]"):
+        keep_best(tmp_path, {"loss": 1.0}, checkpoint="model.ckpt-2")
+    with pytest.raises(InvalidArgumentError, match="mode must be 'max' or 'min', got 'most'"):
+        keep_best(tmp_path, {"auc": 1.0}, checkpoint="model.ckpt-2", mode="most")  # type: ignore[arg-type]
+    (tmp_path / "best_checkpoint").write_text("{")
+    with pytest.raises(DataLossError, match="remove the file to begin anew"):
+        best_checkpoint(tmp_path)

@@ -559,3 +559,17 @@ def test_what_is_logged_says_from_where_it_goes_on(tmp_path: Path, caplog: pytes
 def test_wrong_configs_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         TrainerConfig(**options)
+
+
+def test_evaluating_keeps_the_best_checkpoint(tmp_path: Path) -> None:
+    """The loss falls, so that by the largest loss the first one is the best, which retention would delete."""
+    saving = SavingConfig(max_to_keep=1, best_metric="loss", best_mode="max")
+    trainer = Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path), saving=saving))
+    for _ in range(3):
+        trainer.train(steps=5)
+        trainer.evaluate(steps=2)
+    assert sorted(path.stem for path in tmp_path.glob("model.ckpt-*.manifest")) == ["model.ckpt-15", "model.ckpt-5"]
+    with pytest.raises(ValueError, match=r"best_metric keeps a checkpoint of one model directory; give model_dir"):
+        TrainerConfig(saving=SavingConfig(best_metric="auc"))
+    with pytest.raises(ValueError, match="best_mode must be 'max' or 'min', got 'most'"):
+        SavingConfig(best_mode="most")  # type: ignore[arg-type]

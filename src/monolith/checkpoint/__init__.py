@@ -14,6 +14,7 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     partial_recovery  restores only what was lost
     table_assets    the tables alone
     inspection      looks at checkpoints without a model
+    best            the best one by a metric stays
     retention       which ones stay: decides, touches nothing
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
@@ -26,6 +27,7 @@ What savers of jobs and exports build on, beside these: `catalog` (which checkpo
 from __future__ import annotations
 
 from monolith.checkpoint.aliases import CUSTOM_RESTORE_OP, calc_feed_dict, generate_alias_map
+from monolith.checkpoint.best import best_checkpoint, keep_best
 from monolith.checkpoint.catalog import SavedCheckpoint
 from monolith.checkpoint.inspection import get_nas_weight_json
 from monolith.checkpoint.manifest import FORMAT_VERSION, Manifest
@@ -72,6 +74,7 @@ __all__ = [
     "SaverOptions",
     "Stateful",
     "TrainState",
+    "best_checkpoint",
     "calc_feed_dict",
     "checkpoint_exists",
     "copy_checkpoint_state",
@@ -81,6 +84,7 @@ __all__ = [
     "get_monolith_checkpoint_state",
     "get_nas_weight_json",
     "isabs",
+    "keep_best",
     "load",
     "restore_table_assets",
     "save",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from monolith.checkpoint.best import read_best
 from monolith.checkpoint.catalog import Catalog, read_manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.checkpoint.retention import KeptCheckpoint, Retention
@@ -62,6 +63,9 @@ class Records:
         """After the commit: `checkpoint`, `monolith_checkpoint`, then the surplus goes."""
         monolith = self._monolith_state()
         exempt = set(monolith.exempt_model_checkpoint_paths)
+        best = read_best(self._folder)
+        if best is not None:
+            exempt.add(best.path)
         surplus = self._retention.record(path, created, exempt=exempt)
         kept = self._retention.kept
         write_checkpoint_state(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from monolith import _core
+from monolith.checkpoint.best import read_best
 from monolith.checkpoint.catalog import Catalog, full_local_path, read_manifest
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
@@ -74,6 +75,9 @@ def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> 
     if folder.exists("monolith_checkpoint"):
         monolith = get_monolith_checkpoint_state(model_dir, remove_invalid_path=True)
     exempt = set() if monolith is None else set(monolith.exempt_model_checkpoint_paths)
+    best = read_best(folder)
+    if best is not None:
+        exempt.add(best.path)
     return [
         ListedCheckpoint(
             path=path,

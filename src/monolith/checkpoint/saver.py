@@ -12,6 +12,7 @@ from monolith.checkpoint._model_meta import model_meta
 from monolith.checkpoint._records import Records
 from monolith.checkpoint._row_counts import count_rows, info_name
 from monolith.checkpoint.adapting import ALL_PARTS, Parts
+from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
 from monolith.checkpoint.folder import FolderPath, open_folder
@@ -219,8 +220,9 @@ class Saver:
 
         Args:
             state: A run made of the same parts as the one that was saved.
-            path: A prefix, with or without its folder. None: the newest one that is whole; each one that is passed
-                over on the way, damaged or on a disk that fails, is logged as a warning.
+            path: A prefix, with or without its folder, or ``best``, which `keep_best` has named. None: the newest one
+                that is whole; each one that is passed over on the way, damaged or on a disk that fails, is logged as a
+                warning.
             options: What may differ between the two runs; None: as the saver was told.
 
         Returns:
@@ -234,7 +236,8 @@ class Saver:
             FailedPreconditionError: the run is made of other parts.
         """
         if path is not None:
-            return self._restore(require_path(self.model_dir, path), state, options)
+            best = read_best(self._folder) if path == BEST else None
+            return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
         failed: dict[str, OpError] = {}
         # Listed again after each failure: a saver beside this may have removed what was chosen, and saved a newer one.
         while (candidate := next((each for each in self._candidates() if each not in failed), None)) is not None:

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, overload
 
-from monolith.checkpoint import Saver
+from monolith.checkpoint import Saver, SaverOptions, keep_best
+from monolith.checkpoint.catalog import prefix_of
 from monolith.clock import SystemClock
 from monolith.export.writer import ExportOptions
 from monolith.files import join
@@ -229,14 +230,26 @@ class Trainer:
             hooks: Attached to the session.
 
         Returns:
-            Name -> value, with the global step of what was evaluated.
+            Name -> value, with the global step of what was evaluated. Its checkpoint is kept where it is the best one
+            by `SavingConfig.best_metric`.
         """
         limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
         with self._looking("eval", hooks) as session:
             for _ in run_batches(session, self.task.input_fn("eval"), limit):
                 evaluation.add(session.last)
-            return evaluation.means() | {"global_step": session.global_step}
+            means = evaluation.means() | {"global_step": session.global_step}
+        saving = self.config.saving
+        if saving.best_metric is not None and self.config.model_dir is not None:
+            checkpoint = prefix_of(SaverOptions().basename, session.global_step)
+            keep_best(
+                self.config.model_dir,
+                means,
+                checkpoint=checkpoint,
+                metric=saving.best_metric,
+                mode=saving.best_mode,
+            )
+        return means
 
     @overload
     def predict(self, *, steps: int | None = None, hooks: Sequence[Hook] = ()) -> Iterator[Any]: ...

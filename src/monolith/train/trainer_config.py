@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from monolith.checkpoint import RestoreOptions
 from monolith.checkpoint.saver_options import CheckpointOptions
 from monolith.config import Config, config, require_at_least, require_positive
@@ -55,6 +57,11 @@ class MarkerFilesConfig(Config):
                 require_at_least(self, 1, name)
 
 
+def _require_mode(mode: str) -> None:
+    if mode not in {"max", "min"}:
+        raise ValueError(f"SavingConfig: best_mode must be 'max' or 'min', got {mode!r}")
+
+
 @config
 class SavingConfig(CheckpointOptions):
     """When checkpoints are made, how, and which ones stay.
@@ -73,6 +80,10 @@ class SavingConfig(CheckpointOptions):
     """Or seconds."""
     keep_every_hours: float | None = 24.0
     """One a day by default, as the original keeps them; see `CheckpointOptions`."""
+    best_metric: str | None = None
+    """`Trainer.evaluate` keeps the checkpoint whose value of this metric is the best, such as ``auc``; None: none."""
+    best_mode: Literal["max", "min"] = "max"
+    """Whether larger or smaller values of that metric are better."""
     evict_after: bool = False
     """Drop expired rows from memory after each checkpoint."""
     tide_window: TideWindow | None = None
@@ -94,6 +105,7 @@ class SavingConfig(CheckpointOptions):
             for name in (steps, seconds):
                 if getattr(self, name) is not None:
                     require_positive(self, name)
+        _require_mode(self.best_mode)
         if (self.tide_window is None) != (self.tide_every_seconds is None):
             raise ValueError("SavingConfig: tide_window and tide_every_seconds belong together; give both or neither")
         if self.tide_window is not None and self.every_steps is None and self.every_seconds is None:
@@ -300,6 +312,11 @@ class TrainerConfig(Config):
             raise ValueError(
                 "TrainerConfig: only_feature_engineering computes nothing, and device.gpu (enable_gpu_training) says"
                 " where; leave one out"
+            )
+        if self.saving.best_metric is not None and (self.model_dir is None or self.sync is not None):
+            raise ValueError(
+                "TrainerConfig: saving.best_metric keeps a checkpoint of one model directory; give model_dir, and leave"
+                " it out where ranks have folders of their own (sync)"
             )
         if self.items is not None and self.model_dir is None:
             raise ValueError("TrainerConfig: what is predicted of items goes to the model directory; give model_dir")
