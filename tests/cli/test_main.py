@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 
@@ -143,3 +144,14 @@ def test_the_package_itself_is_the_command() -> None:
         [sys.executable, "-m", "monolith", "--version"], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout == f"monolith {monolith.__version__}\n"
+
+
+def test_output_that_nobody_reads_ends_a_command_quietly() -> None:
+    """As in ``monolith doctor | head -1``: no traceback, and the status of a program that SIGPIPE ended."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "monolith", "doctor"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    both = subprocess.run(command, stdout=writing, stderr=writing, timeout=60, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr, both.returncode) == (141, b"", 141)

@@ -116,11 +116,15 @@ def test_the_page_runs(
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```(python|bash|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "bash", "console", "python"]
+    assert [kind for kind, _ in blocks] == ["python", "bash", "console", "python", "python"]
     exec(compile(blocks[0][1], PAGE, "exec"), {"__name__": "how_to"})  # noqa: S102 - what the reader runs
+    client: dict[str, Any] = {}
+    exec(compile(blocks[3][1], PAGE, "exec"), client)  # noqa: S102 - the same
     asked: list[Any] = []
+    by_grpc: list[torch.Tensor] = []
 
     def ask(place: dict[str, Any]) -> None:
+        by_grpc.append(client["ask"](f"127.0.0.1:{place['grpc_port']}"))
         for line in blocks[2][1].splitlines():
             if line.startswith("$ "):
                 _, _, body, url = shlex.split(line[2:])
@@ -130,7 +134,8 @@ def test_the_page_runs(
     assert serve_while(shlex.split(command)[1:], ask) == 0
     assert [list(each) for each in asked] == [["predictions"], ["outputs"]]
     assert [len(each) for answer in asked for each in answer.values()] == [2, 2]
-    exec(compile(blocks[3][1], PAGE, "exec"), {"__name__": "how_to"})  # noqa: S102 - what the reader runs
+    assert torch.allclose(by_grpc[0], torch.tensor(asked[0]["predictions"]))
+    exec(compile(blocks[4][1], PAGE, "exec"), {"__name__": "how_to"})  # noqa: S102 - what the reader runs
     assert "True True" in capsys.readouterr().out
 
 

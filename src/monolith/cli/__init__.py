@@ -13,8 +13,10 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import os
 import pkgutil
 import re
+import select
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
@@ -24,6 +26,8 @@ from monolith.cli._failures import failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+_PIPE_CLOSED = 128 + 13
 
 __all__ = ["Arguments", "Command", "main", "outcome_of"]
 
@@ -97,7 +101,11 @@ def _unknown(given: Sequence[str], parser: argparse.ArgumentParser, meant: Mappi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed."""
+    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 74 storage failed.
+
+    A command whose output is not read to its end, as by ``monolith train ... | head -1``, ends quietly with 141, as the
+    shell reports a program that SIGPIPE ended.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     args = _parse(given)
     args.arguments, args.owns_process = given, arguments is None
@@ -107,14 +115,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def outcome_of(args: argparse.Namespace, work: Callable[[], int]) -> int:
     """The exit status of some work of a command; what the user did wrong is told in one line."""
     try:
-        return work()
+        status = work()
+        sys.stdout.flush()
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _drop_unread_output():
+            return _PIPE_CLOSED
         failure = failure_of(error, command=args.command, task=getattr(args, "task", None))
         if failure is None:
             raise
         text, status = failure
         sys.stderr.write(text)
-        return status
+    return status
+
+
+def _drop_unread_output() -> bool:
+    """Whether nobody reads the output any more; what is left of it is dropped, so that the interpreter ends quietly."""
+    found = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            number = stream.fileno()
+        except (OSError, ValueError):  # it was replaced by something without a descriptor
+            continue
+        watched = select.poll()
+        watched.register(number, 0)
+        if any(event & select.POLLERR for _, event in watched.poll(0)):
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, number)
+            os.close(nothing)
+            found = True
+    return found
 
 
 def _parse(given: list[str]) -> argparse.Namespace:

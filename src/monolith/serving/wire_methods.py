@@ -15,7 +15,7 @@ from monolith.serving.protos import prediction_service_pb2 as messages
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["METHODS", "MODEL_SERVICE", "PREDICTION_SERVICE", "WireMethod", "packed_signatures", "path_of"]
+__all__ = ["METHODS", "MODEL_SERVICE", "OWN_NAMES", "PREDICTION_SERVICE", "WireMethod", "packed_signatures", "path_of"]
 
 PREDICTION_SERVICE: Final = "tensorflow.serving.PredictionService"
 MODEL_SERVICE: Final = "tensorflow.serving.ModelService"
@@ -40,6 +40,12 @@ METHODS: Final[dict[str, dict[str, WireMethod]]] = {
     },
 }
 """Service to its methods; those that are not here are answered by UNIMPLEMENTED, as gRPC does by itself."""
+
+OWN_NAMES: Final = {
+    service: service.replace("tensorflow.serving", "monolith.tf.serving")
+    for service in (PREDICTION_SERVICE, MODEL_SERVICE)
+}
+"""Service to its name in ``protos/serving``, which clients that are generated from it call."""
 
 
 def path_of(service: str, method: str) -> str:

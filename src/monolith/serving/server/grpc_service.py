@@ -27,7 +27,7 @@ from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
 from monolith.serving.server.statuses import refusal_of
 from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
-from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, packed_signatures
+from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, OWN_NAMES, PREDICTION_SERVICE, packed_signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,7 +148,7 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
 
     return [
         grpc.method_handlers_generic_handler(
-            name,
+            shown,
             {
                 method: grpc.unary_unary_rpc_method_handler(
                     guarded(behaviors[name, method]), None, wire.response.SerializeToString
@@ -157,6 +157,7 @@ def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredent
             },
         )
         for name, methods in METHODS.items()
+        for shown in (name, OWN_NAMES[name])
     ]
 
 
