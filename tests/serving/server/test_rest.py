@@ -110,13 +110,14 @@ def test_the_largest_bodies_hold_up_nobody(server: ModelServer) -> None:
     statuses: list[int] = []
     sending = threading.Thread(target=lambda: statuses.extend(ask(server, body=body).status for body in bodies))
     sending.start()
-    slowest = 0.0
+    times: list[float] = []
     while sending.is_alive():
         begin = time.monotonic()
         assert ask(server, "/healthz").status == 200
-        slowest = max(slowest, time.monotonic() - begin)
+        times.append(time.monotonic() - begin)
     assert statuses == [400, 200, 400]
-    assert slowest < 1.0, "0.05 s as a rule; several seconds where the event loop decodes"
+    # 0.05 s as a rule, and seconds for each body where the event loop decodes. A machine may stand still once.
+    assert len([each for each in times if each > 1.0]) <= 1
 
 
 def test_ids_are_64_bits_with_or_without_a_sign(server: ModelServer, model: SmallModel) -> None:
