@@ -21,6 +21,7 @@ from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server import ModelRegistry, ModelServer
+from monolith.serving.server.grpc_service import MOST_TEXTS
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
 from monolith.tables.compressors import Fp32
@@ -163,6 +164,13 @@ def test_lists_of_texts_bytes_and_ids_mean_the_same(trained: Trained) -> None:
     assert value_of(messages.PredictResponse.FromString(data).outputs["predictions"]).tolist() == pytest.approx(
         expected
     )
+
+
+def test_texts_over_grpc_are_counted_before_they_are_objects(trained: Trained) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(trained, {"user": [b""] * (MOST_TEXTS + 1)})
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "may have 1048576 texts, got 1048577" in caught.value.details()
 
 
 @pytest.mark.parametrize(

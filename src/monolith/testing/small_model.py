@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monolith.data.text_ids import TextColumn
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
-
-    from monolith.data.text_ids import TextColumn
 
 __all__ = ["SmallModel"]
 
@@ -62,7 +61,8 @@ class _Prediction(NamedTuple):
 class SmallModel:
     """Scores an example by the sum of its ids of ``tags`` plus its ``weight``; encoded samples by their length.
 
-    Its signatures are ``serving_default``, ``doubled`` with a second output, ``vector`` and ``text``.
+    Its signatures are ``serving_default``, ``doubled`` with a second output, ``named`` with texts as tags, ``vector``
+    and ``text``.
 
     Args:
         export: Its version.
@@ -80,6 +80,7 @@ class SmallModel:
         self.signatures: Mapping[str, _Signature] = {
             "serving_default": _Signature(inputs, score),
             "doubled": _Signature(inputs, {**score, "twice": _OutputSpec("float32", (None, 1))}),
+            "named": _Signature({**inputs, "tags": inputs["tags"]._replace(texts=TextColumn("tags", "|"))}, score),
             "vector": _Signature({"vector": _InputSpec("dense", "float32", (None, 3))}, score),
             "text": _Signature({"text": _InputSpec("dense", "bytes", (None,))}, score),
         }

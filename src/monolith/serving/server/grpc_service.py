@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from monolith.serving.server.request_core import RequestCore
     from monolith.tensors import Ragged
 
-__all__ = ["GrpcService", "columns_of", "service_handlers"]
+__all__ = ["MOST_TEXTS", "GrpcService", "columns_of", "service_handlers"]
 
+MOST_TEXTS = 1 << 20
+"""Of a tensor: each is an object of Python, made with the GIL held."""
 _SIGNATURES = "signature_def"
 
 
@@ -217,6 +219,8 @@ def _texts_of(name: str, signature: Signature) -> TextColumn | None:
 
 def _ids_of_texts(name: str, message: Any, texts: TextColumn) -> Tensor | Ragged:
     """The ids of texts of one dim, one for each example, or of two, as many for each."""
+    if len(message.string_val) > MOST_TEXTS:
+        raise InvalidArgumentError(f"input {name!r}: may have {MOST_TEXTS} texts, got {len(message.string_val)}")
     values: Any = value_of(message, name=f"input {name!r}")
     if values.ndim > 2:
         raise InvalidArgumentError(f"input {name!r}: texts must have one or two dims, got {values.ndim}")

@@ -18,6 +18,7 @@ from monolith.testing.attack import (
     steps,
     texts,
     threads,
+    traffic,
 )
 from monolith.testing.attack.attempt import Attack, Attempt, Report, run_attack
 
@@ -79,6 +80,13 @@ ATTACKS = (
         must="a status and a sentence, and right answers to right requests",
         attempts=requests.attempts,
         count=300,
+    ),
+    Attack(
+        name="traffic",
+        does=f"right requests for a server of models, looked at every {traffic.REQUESTS_PER_ATTEMPT}",
+        must="right answers, and no more memory, objects, threads or descriptors",
+        attempts=traffic.attempts,
+        count=3,
     ),
     Attack(
         name="threads",

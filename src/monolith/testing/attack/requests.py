@@ -32,6 +32,8 @@ _PATH = "/v1/models/ranker:predict"
 _BODIES: tuple[dict[str, Any], ...] = (
     {"instances": [{"tags": [1, 2], "weight": 0.5}, {"tags": [], "weight": 1}]},
     {"signature_name": "doubled", "inputs": {"tags": [[1], [2, 3]], "weight": [1, 2]}},
+    {"signature_name": "named", "instances": [{"tags": "a|b", "weight": 1}, {"tags": ["c"], "weight": 2}]},
+    {"signature_name": "named", "inputs": {"tags": ["a", {"b64": "YXxi"}], "weight": [1, 2]}},
     {"signature_name": "vector", "instances": [[1, 2, 3]]},
     {"signature_name": "text", "inputs": [{"b64": base64.b64encode(b"some bytes").decode()}]},
     {"inputs": {"example_batch": {"b64": base64.b64encode(b"\x0a\x02\x0a\x00\x18\x02").decode()}}},
@@ -131,11 +133,14 @@ def _by_message(draw: random.Random, ask: Any, grpc: Any) -> Attempt:
         [
             {"tags": torch.tensor([[1, 2], [3, 4]]), "weight": torch.ones(2)},
             {"tags/values": torch.tensor([1]), "tags/row_splits": torch.tensor([0, 1]), "weight": torch.ones(1)},
+            {"tags": [b"a|b", b""], "weight": torch.ones(2)},
+            {"tags/values": [b"a", b"b"], "tags/row_splits": torch.tensor([0, 2]), "weight": torch.ones(1)},
             {"example_batch": [b"\x0a\x02\x0a\x00\x18\x02"]},
         ]
     )
     message = messages.PredictRequest(
-        model_spec=messages.ModelSpec(name="ranker"), inputs={name: message_of(each) for name, each in inputs.items()}
+        model_spec=messages.ModelSpec(name="ranker", signature_name="named"),
+        inputs={name: message_of(each) for name, each in inputs.items()},
     )
     data = _spoilt(message.SerializeToString(deterministic=True), draw)
     what = f"message {data[:200]!r}"
