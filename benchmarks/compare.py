@@ -6,9 +6,9 @@
     python benchmarks/compare.py /tmp/before /tmp/after             # 9 rounds, about ten minutes
 
 A round measures everything once with each build, in processes of their own, the first one changing from round to round;
-the figure is the median over rounds of after / before, with the lowest and the highest round. Below 1 is faster. What is
-measured uses public calls that both builds have: tables, a module over 26 slots, cut, save and restore, a session and a
-trainer.
+the figure is the median over rounds of after / before, with the lowest and the highest round. Below 1 is faster. What
+is measured uses public calls that both builds have: tables, a module over 26 slots, cut, save and restore, a session
+and a trainer.
 """
 
 from __future__ import annotations
