@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -54,6 +55,35 @@ def test_the_root_of_summed_squares_is_the_norm_over_the_places_of_a_sequence() 
     gradient = rows / expected[0] * upstream[0]  # e / out * upstream
     gradient[0] += rows[0].sign() * upstream[2]
     torch.testing.assert_close(emb.lookup("a", ids), rows - gradient)
+
+
+def test_a_sum_over_the_root_of_the_number_of_ids_is_a_division_of_the_sum() -> None:
+    """TensorFlow's `sqrtn`, compared with the rows added up by hand."""
+    slots = {"a": ml.Slot(dim=2, combiner="sum")}
+    emb = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=1.0))
+    ids = ml.Ragged.from_lists([[5, 6, 7], [], [5]])
+    torch.autograd.backward(emb({"a": ids})["a"].sum() * 0.0)  # makes the rows
+    emb.step()
+    rows = emb.lookup("a", torch.tensor([5, 6, 7]))
+    out = emb({"a": ids})["a"] / ids.lengths().clamp(min=1).sqrt()[:, None]
+    torch.testing.assert_close(out, torch.stack([rows.sum(0) / 3**0.5, torch.zeros(2), rows[0]]))
+    torch.autograd.backward(out.sum())
+    emb.step()
+    gradient = torch.full((3, 2), 3**-0.5)
+    gradient[0] += 1
+    torch.testing.assert_close(emb.lookup("a", torch.tensor([5, 6, 7])), rows - gradient)
+
+
+def test_a_function_of_the_step_with_a_parameter_of_its_own_is_a_learning_rate() -> None:
+    def rate(step: int, *, first: float) -> float:
+        return first / (step + 1)
+
+    slots = {"a": ml.Slot(1, initializer=ml.initializers.Zeros(), learning_rate=functools.partial(rate, first=4.0))}
+    emb = ml.Embeddings(slots, ml.row_optimizers.Sgd(learning_rate=1.0))
+    for expected in (-4.0, -6.0):
+        torch.autograd.backward(emb({"a": torch.tensor([7])})["a"].sum())
+        emb.step()
+        assert emb.lookup("a", torch.tensor([7])).item() == expected
 
 
 def test_the_page_names_every_difference_with_a_test_that_exists(project_root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -134,11 +135,26 @@ class Slot(Config):
 def require_rate(rate: object, subject: str) -> None:
     """Refuses what is neither a schedule nor a number that can be a learning rate."""
     if callable(rate):
+        _require_takes_step(rate, subject)
         return
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise TypeError(f"{subject}: learning_rate must be a number or a function of the step, got {rate!r}")
     if not (math.isfinite(rate) and rate >= 0):
         raise ValueError(f"{subject}: learning_rate must be finite and >= 0, got {rate}")
+
+
+def _require_takes_step(rate: Callable[..., object], subject: str) -> None:
+    try:
+        signature = inspect.signature(rate)
+    except (TypeError, ValueError):  # built-in functions may have none
+        return
+    try:
+        signature.bind(0)
+    except TypeError as error:
+        raise TypeError(
+            f"{subject}: a function as learning_rate is called with the step alone, and {rate!r} cannot be: {error};"
+            " bind parameters of its own by functools.partial"
+        ) from error
 
 
 _PARTS: dict[str, type[Config]] = {"initializer": Initializer, "optimizer": RowOptimizer, "compressor": Compressor}
