@@ -203,7 +203,7 @@ void BindWrites(nb::class_<Group>& group) {
              const std::optional<In<int32_t>>& rows, const std::optional<In<float>>& scales,
              const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
              const std::optional<In<float>>& latest, bool known_finite, const std::vector<Push>& pushes,
-             bool has_step) {
+             bool has_step, int64_t newest_time) {
             const Update update{.gradients = Span(gradients),
                                 .per_unique = layout == 1,
                                 .gradient_rows = Span(rows),
@@ -212,6 +212,7 @@ void BindWrites(nb::class_<Group>& group) {
                                 .step = step,
                                 .has_step = has_step,
                                 .times = Span(times),
+                                .newest_time = newest_time,
                                 .scale = scale,
                                 .known_finite = known_finite,
                                 .latest = Span(latest)};
@@ -219,7 +220,8 @@ void BindWrites(nb::class_<Group>& group) {
           },
           "plan"_a, "gradients"_a.noconvert(), "layout"_a, "rows"_a.noconvert().none(), "scales"_a.noconvert().none(),
           "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(), "scale"_a, "latest"_a.noconvert().none(),
-          "known_finite"_a = false, "pushes"_a = std::vector<Push>(), "has_step"_a = true)
+          "known_finite"_a = false, "pushes"_a = std::vector<Push>(), "has_step"_a = true,
+          "newest_time"_a = 0)
       .def(
           "assign",
           [](Group& self, int table, const In<int64_t>& ids, const In<float>& values, const In<int64_t>& times,

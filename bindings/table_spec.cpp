@@ -61,10 +61,13 @@ void BindTableSpec(nb::module_& m) {
           nb::arg("numbers").noconvert())
       .def(
           "set_expiry",
-          [](TableSpec& spec, uint32_t default_days, const SlotArray& slots, const SlotArray& days) {
+          [](TableSpec& spec, uint32_t default_days, const SlotArray& slots, const SlotArray& days,
+             int64_t evict_every_seconds) {
             spec.expire_days.Set(default_days, SlotSpan(slots), SlotSpan(days));
+            spec.evict_every_seconds = evict_every_seconds;
           },
-          nb::arg("default_days"), nb::arg("slots").noconvert(), nb::arg("days").noconvert())
+          nb::arg("default_days"), nb::arg("slots").noconvert(), nb::arg("days").noconvert(),
+          nb::arg("evict_every_seconds"))
       .def(
           "set_admission",
           [](TableSpec& spec, uint32_t default_threshold, const SlotArray& slots, const SlotArray& thresholds) {

@@ -80,8 +80,8 @@ def _wire() -> Iterator[bytes]:
     body = struct.pack("<2q2I", 5, 9, 904 * 2, 2)
     sizes = struct.pack("<IQB", 1, 2, 0)
     pull = struct.pack("<qqqqQB", 3, 1, -1, 0, 1, 0) + sizes
-    push = struct.pack("<qqq", 1, 7, -1) + stamp + struct.pack("<qf3BIQQQ", 0, 1.0, 0, 0, 0, 2, 1, 4, 0) + sizes
-    push += struct.pack("<IQ", 1, 1)
+    push = struct.pack("<qqq", 1, 7, -1) + stamp
+    push += struct.pack("<qf3BIQIQQ", 0, 1.0, 0, 0, 0, 2, 1, 1_700_000_000, 4, 0) + sizes + struct.pack("<IQ", 1, 1)
     greeting = struct.pack("<I6sI5s", 6, b"secret", 5, b"rows\n")
     calls = [
         _frame(1, greeting),

@@ -127,6 +127,7 @@ RowPush::RowPush(RowClient& client, const Plan& plan, PushOrder order, std::span
       counts_(client.CountsOf(plan)),
       rates_(rates.begin(), rates.end()),
       times_(NewestTimes(plan, times)),
+      newest_time_(plan.num_unique() == 0 ? 0 : *std::max_element(times_.begin(), times_.end())),
       gradients_(gradients),
       latest_(latest) {
   RequireSize("gradients", gradients.size(), plan_.num_values());
@@ -173,6 +174,7 @@ void RowPush::Ask(int server, bool with_ids, rpc::Deadline deadline) {
   const std::span<const uint32_t> times =
       times_.size() == 1 ? std::span<const uint32_t>(times_) : Slice(times_, slice.first_key, num_keys);
   question.num_times = times.size();
+  question.newest_time = newest_time_;
   body.push_back(BytesOf(rates_));
   body.push_back(BytesOf(times));
   if (question.has_latest) body.push_back(BytesOf(latest_.subspan(first, count)));

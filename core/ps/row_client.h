@@ -97,6 +97,7 @@ class RowPush {
   std::vector<int32_t> counts_;
   const std::vector<float> rates_;
   std::vector<uint32_t> times_;
+  uint32_t newest_time_;
   const std::span<const float> gradients_, latest_;
   std::vector<uint16_t> halves_;
   std::vector<std::shared_ptr<rpc::Call>> calls_;

@@ -176,6 +176,7 @@ Applied RowHost::ApplyTo(const Plan& plan, const PushQuestion& question, const P
                       .learning_rates = body.rates,
                       .step = question.step,
                       .times = {times.data(), times.size()},
+                      .newest_time = question.newest_time,
                       .scale = question.scale,
                       .known_finite = question.known_finite,
                       .latest = body.latest};

@@ -13,7 +13,7 @@ namespace monolith::rpc {
 
 inline constexpr uint32_t kFrameMagic = 0x464c4d4d;  // "MMLF"
 // Raised when a reader of the old version would misread a frame; both ends must have the same.
-inline constexpr uint16_t kFrameVersion = 2;
+inline constexpr uint16_t kFrameVersion = 3;
 inline constexpr size_t kHeaderBytes = 40;
 
 using HeaderBytes = std::array<uint8_t, kHeaderBytes>;

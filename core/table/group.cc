@@ -62,11 +62,16 @@ Group::Group(std::vector<TableSpec> specs, std::unique_ptr<AdmissionFilter> admi
       throw Error(Code::kInvalidArgument, "table names must be distinct and ascending, got '" + spec.name +
                                               "' after '" + specs[i - 1].name + "'");
     }
+    if (spec.evict_every_seconds < 0) {
+      throw Error(Code::kInvalidArgument, "table '" + spec.name + "': evict_every_seconds must be >= 0, got " +
+                                              std::to_string(spec.evict_every_seconds));
+    }
     num_learning_rates_ += static_cast<int>(spec.segments().size());
     if (admission_ != nullptr) admission_->CheckThreshold(spec.min_counts.Largest(), "table '" + spec.name + "'");
   }
   for (size_t i = 0; i < specs.size(); ++i) {
     has_wide_.push_back(!specs[i].wide_slots().empty());
+    evicts_in_turn_ |= specs[i].evict_every_seconds != 0;
     tables_.push_back(std::make_unique<Table>(std::move(specs[i]), static_cast<uint32_t>(i), index_blocks_));
   }
 }
@@ -140,7 +145,10 @@ void Group::ClearBuckets(uint32_t begin, uint32_t end) {
     buckets_[number].filter.reset();
     std::vector<Tombstone>().swap(buckets_[number].tombstones);
   }
-  if (all) rows_identity_ = NewRowsIdentity();
+  if (all) {
+    rows_identity_ = NewRowsIdentity();
+    newest_elsewhere_.store(0, std::memory_order_relaxed);
+  }
   for (auto& table : tables_) {
     if (!all) break;
     table->rows.Clear();
@@ -184,9 +192,13 @@ void Group::RequireCurrent(int64_t worker, int64_t incarnation) const {
 
 int64_t Group::NewestTime(int table_number) const {
   if (table_number != -1) return table(table_number).newest_time.load(std::memory_order_relaxed);
-  int64_t newest = 0;
+  int64_t newest = newest_elsewhere_.load(std::memory_order_relaxed);
   for (const auto& each : tables_) newest = std::max(newest, each->newest_time.load(std::memory_order_relaxed));
   return newest;
+}
+
+void Group::RaiseNewestTime(int table_number, int64_t time) {
+  RaiseTo(table_number == -1 ? newest_elsewhere_ : MutableTable(table_number).newest_time, time);
 }
 
 void Group::Resume(std::span<const BatchStamp> stamps) {

@@ -73,6 +73,7 @@ struct Update {
   int64_t step = 0;
   bool has_step = true;  // false: the caller knows none, and admission counts the offers of an id instead
   std::span<const int64_t> times;
+  int64_t newest_time = 0;  // of the whole update, where other owners have parts of it; 0 = it is that of `times`
   float scale = 1.0f;             // of the summed gradient, for joint clipping
   bool known_finite = false;      // the caller saw that all gradients are finite; only asked of those per unique id
   std::span<const float> latest;  // weights as the worker saw them; empty = none. Per unique id iff the gradients are
@@ -154,6 +155,9 @@ class Group {
   int64_t NumValues(const Plan& plan) const;
 
   // Writing.
+  // An update that moves the newest time of all tables removes what has expired by then from some buckets of the tables
+  // that ask for it: each bucket has its turn once in `evict_every_seconds`, at times that follow from its number alone.
+  // So it is the same however buckets are divided among groups, and nothing has to be saved for it.
   // With pushes, one of each worker whose batches are in the update, all their stamps change together with the rows,
   // and nothing is done for those that were applied before; the rules are those of WorkerClocks::Turns. What throws
   // records no stamp.
@@ -223,10 +227,11 @@ class Group {
   // What Load() would refuse, without writing.
   void CheckBlocks(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end,
                    const std::vector<std::string>& source_schemas);
-  // Of all updates, in Unix seconds, rows that are gone included; 0 before the first. Table -1: the newest of all.
+  // Of all updates, in Unix seconds, rows that are gone included; 0 before the first. Table -1: the newest of all, here
+  // and at other owners as far as updates have told it.
   int64_t NewestTime(int table) const;
-  // For a restore: rows do not tell the newest time when its row is gone.
-  void RaiseNewestTime(int table, int64_t time) { MutableTable(table).RaiseNewestTime(time); }
+  // For a restore: rows do not tell the newest time when its row is gone. Table -1: of all.
+  void RaiseNewestTime(int table, int64_t time);
 
   std::vector<int64_t> Ids(int table) const;
   // Rows of each slot, by its number; keys of a slot that the table does not know count for kNumSlots.
@@ -266,6 +271,11 @@ class Group {
   // Erases the rows for which dies(header) holds, in bucket order, in short holds of each lock.
   template <typename Dies>
   int64_t EraseWhere(Table& table, Dies&& dies);
+  template <typename Dies>
+  int64_t EraseWhere(uint32_t bucket, Table& table, Dies&& dies);
+  int64_t EraseExpired(uint32_t bucket, Table& table, int64_t now);
+  // Gives the buckets their turn that have one after `from` and up to `to`; returns how many rows were removed.
+  int64_t EvictInTurn(int64_t from, int64_t to);
   void EnforceCap(Table& table);
   // Gives memory back to the system where a table has much that it does not use (table/memory_return.h).
   void ReturnMemory();
@@ -292,6 +302,8 @@ class Group {
   std::vector<uint8_t> has_wide_;        // of each table: its keys may not tell their bucket
   std::unique_ptr<BucketLock[]> locks_;  // one per bucket
   std::unique_ptr<Bucket[]> buckets_;
+  std::atomic<int64_t> newest_elsewhere_{0};  // of updates of which other owners have parts
+  bool evicts_in_turn_ = false;               // some table does
 
   mutable Gate gate_;     // open to calls; alone for whatever changes the members from clock_ on
   WorkerClocks workers_;  // stamps change inside the gate, like rows

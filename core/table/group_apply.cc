@@ -262,11 +262,19 @@ class Applier {
 };
 
 Applied Group::Apply(const Plan& plan, const Update& update, std::span<const Push> pushes) {
-  Gate::Writing call(gate_);
-  WorkerClocks::Turns turns(workers_, pushes);
-  if (turns.are_duplicates()) return {.duplicate = true};
-  const Applied applied = Applier(*this, plan, update).Run();
-  turns.Record();
+  Applied applied;
+  int64_t evicted = 0;
+  {
+    Gate::Writing call(gate_);
+    WorkerClocks::Turns turns(workers_, pushes);
+    if (turns.are_duplicates()) return {.duplicate = true};
+    const int64_t before = evicts_in_turn_ ? NewestTime(-1) : 0;
+    applied = Applier(*this, plan, update).Run();
+    RaiseNewestTime(-1, update.newest_time);
+    if (evicts_in_turn_) evicted = EvictInTurn(before, NewestTime(-1));  // in the gate: a cut has both or none
+    turns.Record();
+  }
+  if (evicted != 0) ReturnMemory();
   return applied;
 }
 

@@ -203,22 +203,47 @@ int64_t Group::Touch(int table_number, std::span<const int64_t> ids, std::span<c
 
 template <typename Dies>
 int64_t Group::EraseWhere(Table& table, Dies&& dies) {
+  int64_t erased = 0;
+  for (uint32_t number = 0; number < kNumBuckets; ++number) erased += EraseWhere(number, table, dies);
+  return erased;
+}
+
+template <typename Dies>
+int64_t Group::EraseWhere(uint32_t bucket, Table& table, Dies&& dies) {
   constexpr uint32_t kRecordsPerHold = 512;
   int64_t erased = 0;
   std::vector<uint32_t> dying;
-  for (uint32_t number = 0; number < kNumBuckets; ++number) {
-    for (uint32_t from = 0; from != kNoRow;) {
-      BucketGuard guard(locks_[number], Access::kChanges);
-      dying.clear();
-      from = table.shards[number].VisitFrom(table.rows, from, kRecordsPerHold, [&](uint32_t row) {
-        if (dies(*HeaderOf(table.rows.AtAllocated(row)))) dying.push_back(row);
-      });
-      for (const uint32_t row : dying) EraseRow(number, table, row);
-      erased += static_cast<int64_t>(dying.size());
-    }
+  for (uint32_t from = 0; from != kNoRow;) {
+    BucketGuard guard(locks_[bucket], Access::kChanges);
+    dying.clear();
+    from = table.shards[bucket].VisitFrom(table.rows, from, kRecordsPerHold, [&](uint32_t row) {
+      if (dies(*HeaderOf(table.rows.AtAllocated(row)))) dying.push_back(row);
+    });
+    for (const uint32_t row : dying) EraseRow(bucket, table, row);
+    erased += static_cast<int64_t>(dying.size());
   }
   table.evicted.fetch_add(erased, std::memory_order_relaxed);
   return erased;
+}
+
+int64_t Group::EraseExpired(uint32_t bucket, Table& table, int64_t now) {
+  return EraseWhere(bucket, table,
+                    [&](const RowHeader& row) { return table.spec.HasExpired(row.key, row.time, now); });
+}
+
+int64_t Group::EvictInTurn(int64_t from, int64_t to) {
+  if (from == 0) return 0;  // the first update: there was nothing before it
+  int64_t evicted = 0;
+  for (auto& table : tables_) {
+    const int64_t every = table->spec.evict_every_seconds;
+    if (every == 0) continue;
+    const int64_t last = to * kNumBuckets / every;
+    const int64_t first = std::max(from * kNumBuckets / every, last - kNumBuckets) + 1;
+    for (int64_t turn = first; turn <= last; ++turn) {
+      evicted += EraseExpired(static_cast<uint32_t>(turn % kNumBuckets), *table, to);
+    }
+  }
+  return evicted;
 }
 
 int64_t Group::Evict(int table_number, int64_t now) {
@@ -232,8 +257,7 @@ int64_t Group::Evict(int table_number, int64_t now) {
     for (auto& table : tables_) {
       if (table_number != -1 && static_cast<int>(table->number) != table_number) continue;
       const int64_t reference = now == -1 ? table->newest_time.load(std::memory_order_relaxed) : now;
-      evicted += EraseWhere(*table,
-                            [&](const RowHeader& row) { return table->spec.HasExpired(row.key, row.time, reference); });
+      for (uint32_t number = 0; number < kNumBuckets; ++number) evicted += EraseExpired(number, *table, reference);
     }
   }
   if (evicted != 0) ReturnMemory();

@@ -36,9 +36,9 @@ void Table::RequireIds(std::span<const int64_t> ids) const {
                   " Embeddings by slot and id (lookup)");
 }
 
-void Table::RaiseNewestTime(int64_t time) {
-  int64_t newest = newest_time.load(std::memory_order_relaxed);
-  while (newest < time && !newest_time.compare_exchange_weak(newest, time, std::memory_order_relaxed)) {
+void RaiseTo(std::atomic<int64_t>& number, int64_t least) {
+  int64_t found = number.load(std::memory_order_relaxed);
+  while (found < least && !number.compare_exchange_weak(found, least, std::memory_order_relaxed)) {
   }
 }
 

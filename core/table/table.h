@@ -19,6 +19,8 @@
 
 namespace monolith {
 
+void RaiseTo(std::atomic<int64_t>& number, int64_t least);
+
 struct Table {
   // Small indexes take memory from `blocks`, which outlives the table.
   Table(TableSpec table_spec, uint32_t table_number, BlockArena& blocks);
@@ -36,7 +38,7 @@ struct Table {
   int64_t Size() const;
   // Throws kInvalidArgument for an id that does not tell its bucket: a wide key (table/slot_keys.h).
   void RequireIds(std::span<const int64_t> ids) const;
-  void RaiseNewestTime(int64_t time);
+  void RaiseNewestTime(int64_t time) { RaiseTo(newest_time, time); }
 };
 
 }  // namespace monolith

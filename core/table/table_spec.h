@@ -78,6 +78,7 @@ class TableSpec {
   uint64_t max_rows = 0;  // 0 = no cap
   CapEviction cap_eviction = CapEviction::kLeastRecentlyUsed;
   SlotValues expire_days{36500};
+  int64_t evict_every_seconds = 0;  // of event time, in which updates look at every row once; 0 = they do not
   SlotValues min_counts{0};
 
   // Numbers of the slots that take any int64 (table/slot_keys.h); the index of a wide key is a place among them. Throws

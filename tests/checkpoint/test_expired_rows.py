@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("on_every_store")
 
 
 def make_model() -> ml.Embeddings:
-    return ml.Embeddings({"user": ml.Slot(2, expire_days=1)})
+    return ml.Embeddings({"user": ml.Slot(2, expire_days=1)}, evict_every_seconds=0)
 
 
 def test_a_resumed_run_has_every_row_of_one_that_was_not_killed(tmp_path: Path) -> None:

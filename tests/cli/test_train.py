@@ -55,6 +55,18 @@ def test_progress_shows_step_speed_loss_auc_and_rows(tmp_path: Path, capsys: pyt
     assert re.fullmatch(r"8/8 steps \(100 %\), examples per second \S+, loss \S+, AUC \S+, rows \S+", line)
 
 
+def test_expired_rows_are_removed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = "hooks.day_by_day:DayByDay"
+    found = []
+    for hours in ((), ("--feature_evict_every_n_hours", "0")):
+        assert main(["train", task, "--model_dir", str(tmp_path / f"m{len(hours)}"), "--json", *hours]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[1]["expired_rows"] == 0 < found[0]["expired_rows"] == found[1]["rows"] - found[0]["rows"]
+    assert main(["train", task, "--model_dir", str(tmp_path / "shown")]) == 0
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1].endswith(f"; {found[0]['expired_rows']:,} expired rows were removed")
+
+
 def test_nothing_that_is_there_is_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "2"]) == 0

@@ -30,6 +30,12 @@ def times_of(store: Store) -> dict[int, int]:
         return {key: time for each in blocks for key, time in zip(each.keys.tolist(), each.times.tolist(), strict=True)}
 
 
+def rows_of(store: Store) -> set[tuple[str, int]]:
+    with store.cut() as cut:
+        blocks = [block for block in cut.blocks(ALL_BUCKETS, state=True) if block.kind is BlockKind.FULL]
+        return {("ab"[each.table], key) for each in blocks for key in each.keys.tolist()}
+
+
 def train(worker: Worker, ids: Sequence[int], times: int | list[int]) -> None:
     """The next batch, with a time of its own for each id if there are several."""
     plan = worker.plan(ids, worker.last + 1)
@@ -41,7 +47,7 @@ def train(worker: Worker, ids: Sequence[int], times: int | list[int]) -> None:
 
 
 def filled(new_store: StoreFactory, *, num_rows: int = 60) -> tuple[Store, Worker]:
-    store = new_store({"user": TableConfig([Segment(2, optimizer=Sgd())], expire_days=30)})
+    store = new_store({"user": TableConfig([Segment(2, optimizer=Sgd())], expire_days=30, evict_every_seconds=0)})
     worker = Worker(store)
     for day in range(3):
         train(worker, range(day * num_rows // 3, (day + 1) * num_rows // 3), NOW + day * DAY)
@@ -119,8 +125,8 @@ def test_blocks_that_are_assigned_are_judged_alike(new_store: StoreFactory) -> N
 
 
 def test_the_clock_is_that_of_all_tables(new_store: StoreFactory) -> None:
-    tables = {name: TableConfig([Segment(1, optimizer=Sgd())], expire_days=3) for name in ("a", "b")}
-    store = new_store(tables)
+    config = TableConfig([Segment(1, optimizer=Sgd())], expire_days=3, evict_every_seconds=0)
+    store = new_store({"a": config, "b": config})
     joined = store.join(0)
     for seq, (splits, time) in enumerate([([0, 1, 1], NOW), *(([0, 0, 1], NOW + day * DAY) for day in range(1, 11))]):
         plan = joined.plan(torch.tensor([7]), torch.tensor(splits), stamp=stamp(seq))
@@ -131,6 +137,26 @@ def test_the_clock_is_that_of_all_tables(new_store: StoreFactory) -> None:
     joined.apply([(plan, torch.ones(1))], rule).result()
     assert store.stats().times_ahead == 0  # table a slept for ten days, the store did not
     assert joined.evict(now=-1) == 1
+
+
+def test_updates_remove_what_has_expired_by_the_newest_time_of_all_tables(new_store: StoreFactory) -> None:
+    config = TableConfig([Segment(1, optimizer=Sgd())], expire_days=2)
+    store, seen = new_store({"a": config, "b": config}), dict[tuple[str, int], int]()
+    joined = store.join(0)
+    for seq in range(16):
+        ids = [seq % 3, *range(1000 + 20 * seq, 1020 + 20 * seq)]
+        splits = [0, 0, len(ids)] if seq % 2 else [0, len(ids), len(ids)]
+        plan = joined.plan(torch.tensor(ids), torch.tensor(splits), stamp=stamp(seq))
+        joined.read(plan, after=seq - 1, step=0, train=True).result()
+        time = NOW + seq * DAY // 2
+        rule = Update(previous=seq - 1, step=0, learning_rates=torch.ones(2), times=time)
+        joined.apply([(plan, torch.ones(plan.num_values))], rule).result()
+        seen |= {("ab"[seq % 2], each): time for each in ids}
+        kept = {each for each, last in seen.items() if time - last < 2 * DAY}
+        late = {each for each, last in seen.items() if time - last < 2 * DAY + 2 * 3600}
+        assert kept <= rows_of(store) <= late
+    assert rows_of(store) == kept  # updates are further apart than the interval
+    assert joined.evict(now=time) == 0
 
 
 def test_it_warns_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,33 +9,15 @@ import pytest
 import torch
 
 import monolith as ml
+from hooks.day_by_day import DAY, DayByDay
 from hooks.sessions import FakeSession
 from monolith.checkpoint import TrainState
-from monolith.data import Batch
 from monolith.hook import Hook
 from monolith.hooks import EvictionHook
-from monolith.testing import ExampleTask, FakeClock
-from monolith.train import PipelineConfig, SavingConfig, TablesConfig, Trainer, TrainerConfig
+from monolith.testing import FakeClock
+from monolith.train import PipelineConfig, ReportingConfig, SavingConfig, TablesConfig, Trainer, TrainerConfig
 
-DAY = 24 * 3600
 STEPS = 12
-
-
-class DayByDay(ExampleTask):
-    """Each step is a day after the last one, with items of its own, which live for a day; users stay."""
-
-    def input_fn(self, mode: Any) -> Any:
-        clicks = super().input_fn(mode)
-        make = clicks.make
-
-        def make_day(number: int) -> Any:
-            batch: dict[str, Any] = dict(make(number))
-            batch["req_time"] = batch["req_time"] + DAY * number
-            batch["item"] = batch["item"] + 10_000 * number
-            return Batch(batch, num_rows=clicks.batch_size)
-
-        clicks.make = make_day  # type: ignore[method-assign]
-        return clicks
 
 
 class Rows(Hook):
@@ -69,19 +51,23 @@ class TestByStep:
             assert rows.seen[1] == users_until(1) + items_of(0) + items_of(1), "nothing goes between"
             assert rows.seen[3] == users_until(3) + items_of(2) + items_of(3)
 
-    def test_without_the_option_everything_stays(self) -> None:
+    def test_if_nothing_is_to_be_removed_everything_stays(self) -> None:
         rows = Rows()
-        Trainer(DayByDay, hooks=[rows]).train(steps=3)
+        trainer = Trainer(DayByDay, TrainerConfig(tables=TablesConfig(evict_every_seconds=0)), hooks=[rows])
+        trainer.train(steps=3)
         assert rows.seen[2] == users_until(2) + sum(map(items_of, range(3)))
+        assert trainer.history.expired_rows == 0
 
     @pytest.mark.parametrize("pipeline", [PipelineConfig(), PipelineConfig(prefetch=2, postpush=True)])
-    @pytest.mark.parametrize("stop_at", [4, 6])
-    def test_a_run_in_pieces_equals_one_in_one_go(self, tmp_path: Path, pipeline: PipelineConfig, stop_at: int) -> None:
+    @pytest.mark.parametrize(("stop_at", "every_steps"), [(4, 3), (6, 3), (4, None)])
+    def test_a_run_in_pieces_equals_one_in_one_go(
+        self, tmp_path: Path, pipeline: PipelineConfig, stop_at: int, every_steps: int | None
+    ) -> None:
         def train(folder: str, *pieces: int) -> Any:
             config = TrainerConfig(
                 model_dir=str(tmp_path / folder),
                 saving=SavingConfig(every_steps=2),
-                tables=TablesConfig(evict_every_steps=3),
+                tables=TablesConfig(evict_every_steps=every_steps),
                 pipeline=pipeline,
                 deterministic=True,
             )
@@ -104,6 +90,29 @@ class TestByStep:
         Trainer(DayByDay, config).train(steps=3)
         state = Trainer(DayByDay, TrainerConfig(model_dir=str(tmp_path))).train(steps=0)
         assert state.embeddings["emb"].num_rows == users_until(2) + items_of(2)
+
+
+class TestByEventTime:
+    @pytest.mark.parametrize("num_ps", [0, 3])
+    def test_steps_remove_what_has_expired_and_the_run_counts_it(self, num_ps: int) -> None:
+        rows = Rows()
+        config = TrainerConfig(tables=TablesConfig(num_ps=num_ps), reporting=ReportingConfig(summary_every_steps=1))
+        trainer = Trainer(DayByDay, config, hooks=[rows])
+        trainer.train(steps=STEPS)
+        # Items live for a day, and batches are a day and up to some seconds apart: those of the last two may be there.
+        for step in range(STEPS):
+            least, most = users_until(step) + items_of(step), users_until(step) + sum(map(items_of, (step - 1, step)))
+            assert least <= rows.seen[step] <= most or step == 0
+        gone = users_until(STEPS - 1) + sum(map(items_of, range(STEPS))) - rows.seen[-1]
+        assert trainer.history.expired_rows == gone > 0
+        assert trainer.history["expired_rows"][-1] == gone
+
+    def test_an_interval_is_that_of_event_time(self) -> None:
+        rows = Rows()
+        config = TrainerConfig(tables=TablesConfig(evict_every_seconds=365 * DAY))
+        Trainer(DayByDay, config, hooks=[rows]).train(steps=STEPS)
+        everything = users_until(STEPS - 1) + sum(map(items_of, range(STEPS)))
+        assert 0.9 * everything < rows.seen[-1] <= everything, "of a year's turn twelve days have passed"
 
 
 class TestBySeconds:
@@ -137,13 +146,9 @@ class TestRefused:
         with pytest.raises(ValueError, match="every_"):
             EvictionHook(**intervals)
 
-    @pytest.mark.parametrize("given", [{"evict_every_steps": 0}, {"evict_every_seconds": 0.0}])
+    @pytest.mark.parametrize("given", [{"evict_every_steps": 0}, {"evict_every_seconds": -1.0}])
     def test_intervals_of_a_config(self, given: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="evict_every_"):
             TablesConfig(**given)
         with pytest.raises(ValueError, match="give evict_every_steps or evict_every_seconds, got both"):
             TablesConfig(evict_every_steps=1, evict_every_seconds=1.0)
-
-    def test_seconds_in_a_run_that_must_repeat(self) -> None:
-        with pytest.raises(ValueError, match=r"fixed steps, got tables\.evict_every_seconds=3600"):
-            TrainerConfig(deterministic=True, tables=TablesConfig(evict_every_seconds=3600))

@@ -378,6 +378,31 @@ def test_expiry_is_by_slot_and_counts_from_the_time_of_the_examples() -> None:
     assert emb.evict(now=4 * DAY) == 2, "items 2 and 3 were seen on the second day"
 
 
+@pytest.mark.parametrize("by_optimizer", [False, True])
+def test_steps_remove_rows_that_have_expired(by_optimizer: bool) -> None:
+    emb = make(user=ml.Slot(2, expire_days=2), item=ml.Slot(2))
+    optimizer, last = emb.optimizer(), dict[int, int]()
+    for hour in range(0, 30 * 24, 3):
+        users, time = [hour % 7, *range(1000 + 10 * hour, 1010 + 10 * hour)], 1_700_000_000 + hour * 3600
+        emb({"user": torch.tensor(users), "item": torch.tensor(users)}, time=time).concat().sum().backward()
+        optimizer.step() if by_optimizer else emb.step()
+        last |= dict.fromkeys(users, time)
+        left = {user for user, seen in last.items() if time - seen < 2 * DAY}
+        late = {user for user, seen in last.items() if time - seen < 2 * DAY + 2 * 3600}
+        assert left <= set(emb.vectors("user").ids.tolist()) <= late, "two hours for two days"
+    assert emb.num_rows == len(last) + len(left)
+    assert emb.store.stats().evicted >= len(last) - len(left) > 0
+    assert not emb.lookup("user", torch.tensor([1000])).any()
+
+
+def test_steps_remove_nothing_if_they_are_not_to() -> None:
+    emb = ml.Embeddings({"user": ml.Slot(2, expire_days=1)}, evict_every_seconds=0)
+    for day in range(5):
+        emb({"user": torch.tensor([day])}, time=day * DAY)["user"].sum().backward()
+        emb.step()
+    assert (emb.num_rows, emb.evict()) == (5, 4)
+
+
 def test_accumulated_batches_keep_their_times() -> None:
     emb = make(user=ml.Slot(2, expire_days=1))
     for key, time in ((1, 0), (2, DAY)):

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import weakref
-
 import numpy as np
 import pytest
 
-from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.errors import InvalidArgumentError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup
-from monolith.tables._background_eviction import BackgroundEviction
 
 DAY = 86400
 
@@ -24,13 +19,6 @@ def table_with(times: dict[int, int], **options: object) -> HashTable:
     table = HashTable(TableConfig([Segment(1)], **options))  # type: ignore[arg-type]
     table.assign(list(times), [[1.0]] * len(times), time=np.array(list(times.values())))
     return table
-
-
-def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.005)
 
 
 def test_a_row_expires_when_its_days_have_passed_exactly() -> None:
@@ -125,76 +113,72 @@ def test_a_cap_removes_the_least_frequently_updated() -> None:
     assert table.contains(often).all()
 
 
-def test_background_eviction_works_until_it_is_stopped() -> None:
-    table = table_with({1: 0, 2: DAY}, expire_days=1)
-    eviction = table.evict_in_background(0.01)
-    assert eviction.name == "monolith-evict-table"
-    wait_until(lambda: len(table) == 1)
-    wait_until(lambda: eviction.evicted == 1)
-    eviction.stop()
-    assert not eviction.is_running()
-    table.assign([3], [[1.0]], time=50 * DAY)
-    time.sleep(0.05)
-    assert len(table) == 2
-    eviction.stop()
+def trained(table: HashTable, ids: list[int], time: int) -> set[int]:
+    """The ids that have a row after they were trained at this time."""
+    table.apply_gradients(ids, np.ones((len(ids), 1), np.float32), time=time)
+    return set(table.ids().tolist())
 
 
-def test_background_eviction_is_a_context_manager() -> None:
-    group = TableGroup({name: TableConfig([Segment(1)], expire_days=0) for name in ("a", "b")})
-    group.assign({"a": [1], "b": [2]}, {"a": [[1.0]], "b": [[1.0]]}, time=3)
-    with group.evict_in_background(0.01) as eviction:
-        wait_until(lambda: len(group["a"]) + len(group["b"]) == 0)
-        assert eviction.name == "monolith-evict-all"
-    assert not eviction.is_running()
+@pytest.mark.parametrize(("seconds", "late"), [(None, 2 * 3600), (600, 600), (30 * DAY, 30 * DAY)])
+def test_updates_remove_what_has_expired_within_the_interval(seconds: float | None, late: int) -> None:
+    table = HashTable(TableConfig([Segment(1)], expire_days=2, evict_every_seconds=seconds))
+    last: dict[int, int] = {}
+    for hour in range(12 * 24):
+        time = 100 * DAY + hour * 3600 + hour % 7
+        ids = [hour % 50, 1000 + hour, *range(5000 + 20 * hour, 5020 + 20 * hour)]
+        rows = trained(table, ids, time)
+        last |= dict.fromkeys(ids, time)
+        assert {key for key, seen in last.items() if time - seen < 2 * DAY} <= rows
+        assert rows <= {key for key, seen in last.items() if time - seen < 2 * DAY + late}
+    assert table.stats()["evicted"] >= len(last) - len(rows) > 0
 
 
-def test_a_config_can_ask_for_background_eviction() -> None:
-    table = table_with({1: 0, 2: DAY}, expire_days=1, evict_every_seconds=0.01)
-    wait_until(lambda: len(table) == 1)
-    table.close()
-    assert all(not thread.name.startswith("monolith-evict") for thread in threading.enumerate())
+@pytest.mark.parametrize("options", [{}, {"expire_days": 1, "evict_every_seconds": 0}])
+def test_updates_remove_nothing_where_rows_do_not_expire_by_themselves(options: dict[str, int]) -> None:
+    table = HashTable(TableConfig([Segment(1)], **options))  # type: ignore[arg-type]
+    trained(table, [1], 0)
+    for day in range(1, 20):
+        assert trained(table, [2], day * DAY) == {1, 2}
 
 
-def test_the_thread_ends_with_its_table() -> None:
-    table = table_with({1: 0}, expire_days=1)
-    eviction = table.evict_in_background(1000.0)
-    alive = weakref.ref(table.native)
-    del table
-    assert alive() is None
-    wait_until(lambda: not eviction.is_running())
+def test_an_update_that_passes_many_intervals_looks_at_every_row_once() -> None:
+    table = HashTable(TableConfig([Segment(1)], expire_days=1, evict_every_seconds=1))
+    trained(table, list(range(10_000)), 5 * DAY)
+    assert trained(table, [-1], 6 * DAY) == {-1}
 
 
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), UnavailableError("no rows")])
-def test_stopping_raises_whatever_ended_the_thread(error: Exception) -> None:
-    class Core:
-        def evict(self, table: int, now: int) -> int:
-            raise error
-
-    class Group:
-        names = ("a",)
-        core = Core()
-
-    group = Group()
-    eviction = BackgroundEviction(group, every_seconds=0.001)  # type: ignore[arg-type]
-    wait_until(lambda: not eviction.is_running())
-    with pytest.raises(type(error), match=str(error)):
-        eviction.stop()
+def test_an_old_update_of_a_removed_row_begins_it_anew_and_does_not_keep_it() -> None:
+    table = HashTable(TableConfig([Segment(1)], expire_days=1, evict_every_seconds=60))
+    trained(table, [1], 5 * DAY)
+    trained(table, [1], 5 * DAY)
+    learned = float(table.lookup([1])[0, 0])
+    assert trained(table, [2], 6 * DAY) == {2}
+    assert trained(table, [1], 5 * DAY + 9) == {1, 2}  # it was on its way when the row was removed
+    assert float(table.lookup([1])[0, 0]) == pytest.approx(learned / 2)
+    assert trained(table, [2], 6 * DAY + 120) == {2}
 
 
-def test_stopping_says_when_an_eviction_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = table_with({1: 0})
-    eviction = table.evict_in_background(1000.0)
-    monkeypatch.setattr(eviction._thread, "join", lambda timeout: None)
-    monkeypatch.setattr(eviction._thread, "is_alive", lambda: True)
-    with pytest.raises(
-        UnavailableError, match=r"monolith-evict-table: still evicting after 0.1 s; call stop\(\) again"
-    ):
-        eviction.stop(0.1)
-    monkeypatch.undo()
-    eviction.stop()
+def test_one_wrong_time_expires_nothing() -> None:
+    table = HashTable(TableConfig([Segment(1)], expire_days=2, evict_every_seconds=60))
+    ids = list(range(100))
+    trained(table, ids, 50 * DAY)
+    times = np.full(100, 50 * DAY + 30)
+    times[7] = 2**32 - 1
+    table.apply_gradients(ids, np.ones((100, 1), np.float32), time=times)
+    assert trained(table, ids[:1], 50 * DAY + 600) == set(ids)
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_removed_rows_are_in_the_history_and_not_in_a_cut_before() -> None:
+    table = HashTable(TableConfig([Segment(1)], expire_days=1, evict_every_seconds=60))
+    trained(table, [1, 2], 5 * DAY)
+    mark = table.mark()
+    with table.store.cut() as cut:
+        assert trained(table, [2], 6 * DAY) == {2}
+        assert sum(cut.rows.values()) == 2
+    assert table.tombstones(mark).tolist() == [1]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 2.0**32])
 def test_a_wrong_interval_is_refused(seconds: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="every_seconds must be > 0"):
-        table_with({1: 0}).evict_in_background(seconds)
+    with pytest.raises(InvalidArgumentError, match=r"evict_every_seconds must be in \[0, 2\^32\) or None"):
+        TableConfig([Segment(1)], evict_every_seconds=seconds)

@@ -162,7 +162,9 @@ def test_newest_time_comes_back_even_when_its_row_is_gone(tmp_path: Path) -> Non
 
 
 def expiring_table() -> HashTable:
-    return HashTable(TableConfig([Segment(1)], name="short", expire_days=2, slot_expire_days={1: 10}))
+    return HashTable(
+        TableConfig([Segment(1)], name="short", expire_days=2, slot_expire_days={1: 10}, evict_every_seconds=0)
+    )
 
 
 @pytest.mark.parametrize("drop_expired", [True, False])

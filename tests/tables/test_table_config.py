@@ -45,7 +45,7 @@ def wrong(value: object) -> Any:
         ({"skip_zero": True}, r"Only EntryConfig_EntryType_SERVING supports skip_zero_embedding!"),
         ({"seed": 2**64}, r"table 'user': seed must fit 64 bits"),
         ({"initial_capacity": -1}, r"table 'user': initial_capacity must be >= 0, got -1"),
-        ({"evict_every_seconds": 0.0}, r"table 'user': evict_every_seconds must be > 0 or None, got 0.0"),
+        ({"evict_every_seconds": -1.0}, r"table 'user': evict_every_seconds must be in \[0, 2\^32\) or None, got -1.0"),
         ({"name": "a;b"}, r"table 'a;b': name must be non-empty, without"),
     ],
 )

@@ -38,11 +38,11 @@ from monolith.train.sync_config import SyncConfig
 class Batches(Dataset[Any]):
     """Batches by their numbers; the position is the number of the next one."""
 
-    def __init__(self, numbers: list[int]) -> None:
-        self.numbers = numbers
+    def __init__(self, numbers: list[int], seconds_apart: int = 1) -> None:
+        self.numbers, self.seconds_apart = numbers, seconds_apart
 
     def read(self, position: bytes | None = None) -> Reading[Any]:
-        numbers, begin = self.numbers, int(position or b"0")
+        numbers, seconds_apart, begin = self.numbers, self.seconds_apart, int(position or b"0")
 
         class Numbered(Reading[Any]):
             at = begin
@@ -51,7 +51,7 @@ class Batches(Dataset[Any]):
                 if self.at >= len(numbers):
                     raise StopIteration
                 self.at += 1
-                return batch(numbers[self.at - 1])
+                return batch(numbers[self.at - 1], seconds_apart)
 
             @property
             def position(self) -> bytes:
@@ -63,7 +63,7 @@ class Batches(Dataset[Any]):
         return Numbered()
 
 
-def batch(number: int) -> dict[str, Any]:
+def batch(number: int, seconds_apart: int = 1) -> dict[str, Any]:
     """Always the same for a number."""
     generator = torch.Generator().manual_seed(number)
     ids = torch.randint(0, 50, (8, 3), generator=generator)
@@ -73,7 +73,7 @@ def batch(number: int) -> dict[str, Any]:
         "user": ids[:, 0] % 7,
         "x": torch.randn(8, 4, generator=generator),
         "label": torch.rand(8, generator=generator).round(),
-        "req_time": torch.full((8,), 1_700_000_000 + number),
+        "req_time": torch.full((8,), 1_700_000_000 + number * seconds_apart),
     }
 
 
@@ -86,6 +86,7 @@ class DenseTask(Task):
     """No rows."""
 
     total = 12
+    seconds_apart = 1
 
     def build(self) -> None:
         self.tower = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
@@ -94,7 +95,8 @@ class DenseTask(Task):
         return torch.optim.Adam(model.parameters(), lr=0.05)
 
     def input_fn(self, mode: Any) -> Dataset[Any] | Iterable[Any]:
-        return self.ctx.unshared(Batches(numbers_of(collective.rank(), collective.size(), self.total)))
+        numbers = numbers_of(collective.rank(), collective.size(), self.total)
+        return self.ctx.unshared(Batches(numbers, self.seconds_apart))
 
     def logits(self, features: Mapping[str, Any]) -> torch.Tensor:
         logits: torch.Tensor = self.tower(features["x"]).squeeze(1)
@@ -209,6 +211,25 @@ def case_dense(folder: Path) -> Any:
 def case_rows(folder: Path) -> Any:
     trainer = run(RowsTask, folder, hooks=(watch := Watch(),))
     return {"step": trainer.global_step, "steps": watch.steps}
+
+
+class Expiring(RowsTask):
+    """Batches are six hours apart; rows live for a day, and an id comes back after it or does not."""
+
+    total = 36
+    seconds_apart = 6 * 3600
+
+    def build(self) -> None:
+        super().build()
+        self.emb = ml.Embeddings(
+            {"ids": ml.Slot(dim=4, combiner="mean", expire_days=1), "user": ml.Slot(dim=2, expire_days=1)},
+            optimizer=ml.row_optimizers.Adagrad(learning_rate=0.3),
+        )
+
+
+def case_expiring(folder: Path) -> Any:
+    trainer = run(Expiring, folder)
+    return {"step": trainer.global_step, "expired": trainer.history.expired_rows}
 
 
 class Thirteen(RowsTask):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hooks.day_by_day import ITEMS_OF_A_DAY, DayByDay
 from monolith import environment
 from monolith.checkpoint import Saver, get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
@@ -63,6 +64,16 @@ class Trains(Hook):
         self._trains.set()
 
 
+class DayTogether(Hook):
+    """Lets workers make their steps at the same time, as live traffic does."""
+
+    def __init__(self, together: threading.Barrier) -> None:
+        self._together = together
+
+    def after_run(self, context: StepContext) -> None:
+        self._together.wait()
+
+
 class TestTogether:
     def test_the_last_checkpoint_holds_the_steps_of_all_workers(self, tmp_path: Path) -> None:
         trainers = ThreadJob(tmp_path, num_ps=2, num_workers=3, params=params).run()
@@ -75,6 +86,26 @@ class TestTogether:
         found = trainers[0].evaluate(steps=2)
         assert found["global_step"] == 20
         assert found["examples"] == 64
+
+    def test_servers_remove_rows_that_have_expired(self, tmp_path: Path) -> None:
+        job = ThreadJob(tmp_path, num_ps=2, num_workers=2, params=DayByDay.params)
+        together = threading.Barrier(2, timeout=60)
+        for index in range(2):
+            job.start("worker", index, hooks=[DayTogether(together)])
+        for index in range(2):
+            job.start("ps", index)
+        chief, _ = job.result("worker", 0), job.result("worker", 1)
+        assert chief is not None
+        removed = chief.history.expired_rows
+        chief.evaluate(steps=1)
+        assert chief.state is not None
+        (emb,) = chief.state.embeddings.values()
+        days = {key // ITEMS_OF_A_DAY for key in emb.vectors("item").ids.tolist()}
+        # Items live for a day and updates are a day apart, so that those of two days are there, whoever trained them.
+        assert {19} <= days <= {18, 19}
+        batches = [dict(DayByDay().input_fn("train").make(day)) for day in range(20)]
+        trained = {(name, key) for each in batches for name in ("user", "item") for key in each[name].tolist()}
+        assert removed >= len(trained) - emb.num_rows > 0
 
     def test_steps_are_counted_for_all_and_end_the_job(self, tmp_path: Path) -> None:
         job = ThreadJob(tmp_path, num_workers=2, params=lambda: params(10_000), settings={"max_steps": 50})

@@ -175,7 +175,10 @@ class TestTables:
 
         for evict in (True, False):
             options = RunnerConfig(
-                model_dir=str(tmp_path / str(evict)), save_checkpoints_steps=2, feature_eviction_on_save=evict
+                model_dir=str(tmp_path / str(evict)),
+                save_checkpoints_steps=2,
+                feature_eviction_on_save=evict,
+                feature_evict_every_n_hours=0,
             )
             state = make_trainer(options, TwoDays.params()).train()
             rows = state.embeddings["emb"].num_rows
@@ -188,8 +191,10 @@ class TestTables:
         assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (7200, None)
         config = trainer_config_of(RunnerConfig(feature_evict_every_n_steps=50))
         assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (None, 50)
-        off = trainer_config_of(RunnerConfig()).tables
-        assert (off.evict_every_seconds, off.evict_every_steps) == (None, None)
+        off = trainer_config_of(RunnerConfig(feature_evict_every_n_hours=0)).tables
+        assert (off.evict_every_seconds, off.evict_every_steps) == (0, None)
+        unsaid = trainer_config_of(RunnerConfig()).tables
+        assert (unsaid.evict_every_seconds, unsaid.evict_every_steps) == (None, None)
 
 
 class TestPipeline:

@@ -16,6 +16,7 @@ from train.sync_cases import (
     BrokenWeight,
     Counting,
     DenseTask,
+    Expiring,
     MeanRows,
     OneBatch,
     RowsTask,
@@ -30,7 +31,7 @@ from train.sync_ranks import results_of, run_ranks
 pytestmark = pytest.mark.slow
 
 CASES = ["dense", "rows", "unequal", "one_batch", "mean", "staleness", "resume", "signal", "by_seconds", "nan"]
-CASES += ["different", "places"]
+CASES += ["different", "places", "expiring"]
 
 
 class Run:
@@ -64,7 +65,7 @@ def accumulated(task_class: type[DenseTask], size: int, steps: int | None = None
         numbers = [share[step] for share in shares if step < len(share)]
         optimizer.zero_grad()
         for number in numbers:
-            features = batch(number)
+            features = batch(number, task.seconds_apart)
             with BatchTurn(features, time=int(features["req_time"].max())):
                 loss = task.model_fn(features, "train").loss
                 assert loss is not None
@@ -88,6 +89,22 @@ class TestBitForBit:
     def test_weights_and_rows(self, ranks: Run) -> None:
         ranks.results("rows")
         assert digest_of(ranks.state(RowsTask, "rows")) == digest_of(accumulated(RowsTask, ranks.size))
+
+    def test_rows_that_expire(self, ranks: Run) -> None:
+        expected = accumulated(Expiring, ranks.size)
+        expired = expected.embeddings["emb"].store.stats().evicted
+        assert expired > 0
+        assert ranks.results("expiring") == [{"step": 36 // ranks.size, "expired": expired}] * ranks.size
+        found = ranks.state(Expiring, "expiring")
+        assert digest_of(found) == digest_of(expected)
+        newest, seen = 0, dict[int, int]()
+        for number in range(36):
+            features = batch(number, Expiring.seconds_apart)
+            newest = int(features["req_time"].max())
+            seen |= dict.fromkeys(features["ids"].flatten().tolist(), newest)
+        rows = set(found.embeddings["emb"].vectors("ids").ids.tolist())
+        assert {key for key, time in seen.items() if newest - time < 86_400} <= rows
+        assert rows <= {key for key, time in seen.items() if newest - time < 86_400 + 3600}
 
     def test_ranks_without_a_batch_follow_the_others(self, ranks: Run) -> None:
         steps = -(-13 // ranks.size)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.cli._arguments._launchers import MAX_RESTARTS, RESOURCES
-from monolith.cli._run_options import command_of, tell
+from monolith.cli._run_options import command_of, expired_text, tell
 from monolith.launch import LaunchPlan, LocalLauncher, RayLauncher, Resources, RestartPolicy, local_job
 from monolith.launch.resources import bytes_of
 from monolith.launch.restarts import DONE, INTERRUPTED
@@ -140,7 +140,8 @@ def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = No
         sys.stdout.write(f"{json.dumps({**result, 'model_dir': model_dir, 'restarts': launcher.restarts})}\n")
     elif exit_code in (DONE, INTERRUPTED) and result.get("global_step"):
         rows = f" with {result['rows']:,} rows" if "rows" in result else ""
-        tell(f"step {result['global_step']:,}{rows} is saved in {model_dir}")
+        expired = expired_text(result.get("expired_rows", 0))
+        tell(f"step {result['global_step']:,}{rows} is saved in {model_dir}{expired}")
     if exit_code == INTERRUPTED:
         tell(f"go on with: {command_of(args)}")
     return exit_code

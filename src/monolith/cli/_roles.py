@@ -12,7 +12,7 @@ from monolith.checkpoint.inspection import list_checkpoints
 from monolith.cli._arguments._roles import shown_options
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._role_place import require_service, take_place
-from monolith.cli._run_options import config_text, find_tasks_here, options_of, tell
+from monolith.cli._run_options import config_text, expired_text, find_tasks_here, options_of, tell
 from monolith.cli._train_progress import progress_hooks
 from monolith.cluster import monolith_discovery
 from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
@@ -119,6 +119,7 @@ def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | N
         "trained_steps": trainer.history.num_steps,
         "ended_by": trainer.history.ended_by,
         "rows": 0 if latest is None else latest.rows,
+        "expired_rows": trainer.history.expired_rows,
         "model_dir": options.model_dir,
     }
     if pipe is not None:
@@ -126,4 +127,5 @@ def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | N
     elif as_json:
         sys.stdout.write(f"{json.dumps(found)}\n")
     else:
-        tell(f"step {found['global_step']:,} with {found['rows']:,} rows is saved in {options.model_dir}")
+        expired = expired_text(trainer.history.expired_rows)
+        tell(f"step {found['global_step']:,} with {found['rows']:,} rows is saved in {options.model_dir}{expired}")

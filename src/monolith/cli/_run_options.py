@@ -50,6 +50,11 @@ def tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
+def expired_text(rows: int) -> str:
+    """What the last line of a run adds where rows have expired."""
+    return f"; {rows:,} expired rows were removed" if rows else ""
+
+
 def _printable(value: Any) -> Any:
     return (
         value

@@ -16,7 +16,7 @@ from monolith.cli._arguments.train import mattering_options
 from monolith.cli._forked_roles import look_for_task, role_body
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._roles import run_role
-from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, tell
+from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
 from monolith.cli._streaming import stream_hooks, stream_of, stream_result
 from monolith.cli._train_progress import PredictionProgress
 from monolith.hooks.progress import ProgressHook
@@ -131,6 +131,7 @@ def _tell_result(
         "trained_steps": history.num_steps,
         "ended_by": history.ended_by,
         "rows": rows,
+        "expired_rows": history.expired_rows,
         "model_dir": trainer.config.model_dir,
         **stream_result(stream),
     }
@@ -146,7 +147,8 @@ def _tell_result(
             f" {trainer.config.model_dir}"
         )
     elif state.global_step:
-        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}")
+        expired = expired_text(history.expired_rows)
+        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}{expired}")
     else:
         tell("no step was trained, and nothing saved")
 

@@ -56,6 +56,8 @@ class OwnerStep(NamedTuple):
     rates: NDArray[np.float32]
     step: int
     times: NDArray[np.int64]
+    newest_time: int
+    """Of the ids at all owners; 0 where there are none."""
     scale: float
     is_finite: bool
 
@@ -177,6 +179,7 @@ class RowOwner:
             update.latest,
             update.is_finite,
             self._core_pushes(update, pushes),
+            newest_time=update.newest_time,
         )
         for rank, push in pushes.items():
             self._kept.pop((rank, push.ticket), None)

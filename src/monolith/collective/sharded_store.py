@@ -290,7 +290,7 @@ class ShardedStore:
         return self._whole.rows_by_slot(table)
 
     def close(self) -> None:
-        """Ends the readers and the eviction threads of this rank. The rows stay readable."""
+        """Ends the readers of this rank. The rows stay readable."""
         self._readers.is_closed = True
         self._history.close()
         self._local.close()

@@ -77,6 +77,11 @@ class UpdateTimes:
         if own is not None:
             self._times = parts[self._exchange.wire.rank]
 
+    @property
+    def newest(self) -> int:
+        """Of the ids of all ranks; 0 where there are none."""
+        return max(self._newest, 0)
+
     def of_rows(self, sent: SentIds, message: IdMessage | None) -> NDArray[np.int64]:
         """Of the ids of all ranks here, as the core takes them."""
         wire, merged = self._exchange.wire, sent.merged

@@ -153,6 +153,7 @@ class RankUpdates:
             rates=np.frombuffer(arguments, np.float32, offset=_HEAD.size),
             step=step,
             times=of_rows,
+            newest_time=times.newest,
             scale=1.0 / len(pushes) if self._takes_mean else 1.0,
             is_finite=is_finite,
         )

@@ -119,6 +119,7 @@ class WholeCalls:
         """Rows were replaced."""
         found = self._wire.gather(torch.tensor([self._core.newest_time(_ALL_TABLES)]))
         self._clock.newest = max(int(each) for each in found)
+        self._core.raise_newest_time(_ALL_TABLES, self._clock.newest)
 
     def _touch(self, arguments: bytes, _: object) -> None:
         settled(self._wire, lambda: b"%d" % self._core.touch(*self._own_of(arguments)))

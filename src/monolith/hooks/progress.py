@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_AUCS = 1.0
 
 
 class ProgressHook(Hook):
-    """Shows step, examples per second, loss, AUC of the last steps and size of the tables.
+    """Shows step, examples per second, loss, AUC of the last steps, rows of the tables and those that expired.
 
     Args:
         bar: Where; whoever made it closes it.
@@ -38,6 +38,7 @@ class ProgressHook(Hook):
         self._auc, self._auc_at = float("nan"), 0.0
         self._examples, self._since = 0, time.monotonic()
         self._session: HookedSession | None = None
+        self._expired = 0
 
     def after_create_session(self, session: HookedSession) -> None:
         """Begins where the run is."""
@@ -62,7 +63,10 @@ class ProgressHook(Hook):
         if isinstance(last.predictions, Tensor) and isinstance(last.label, Tensor):
             self._recent.append((last.predictions, last.label))
             fields["AUC"] = self._recent_auc
-        self._bar.update(context.global_step - self._bar.done, **fields, rows=self._num_rows)
+        fields["rows"] = self._num_rows
+        if self._expired:
+            fields["expired"] = self._expired
+        self._bar.update(context.global_step - self._bar.done, **fields)
 
     def _examples_per_second(self) -> float:
         now = time.monotonic()
@@ -85,5 +89,7 @@ class ProgressHook(Hook):
         return self._auc
 
     def _num_rows(self) -> int:
-        embeddings = {} if self._session is None else self._session.state.embeddings
-        return sum(each.num_rows for each in embeddings.values())
+        stores = {} if self._session is None else self._session.state.stores
+        stats = [store.stats() for store in stores.values()]
+        self._expired = sum(each.evicted for each in stats)
+        return sum(each.rows for each in stats)

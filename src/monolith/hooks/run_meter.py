@@ -130,7 +130,7 @@ def learning_rates(state: TrainState) -> dict[str, float]:
 
 
 def table_sizes(state: TrainState) -> dict[str, float]:
-    """``rows`` and ``memory_bytes`` of all tables, and ``table_rows/<table>`` of each."""
+    """``rows`` and ``memory_bytes`` of all tables, ``table_rows/<table>`` of each, ``expired_rows`` if there are."""
     stats = [store.stats() for store in state.stores.values()]
     if not stats:
         return {}
@@ -138,6 +138,8 @@ def table_sizes(state: TrainState) -> dict[str, float]:
         "rows": float(sum(each.rows for each in stats)),
         "memory_bytes": float(sum(each.memory_bytes for each in stats)),
     }
+    if any(each.evicted for each in stats):
+        sizes["expired_rows"] = float(sum(each.evicted for each in stats))
     for each in stats:
         for table, numbers in each.tables.items():
             sizes[f"table_rows/{table}"] = sizes.get(f"table_rows/{table}", 0.0) + numbers["rows"]

@@ -40,12 +40,20 @@ def check_arguments(slots: Mapping[str, Slot], optimizer: object, learning_rate:
 
 
 def table_defaults(
-    admission: AdmissionFilter | None, *, seed: int, nonfinite: Literal["raise", "skip", "apply"]
+    admission: AdmissionFilter | None,
+    *,
+    seed: int,
+    nonfinite: Literal["raise", "skip", "apply"],
+    evict_every_seconds: float | None,
 ) -> TableConfig:
     """What all tables of a module have in common: its own word, then that of the runner."""
     given = current_table_defaults()
     config = TableConfig(
-        [Segment(1)], seed=seed, nonfinite=nonfinite, admission=admission or given.admission or SlidingHashFilter()
+        [Segment(1)],
+        seed=seed,
+        nonfinite=nonfinite,
+        admission=admission or given.admission or SlidingHashFilter(),
+        evict_every_seconds=given.evict_every_seconds if evict_every_seconds is None else evict_every_seconds,
     )
     return config if given.initial_capacity is None else replace(config, initial_capacity=given.initial_capacity)
 

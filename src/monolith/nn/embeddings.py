@@ -81,6 +81,9 @@ class Embeddings(RowsBySlot):
         rows_in_state_dict: Whether `state_dict()` holds the rows, with optimizer state and admission counts. False: it
             holds the dense weights only, and the rows must be saved by `ml.save` or by a checkpoint.
         accumulated_passes: Calls of `backward()` before each step, at most; one more without a step gives a warning.
+        evict_every_seconds: Event time within which steps look at every row once and remove those whose slot's
+            `expire_days` have passed; 0: only `evict` does. None: as the runner says, else an hour for each day of a
+            table's shortest `expire_days`.
 
     >>> from monolith.nn import Slot
     >>> emb = Embeddings({"user": Slot(dim=16), "item": Slot(dim=16), "tags": Slot(dim=4, combiner="mean")})
@@ -104,11 +107,12 @@ class Embeddings(RowsBySlot):
         admission: AdmissionFilter | None = None,
         rows_in_state_dict: bool = True,
         accumulated_passes: int = ACCUMULATED_PASSES,
+        evict_every_seconds: float | None = None,
     ) -> None:
         check_arguments(slots, optimizer, learning_rate)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
         merged.sort(key=lambda table: table.name)
-        defaults = table_defaults(admission, seed=seed, nonfinite=nonfinite)
+        defaults = table_defaults(admission, seed=seed, nonfinite=nonfinite, evict_every_seconds=evict_every_seconds)
         configs = {table.name: table.config(defaults) for table in merged}
         super().__init__(
             store_of(store, configs),

@@ -13,6 +13,7 @@ from monolith.nn.combiners import Combiner, CombinerLike, make_combiner
 from monolith.tables.compressors import Compressor, Fp16, Fp32
 from monolith.tables.initializers import Initializer, RandomUniform, Zeros
 from monolith.tables.row_optimizers import Ftrl, RowOptimizer
+from monolith.tables.table_config import NEVER_DAYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,8 +91,8 @@ class Slot(Config):
 
     min_count: int = 0
     """An id gets a row after it was trained on so many times; 0: at once."""
-    expire_days: int = 36500
-    """`Embeddings.evict` removes rows that were not trained for so many days."""
+    expire_days: int = NEVER_DAYS
+    """Rows that were not trained for so many days are removed by later steps, and by `Embeddings.evict`."""
 
     shares: str | None = None
     """Name of the slot whose rows this one uses; then only combiner and padding are its own."""
@@ -205,7 +206,7 @@ def _check_sharing(slot: Slot) -> None:
         "optimizer": slot.optimizer is None,
         "learning_rate": slot.learning_rate is None,
         "min_count": slot.min_count == 0,
-        "expire_days": slot.expire_days == 36500,
+        "expire_days": slot.expire_days == NEVER_DAYS,
         "initializer": slot.initializer == RandomUniform(),
         "compressor": slot.compressor == Fp16(),
         "id_layout": slot.id_layout == "int64",

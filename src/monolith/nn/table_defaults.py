@@ -31,6 +31,9 @@ class TableDefaults:
     """How occurrences are counted where a slot has a `min_count`; None: a `SlidingHashFilter`."""
     initial_capacity: int | None = None
     """Rows that a table has room for at once; None: it begins small."""
+    evict_every_seconds: float | None = None
+    """Event time within which steps look at every row once and remove those that have expired; 0: only `evict` does.
+    None: an hour for each day of a table's shortest `expire_days`."""
     store: StoreFactory | None = None
     """Makes the store that keeps the rows; None: a `LocalStore`."""
 

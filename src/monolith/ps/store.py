@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -84,8 +83,7 @@ class PsStore:
     ) -> None:
         if wire not in {"fp32", "fp16"}:
             raise InvalidArgumentError(f"{_SUBJECT}: wire must be 'fp32' or 'fp16', got {wire!r}")
-        shell = {table: replace(config, evict_every_seconds=None) for table, config in configs.items()}
-        self.native = NativeTables(shell)
+        self.native = NativeTables(configs)
         """The tables without a row: for plans and sizes."""
         self.name = name
         self._wire = wire
@@ -313,7 +311,6 @@ class PsStore:
         """Ends the connections of this process; servers keep the rows, and readers by their names."""
         self.is_closed = True
         self.rows.close()
-        self.native.close()
         if self._owns_cluster:
             self.cluster.close()
 

@@ -7,7 +7,6 @@ it for one table, `TableGroup` for many. `store.py` is the interface through whi
 from __future__ import annotations
 
 from monolith.tables import compressors, filters, initializers, row_optimizers
-from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables.hash_table import HashTable
 from monolith.tables.local_shards import LocalShards
 from monolith.tables.local_store import LocalStore
@@ -38,7 +37,6 @@ from monolith.tables.touched_key_set import TouchedKeySet
 
 __all__ = [
     "Applied",
-    "BackgroundEviction",
     "BatchStamp",
     "BlockKind",
     "ChangeReader",

@@ -40,7 +40,7 @@ def _table_spec(config: TableConfig, max_rows: int) -> _core.TableSpec:
             segment.dim, segment.initializer.kernel(), segment.optimizer.kernel(), segment.compressor.kernel()
         )
     spec.set_wide_slots(np.array(config.wide_slots, np.int32))
-    spec.set_expiry(config.expire_days, *_by_slot(config.slot_expire_days))
+    spec.set_expiry(config.expire_days, *_by_slot(config.slot_expire_days), config.seconds_between_evictions)
     if config.filters_ids:
         spec.set_admission(config.min_count, *_by_slot(config.slot_min_counts))
     return spec

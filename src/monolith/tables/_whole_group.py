@@ -84,7 +84,7 @@ class WholeGroup:
         return snapshot.restore(self.store, path, buckets=buckets, ignore_unknown_tables=ignore_unknown_tables)
 
     def close(self) -> None:
-        """Stops the eviction threads that `evict_every_seconds` asked for. The tables stay usable."""
+        """Ends the readers of changes. The tables stay usable."""
         self.store.close()
 
     def _reader(self) -> ChangeReader:

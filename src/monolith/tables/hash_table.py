@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
 from monolith.tables._recent_batch import FEWEST_IDS, RecentBatch
@@ -327,10 +326,6 @@ class HashTable(WholeGroup):
         """Removes rows whose life time has passed at ``now`` (None: the newest time the table has seen)."""
         reference = -1 if now is None else int(time_array(now, (), self._subject)[0])
         return self._core.evict(self._number, reference)
-
-    def evict_in_background(self, every_seconds: float) -> BackgroundEviction:
-        """Starts a named thread that evicts at this interval; stop it with ``stop()`` or a with block."""
-        return BackgroundEviction(self.native, every_seconds=every_seconds, table=self._number)
 
     def clear(self) -> None:
         """Removes every row, and the admission counts of the group when it has one table."""

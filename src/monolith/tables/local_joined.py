@@ -94,8 +94,11 @@ class LocalJoined:
         if not self._core.is_duplicate([update.push]) and not update.is_known_finite:
             require_finite(self._store.native, update.merged, update.scale)
 
-    def commit(self, update: PreparedUpdate) -> Applied:
-        """The update itself, unless its batches were applied before."""
+    def commit(self, update: PreparedUpdate, *, newest_time: int = 0) -> Applied:
+        """The update itself, unless its batches were applied before.
+
+        `newest_time` is that of the whole update, where other stores have parts of it.
+        """
         require_not_discarded(update.plans, _SUBJECT)
         merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
         applied = self._core.apply(
@@ -109,6 +112,7 @@ class LocalJoined:
             merged.latest,
             update.is_known_finite,
             [update.push],
+            newest_time=newest_time,
         )
         self._store.plans.close_applied(update.plans)
         return applied_from_core(applied)

@@ -246,7 +246,7 @@ class LocalShards:
         return sum_by_slot(shard.rows_by_slot(table) for shard in self.shards)
 
     def close(self) -> None:
-        """Ends the readers, and the eviction threads that the configs asked for. The rows stay readable."""
+        """Ends the readers. The rows stay readable."""
         self._history.close()
         for shard in self.shards:
             shard.close()

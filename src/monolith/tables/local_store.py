@@ -218,9 +218,8 @@ class LocalStore:
         return {slot if slot < NUM_SLOTS_V2 else UNKNOWN_SLOT: rows for slot, rows in found.items()}
 
     def close(self) -> None:
-        """Ends the readers, and the eviction threads that the configs asked for. The rows stay readable."""
+        """Ends the readers. The rows stay readable."""
         self.history.close()
-        self.native.close()
 
 
 def agreed_stamps(applied: Sequence[OwnerClock], buckets: range) -> dict[int, BatchStamp]:

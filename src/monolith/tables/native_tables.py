@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._core_group import build_core_group
 from monolith.tables.event_times import EventClock, newest_time_of
 from monolith.tables.schema import Schema, TableSchema
@@ -45,11 +44,6 @@ class NativeTables:
         self.subjects = tuple(f"table {name!r}" for name in self.names)
         self.rate_splits = np.cumsum([0, *(len(config.segments) for config in self.configs)]).tolist()
         self._last_splits = 0, np.zeros(2, np.int64)
-        self.evictions = tuple(
-            BackgroundEviction(self, every_seconds=config.evict_every_seconds, table=number)
-            for number, config in enumerate(self.configs)
-            if config.evict_every_seconds is not None
-        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -94,11 +88,6 @@ class NativeTables:
             else:
                 rates[begin:end] = _checked_rates(values, end - begin, self.subjects[table])
         return rates
-
-    def close(self) -> None:
-        """Stops the eviction threads that the configs asked for."""
-        for eviction in self.evictions:
-            eviction.stop()
 
 
 def _checked_rates(values: LearningRates, num_segments: int, subject: str) -> NDArray[np.float32]:

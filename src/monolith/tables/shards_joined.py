@@ -86,7 +86,9 @@ class ShardsJoined:
                 prepared.append(joined.prepare(own, own_rule, times[number]))
             for joined, update in zip(self._parts, prepared, strict=True):
                 joined.require_applicable(update)
-            applied = _whole([joined.commit(update) for joined, update in zip(self._parts, prepared, strict=True)])
+            newest = int(bounded.times.max()) if any(len(plan.inverse) for plan in plans) else 0
+            both = zip(self._parts, prepared, strict=True)
+            applied = _whole([joined.commit(update, newest_time=newest) for joined, update in both])
             if not applied.duplicate:
                 clock.count(bounded)
         return Finished(applied)

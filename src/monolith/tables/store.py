@@ -111,6 +111,12 @@ class StoreStats:
     """Training plans that were read and neither applied nor discarded yet."""
     tables: Mapping[str, Mapping[str, float]]
     """Name -> the numbers of one table, as `HashTable.stats` returns them."""
+
+    @property
+    def evicted(self) -> int:
+        """Rows that were removed since the owners of rows were started, because they had expired or by a cap."""
+        return int(sum(table["evicted"] for table in self.tables.values()))
+
     times_ahead: int
     """Times of updates, since the store was made, that lay far ahead of all before and were set back."""
 

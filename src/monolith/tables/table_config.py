@@ -22,6 +22,8 @@ __all__ = ["Segment", "TableConfig"]
 
 _MAX_DIM = 1 << 16
 """Weights of one segment; a row has to fit a memory block of the core."""
+NEVER_DAYS = 36500
+"""`expire_days` of tables whose rows stay."""
 _MAX_DAYS = 1 << 20
 """Later than any 32-bit time, and days * 86400 stays far from overflow."""
 
@@ -58,8 +60,8 @@ class TableConfig(Config):
     name: str = "table"
     """Used in messages and files, and to order the tables of a group."""
 
-    expire_days: int = 36500
-    """A row not updated for so many days is removed by `evict`; 0 removes every row. Default: 100 years."""
+    expire_days: int = NEVER_DAYS
+    """A row not updated for so many days is removed; 0 removes every row. Default: 100 years."""
     slot_expire_days: Mapping[int, int] = field(default_factory=dict)
     """Other life times by slot (bits 48..62 of the id)."""
     wide_slots: Sequence[int] = ()
@@ -93,7 +95,9 @@ class TableConfig(Config):
     initial_capacity: int = 1
     """Rows to expect. Kept for configs of the original: tables grow in small steps and need no preset size."""
     evict_every_seconds: float | None = None
-    """Evict expired rows in a background thread at this interval. None: only when `evict` is called."""
+    """Seconds of event time within which updates look at every row once and remove those that have expired. None: an
+    hour for each day of the table's shortest `expire_days`, and nothing where that is 100 years; 0: only `evict`
+    removes rows."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", tuple(self.segments))
@@ -117,6 +121,16 @@ class TableConfig(Config):
         if self.admission is None or self.admission.kernel() is None:
             return False
         return any(count > 0 for count in (self.min_count, *self.slot_min_counts.values()))
+
+    @property
+    def seconds_between_evictions(self) -> int:
+        """Event time within which updates look at every row once; 0: they do not."""
+        shortest = min((self.expire_days, *self.slot_expire_days.values()))
+        if shortest >= NEVER_DAYS:
+            return 0
+        if self.evict_every_seconds is None:
+            return 3600 * max(1, shortest)
+        return math.ceil(self.evict_every_seconds)
 
     @property
     def uses_latest(self) -> bool:
@@ -210,8 +224,8 @@ def _check_limits(table: TableConfig) -> None:
     if table.initial_capacity < 0:
         raise _refuse(table, f"initial_capacity must be >= 0, got {table.initial_capacity}")
     seconds = table.evict_every_seconds
-    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise _refuse(table, f"evict_every_seconds must be > 0 or None, got {seconds}")
+    if seconds is not None and not 0 <= seconds < 2**32:
+        raise _refuse(table, f"evict_every_seconds must be in [0, 2^32) or None, got {seconds}")
 
 
 def _check_wide_slots(table: TableConfig) -> None:

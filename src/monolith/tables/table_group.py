@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables._background_eviction import BackgroundEviction
 from monolith.tables._direct_update import PER_ID, PER_UNIQUE_ID, DirectUpdate, apply_directly
 from monolith.tables._whole_group import WholeGroup
 from monolith.tables.arrays import (
@@ -223,10 +222,6 @@ class TableGroup(WholeGroup):
     def evict(self, now: int | None = None) -> int:
         """Removes expired rows of all tables (None: at each table's newest time); returns how many."""
         return self._core.evict(-1, -1 if now is None else int(time_array(now, (), "group")[0]))
-
-    def evict_in_background(self, every_seconds: float) -> BackgroundEviction:
-        """Starts a named thread that evicts all tables at this interval; stop it with ``stop()`` or a with block."""
-        return BackgroundEviction(self.native, every_seconds=every_seconds)
 
     def clear(self) -> None:
         """Removes every row of every table, and the admission counts."""

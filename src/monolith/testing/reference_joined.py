@@ -10,6 +10,7 @@ import torch
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished
+from monolith.tables.history import NUM_BUCKETS
 from monolith.testing.reference_plan import merge
 from monolith.testing.reference_times import bounded_times
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
     from monolith.testing.reference_cut import ReferenceCut
+    from monolith.testing.reference_format import RowName
     from monolith.testing.reference_plan import Contribution, Pair, ReferencePlan
     from monolith.testing.reference_rows import DictionaryTable
     from monolith.testing.reference_store import ReferenceStore
@@ -132,7 +134,9 @@ class ReferenceJoined:
             applied = Applied(duplicate=True)
             if not self._clocks.was_applied(stamps, rule.previous):
                 bounded, num_ahead = self._bounded(rule)
+                before = self._store.newest_time
                 applied = self._learn(merge(self._store.tables, own, bounded), bounded)
+                self._evict_in_turn(before, self._store.newest_time)
                 self._clocks.stamps[self.worker] = stamps[-1]
                 self._store.times_ahead += num_ahead
             for plan in plans:
@@ -165,13 +169,25 @@ class ReferenceJoined:
             self._require_current()
             removed = 0
             for table in self._store.tables:
-                for name in table.expired(table.contents.newest_time if now == -1 else now):
-                    del table.rows[name]
-                    self._store.history.note_removal(table, name)
-                    removed += 1
+                removed += self._remove(table, table.expired(table.contents.newest_time if now == -1 else now))
             return removed
 
     # Inside
+
+    def _evict_in_turn(self, before: int, now: int) -> None:
+        """Each bucket has its turn once in the table's seconds: bucket b at b / NUM_BUCKETS of them."""
+        for table in self._store.tables:
+            seconds = table.config.seconds_between_evictions
+            if seconds and before:
+                turns = range(before * NUM_BUCKETS // seconds + 1, now * NUM_BUCKETS // seconds + 1)
+                due = {turn % NUM_BUCKETS for turn in turns[-NUM_BUCKETS:]}
+                self._remove(table, [name for name in table.expired(now) if name.bucket in due])
+
+    def _remove(self, table: DictionaryTable, names: Sequence[RowName]) -> int:
+        for name in names:
+            del table.rows[name]
+            self._store.history.note_removal(table, name)
+        return len(names)
 
     def _require_current(self) -> None:
         self._clocks.require_current(self.worker, self._incarnation)

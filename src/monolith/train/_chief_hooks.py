@@ -95,13 +95,10 @@ def chief_hooks(
 
 
 def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
-    """Removal of expired rows, where it is asked for; they come before the saver."""
-    steps, seconds = tables.evict_every_steps, tables.evict_every_seconds
-    if (steps is None and seconds is None) or not _removes_rows(ranks):
+    """Removal of expired rows every so many steps, where it is asked for; they come before the saver."""
+    if tables.evict_every_steps is None or not _removes_rows(ranks):
         return []
-    ranks = None if ranks is None or not ranks.shares_rows else ranks  # rank 0 alone looks at its clock for servers
-    timer = None if seconds is None else _of_ranks(SecondOrStepTimerWithTideSetting(seconds), ranks)
-    return [EvictionHook(every_steps=steps, every_secs=seconds, timer=timer)]
+    return [EvictionHook(every_steps=tables.evict_every_steps)]
 
 
 def report_hooks(config: TrainerConfig) -> list[Hook]:

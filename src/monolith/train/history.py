@@ -32,6 +32,8 @@ class History:
         """Each with its ``step``."""
         self.num_steps = 0
         """How many steps were trained."""
+        self.expired_rows = 0
+        """Rows that were removed because they had expired, by all workers; counted by the chief at the end."""
         self.ended_by: Literal["data", "stop"] | None = None
         """``data``: the input had no more; ``stop``: the last step was reached, or somebody asked for a stop; None: it
         has not ended, or an error ended it."""

@@ -452,11 +452,12 @@ class Trainer:
             model_name=self._model_name,
             server_type="worker",
         )
-        num_ps = config.tables.num_ps
+        num_ps, seconds = config.tables.num_ps, config.tables.evict_every_seconds
         has_servers = self._job is not None or self._row_servers is not None
         tables = TableDefaults(
             admission=config.tables.admission,
             initial_capacity=config.tables.initial_capacity,
+            evict_every_seconds=0 if config.tables.evict_every_steps is not None else seconds,
             store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 and not has_servers else None,
         )
         with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):

@@ -147,17 +147,19 @@ class TablesConfig(Config):
     """Rows that a table has room for at once."""
     num_ps: int = 0
     """Servers, all of them in this process, that rows are divided among; 0 and 1 mean that nothing is divided."""
-    evict_every_steps: int | None = None
-    """Remove expired rows after each step that this divides."""
     evict_every_seconds: float | None = None
-    """Or so many seconds apart; with neither they stay until somebody removes them."""
+    """Event time within which steps look at every row once and remove those that have expired; 0: they do not. None: an
+    hour for each day of a table's shortest `expire_days`, unless `evict_every_steps` is given."""
+    evict_every_steps: int | None = None
+    """Remove all expired rows after each step that this divides, instead."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "num_ps")
-        for name in ("evict_every_steps", "evict_every_seconds"):
-            if getattr(self, name) is not None:
-                require_positive(self, name)
-        if self.evict_every_steps is not None and self.evict_every_seconds is not None:
+        if self.evict_every_steps is not None:
+            require_positive(self, "evict_every_steps")
+        if self.evict_every_seconds is not None:
+            require_at_least(self, 0, "evict_every_seconds")
+        if self.evict_every_steps is not None and self.evict_every_seconds:
             raise ValueError(
                 "TablesConfig: give evict_every_steps or evict_every_seconds, got both"
                 f" ({self.evict_every_steps}, {self.evict_every_seconds})"
@@ -299,11 +301,6 @@ class TrainerConfig(Config):
     def __post_init__(self) -> None:
         require_at_least(self, 0, "worker_index")
         require_at_least(self, 1, "num_workers")
-        if self.deterministic and self.tables.evict_every_seconds is not None:
-            raise ValueError(
-                "TrainerConfig: a deterministic run removes expired rows at fixed steps, got"
-                f" tables.evict_every_seconds={self.tables.evict_every_seconds}; give tables.evict_every_steps"
-            )
         if self.reporting.tensorboard and self.model_dir is None:
             raise ValueError("TrainerConfig: reporting.tensorboard writes into the model directory; give model_dir")
         if self.only_feature_engineering and self.model_dir is None:

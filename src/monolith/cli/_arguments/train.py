@@ -59,7 +59,11 @@ MATTERING = {
     ),
     "rows and speed": (
         Option(name="feature_eviction_on_save", metavar="BOOL", default=False, help="drop expired rows on saving"),
-        Option(name="feature_evict_every_n_hours", metavar="H", default=0, help="drop them so often; 0: do not"),
+        Option(
+            name="feature_evict_every_n_hours",
+            metavar="H",
+            help="drop them within so much event time (default: an hour for each day of expire_days); 0: do not",
+        ),
         Option(name="embedding_prefetch_capacity", metavar="N", default=0, help="batches whose rows are read ahead"),
         Option(
             name="enable_embedding_postpush", metavar="BOOL", default=False, help="update rows beside the next step"

@@ -41,7 +41,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "--window", type=seconds, default=86_400.0, metavar="TIME", help="measured together (default: 1d)"
     )
     parser.add_argument(
-        "--evict", type=seconds, metavar="TIME", help="remove expired rows so often (default: they stay)"
+        "--evict",
+        type=seconds,
+        metavar="TIME",
+        help="expired rows leave within it (default: 1h a day of expire_days); 0: they stay",
     )
     parser.add_argument("--disorder", type=seconds, default=3600.0, metavar="TIME", help="of batches (default: 1h)")
     parser.add_argument("--examples", type=int, metavar="N", help="end behind so many (default: with the input)")

@@ -44,8 +44,6 @@ class Online:
         self._stage_ends = stage_ends
         self.inserted = 0
         """Rows that came into being so far."""
-        self.expired = 0
-        """Rows dropped so far."""
         self.kept_out = 0
         """Ids that were met and got no row, counted at each batch."""
 
@@ -56,10 +54,6 @@ class Online:
         self.inserted += applied.inserted
         self.kept_out += applied.filtered
         return logits
-
-    def expire(self) -> None:
-        """Drops what was not seen for long, by the time of the traffic."""
-        self.expired += self.model.embeddings.evict()
 
 
 class Frozen:

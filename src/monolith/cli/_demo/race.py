@@ -193,10 +193,9 @@ class Race:
 
     def _end_window(self) -> None:
         progress, online = self.progress, self._online
-        online.expire()
         stats = online.model.embeddings.store.stats()
         inserted, expired = self._counted
-        self._counted = (online.inserted, online.expired)
+        self._counted = (online.inserted, stats.evicted)
         progress.windows.append(
             Window(
                 day=progress.day,
@@ -206,7 +205,7 @@ class Race:
                 rows=stats.rows,
                 memory_bytes=stats.memory_bytes,
                 inserted=online.inserted - inserted,
-                expired=online.expired - expired,
+                expired=stats.evicted - expired,
             )
         )
         for metric in self._auc.values():

@@ -13,6 +13,7 @@ from monolith.nn import Embeddings, Slice, Slot
 from monolith.tables.filters import SlidingHashFilter
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Adagrad
+from monolith.tables.table_config import NEVER_DAYS
 from monolith.train.task import Spec, Task
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class RankerTask(Task):
                 slices=row,
                 combiner="mean",
                 min_count=wanted.min_counts.get(name, 0),
-                expire_days=wanted.expire_days.get(name, 36500),
+                expire_days=wanted.expire_days.get(name, NEVER_DAYS),
             )
             for name in own
         }

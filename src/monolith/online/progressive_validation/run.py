@@ -18,6 +18,7 @@ from torch import Tensor
 
 from monolith.config import Config, config, require_at_least
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.online.progressive_validation.outcome import CopyOutcome, Outcome
 from monolith.online.progressive_validation.serving_copy import ServingCopy
 from monolith.online.progressive_validation.sync_rule import SyncClock, SyncRule
@@ -44,7 +45,8 @@ class ValidationOptions(Config):
     warm_up_seconds: float = 0.0
     """So much event time, from the first example on, is learned from before anything is measured."""
     evict_every_seconds: float | None = None
-    """Remove expired rows so often, by event time; None: they stay."""
+    """Event time within which every row is looked at once and removed if it has expired; 0: rows stay. None: an hour
+    for each day of a table's shortest `expire_days`."""
     disorder_seconds: float = 3600.0
     """How far a batch may lie behind those before it; more is refused."""
     max_examples: int | None = None
@@ -61,8 +63,8 @@ class ValidationOptions(Config):
         require_at_least(self, 0, "warm_up_seconds", "disorder_seconds")
         if self.max_examples is not None:
             require_at_least(self, 1, "max_examples")
-        if self.evict_every_seconds is not None and not self.evict_every_seconds > 0:
-            raise ValueError(f"validate: evict_every_seconds must be > 0 or None, got {self.evict_every_seconds!r}")
+        if self.evict_every_seconds is not None:
+            require_at_least(self, 0, "evict_every_seconds")
         if not self.copies:
             raise ValueError("validate: copies must name at least one, got none")
         for name, rule in self.copies.items():
@@ -92,7 +94,8 @@ def validate(make_task: Callable[[], Task], batches: Iterable[Any] | None = None
     with torch.random.fork_rng(devices=[]), ExitStack() as closing:
         torch.manual_seed(wanted.seed)
         task = make_task()
-        session = closing.enter_context(Session(task))
+        with use_table_defaults(TableDefaults(evict_every_seconds=wanted.evict_every_seconds)):
+            session = closing.enter_context(Session(task))
         run = _Run(make_task, session, wanted)
         closing.callback(run.close)
         for batch in task.input_fn("train") if batches is None else batches:
@@ -143,7 +146,6 @@ class _Run:
         """Made when measuring begins."""
         self._begin: int | None = None
         self._newest = 0
-        self._evict_due = 0.0
         self._look_due = 0.0
         self._evicted = self._rows = self._memory = 0
         self.examples = 0
@@ -153,16 +155,16 @@ class _Run:
         """Predicts, then trains."""
         times = self._times(batch)
         if self._begin is None:
-            first = int(times.min())
-            self._begin = first + math.ceil(self._wanted.warm_up_seconds)
-            self._evict_due = first + (self._wanted.evict_every_seconds or math.inf)
+            self._begin = int(times.min()) + math.ceil(self._wanted.warm_up_seconds)
         measured = times >= self._begin
         if bool(measured.any()):
             self._predict(batch, times, measured)
         self._session.run(batch)
         self.examples += len(times)
         self._newest = max(self._newest, int(times.max()))
-        self._look_after_tables()
+        if self._newest >= self._look_due:
+            self._measure_tables()
+            self._look_due = self._newest + self._wanted.window_seconds
         if self._wanted.on_batch is not None:
             self._wanted.on_batch(len(times))
 
@@ -252,17 +254,8 @@ class _Run:
             )
         return values.reshape(-1).cpu()
 
-    def _look_after_tables(self) -> None:
-        """Removes what has expired, and looks how large tables are, when it is time."""
-        if self._newest >= self._evict_due:
-            self._session.settle()
-            self._evicted += sum(each.evict() for each in self._session.state.embeddings.values())
-            self._evict_due = self._newest + (self._wanted.evict_every_seconds or math.inf)
-        if self._newest >= self._look_due:
-            self._measure_tables()
-            self._look_due = self._newest + self._wanted.window_seconds
-
     def _measure_tables(self) -> None:
         stats = [store.stats() for store in self._session.state.stores.values()]
         self._rows = max(self._rows, sum(each.rows for each in stats))
         self._memory = max(self._memory, sum(each.memory_bytes for each in stats))
+        self._evicted = sum(each.evicted for each in stats)

@@ -52,9 +52,9 @@ def negated(value: bool) -> bool:
     return not value
 
 
-def seconds_of_hours(hours: int) -> int | None:
-    """Seconds; None for no hours at all."""
-    return hours * 3600 or None
+def seconds_of_hours(hours: int | None) -> int | None:
+    """Seconds; None where nothing is said."""
+    return None if hours is None else hours * 3600
 
 
 def seconds_of_ms(milliseconds: int) -> float | None:

@@ -204,10 +204,11 @@ class CpuTrainingConfig(FlatConfig):
     """Write counts by slot with each checkpoint."""
     feature_eviction_on_save: Annotated[bool, Sets("saving.evict_after")] = False
     """Drop expired rows from memory after each checkpoint."""
-    feature_evict_every_n_hours: Annotated[int, Sets("tables.evict_every_seconds", seconds_of_hours)] = 0
-    """Drop expired rows from memory so many hours apart; 0: do not. In the original a setting of each table."""
+    feature_evict_every_n_hours: Annotated[int | None, Sets("tables.evict_every_seconds", seconds_of_hours)] = None
+    """Hours of event time within which every row is looked at once and dropped if it has expired; 0: rows stay. None:
+    an hour for each day of a table's shortest `expire_days`. In the original hours of the clock, and off by default."""
     feature_evict_every_n_steps: Annotated[int, Sets("tables.evict_every_steps", none_if_empty)] = 0
-    """The same after each step that this divides, so that a run can be repeated; 0: do not. Not in the original."""
+    """Drop all expired rows after each step that this divides, instead; 0: do not. Not in the original."""
     only_feature_engineering: Annotated[bool, Sets("only_feature_engineering")] = False
     """Read the input and write it as ExampleBatch to `features/` of the model directory, without training."""
     enable_variable_partition: Annotated[bool, Sets("dense.partition")] = True
@@ -270,12 +271,12 @@ class CpuTrainingConfig(FlatConfig):
     def check(self) -> None:
         """Refuses intervals that contradict each other."""
         for first, second, unset in (
-            ("feature_evict_every_n_hours", "feature_evict_every_n_steps", 0),
-            ("save_checkpoints_secs", "save_checkpoints_steps", None),
-            ("dense_only_save_checkpoints_secs", "dense_only_save_checkpoints_steps", None),
+            ("feature_evict_every_n_hours", "feature_evict_every_n_steps", {None, 0}),
+            ("save_checkpoints_secs", "save_checkpoints_steps", {None}),
+            ("dense_only_save_checkpoints_secs", "dense_only_save_checkpoints_steps", {None}),
         ):
             given = getattr(self, first), getattr(self, second)
-            if unset not in given:
+            if unset.isdisjoint(given):
                 raise ValueError(
                     f"{type(self).__name__}: {first} and {second} contradict each other, got {given[0]} and {given[1]};"
                     " set one of them"
