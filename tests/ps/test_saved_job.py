@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 
 from monolith.checkpoint.train_state import Stateful
-from monolith.errors import FailedPreconditionError
 from monolith.ps import JobClient, PsCluster, PsServer
+from monolith.ps.saved_job import OF_ONE_PROCESS
 
 FILES = ["a", "b", "c", "d"]
 
@@ -58,11 +58,30 @@ def test_files_that_were_taken_are_taken_after_a_restore(jobs: Jobs) -> None:
     assert [each.path for each in taken if each is not None] == ["a", "b", "c", "d"]
 
 
-def test_fixed_shares_go_on_with_as_many_workers_only(jobs: Jobs) -> None:
+def test_fixed_shares_stay_as_many_and_workers_train_those_of_no_worker(jobs: Jobs) -> None:
     state = saved(jobs.begin(3)[0])
-    with pytest.raises(FailedPreconditionError, match=r"checkpoint is of 3 workers, .* now there are 2; start 3, or"):
-        jobs.begin(2)[0].saved.load_state_dict(state)
-    jobs.begin(3)[0].saved.load_state_dict(state)
+    alone, other = jobs.begin(2)
+    assert alone.num_shares == 2
+    alone.saved.load_state_dict(state)
+    assert other.wait_for(lambda state: state.num_shares == 3, timeout_seconds=60)
+    assert alone.num_shares == other.num_shares == 3
+    assert alone.state.adoptable == {2}
+    assert (alone.adopt_worker(), other.adopt_worker()) == (2, None)
+    alone.release_worker(2, finished=True)
+    assert alone.state.adoptable == set()
+    again = saved(alone)
+    assert again["num_shares"] == 3
+    more = jobs.begin(4)
+    more[0].saved.load_state_dict(again)
+    assert more[0].num_shares == 3
+    more[0].reset()
+    assert more[0].num_shares == 4
+
+
+def test_what_one_process_trained_is_one_share(jobs: Jobs) -> None:
+    first, _ = jobs.begin(2)
+    first.saved.load_state_dict(OF_ONE_PROCESS)
+    assert first.num_shares == 1
 
 
 def test_with_a_shared_queue_fewer_workers_go_on_for_those_that_are_no_longer_there(jobs: Jobs) -> None:

@@ -12,7 +12,6 @@ from torch import nn
 from monolith.checkpoint import Saver, TrainState
 from monolith.data import Dataset, FileQueue, FileSet, LocalFileQueue, QueuedFiles
 from monolith.data.sources.file_dataset import FileDataset
-from monolith.errors import FailedPreconditionError
 from monolith.tables.batch import BatchStamp
 from monolith.train import InputOptions, Spec, Task, Trainer, TrainerConfig
 from monolith.train.context import TaskContext
@@ -157,13 +156,18 @@ def test_a_run_of_three_workers_goes_on_in_one_process(days: str, tmp_path: Path
     assert sorted(task.read) == ["day-3", "day-4", "day-5"]
 
 
-def test_fixed_shares_of_three_workers_do_not_go_on_in_one_process(days: str, tmp_path: Path) -> None:
+def test_one_process_trains_the_fixed_shares_of_three_workers_one_after_another(days: str, tmp_path: Path) -> None:
     state = TrainState(extra={"job": _job_of_three(days, with_queue=False)})
     with Saver(str(tmp_path / "model")) as saver:
         saver.save(state, background=False)
     alone = LocalJob(applied=dict)
-    with (
-        Saver(str(tmp_path / "model")) as saver,
-        pytest.raises(FailedPreconditionError, match=r"checkpoint is of 3 workers, .* now there are 1; start 3"),
-    ):
+    with Saver(str(tmp_path / "model")) as saver:
         saver.restore(TrainState(extra={"job": alone}))
+    assert alone.num_shares == 3
+    found = [alone.adopt_worker()]
+    for number in (1, 2):
+        alone.finish(number)
+        found.append(alone.adopt_worker())
+    assert found == [1, 2, None]
+    alone.reset()
+    assert alone.num_shares == 1

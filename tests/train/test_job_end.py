@@ -18,4 +18,4 @@ def test_a_worker_that_is_gone_is_not_waited_for_once_the_job_is_to_stop(stops: 
         left=frozenset({4}),
         stop_requested=stops,
     )
-    assert _unfinished(state) == awaited
+    assert _unfinished(state, may_adopt=True) == awaited

@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch do
 from monolith.collective.key_store import KeyStore, MemoryKeyStore
 from monolith.data import JsonLinesDataset
 from monolith.data.kafka.position import KafkaPosition, Partition
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.tables.batch import BatchStamp
 from monolith.train import rank_inputs
 from monolith.train.input_shares import InputShares
@@ -211,7 +211,7 @@ def test_an_end_that_the_rows_do_not_have_is_read_again(days: str) -> None:
         assert alone.adopt_worker() == expected
 
 
-def test_fixed_shares_are_refused_with_another_number_of_ranks() -> None:
+def test_fixed_shares_stay_as_many_with_another_number_of_ranks() -> None:
     inputs = make(MemoryKeyStore(), 0, 2, shares_queue=False)
     state = inputs.state_dict()
     applied = {
@@ -223,19 +223,24 @@ def test_fixed_shares_are_refused_with_another_number_of_ranks() -> None:
     same.begin(applied)
     other = make(MemoryKeyStore(), 0, 3, shares_queue=False)
     other.load_state_dict(state)
-    with pytest.raises(FailedPreconditionError, match=r"checkpoint is of 2 workers.* now there are 3.*start 2, or"):
-        other.begin(applied)
-    with pytest.raises(FailedPreconditionError, match=r"checkpoint is of 1 workers.* now there are 2"):
-        make(MemoryKeyStore(), 0, 2, shares_queue=False).begin(applied)  # of a process alone
-    make(MemoryKeyStore(), 0, 2, shares_queue=False).begin({})
+    other.begin(applied)
+    assert (same.num_shares, other.num_shares) == (2, 2)
+    of_one = make(MemoryKeyStore(), 0, 2, shares_queue=False)
+    of_one.begin(applied)  # of a process alone
+    assert of_one.num_shares == 1
+    anew = make(MemoryKeyStore(), 0, 2, shares_queue=False)
+    anew.begin({})
+    assert anew.num_shares == 2
 
 
-def test_fixed_shares_of_before_are_no_queue_of_now() -> None:
-    state = make(MemoryKeyStore(), 0, 2, shares_queue=False).state_dict()
-    inputs = make(MemoryKeyStore(), 0, 3)
-    inputs.load_state_dict(state)
-    with pytest.raises(FailedPreconditionError, match="fixed share"):
+def test_ranks_adopt_the_fixed_shares_of_more_ranks_each_once() -> None:
+    state = make(MemoryKeyStore(), 0, 7, shares_queue=False).state_dict()
+    ranks = [make(MemoryKeyStore(), rank, 2, shares_queue=False) for rank in range(2)]
+    for inputs in ranks:
+        inputs.load_state_dict(state)
         inputs.begin({0: stamp(0, b'{"dataset":"files"}')})
+    found = [[inputs.adopt_worker() for inputs in ranks] for _ in range(4)]
+    assert found == [[2, 3], [4, 5], [6, None], [None, None]]
 
 
 def stamp(worker: int, position: bytes) -> BatchStamp:

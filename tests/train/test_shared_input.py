@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,43 @@ def test_one_process_a_job_and_ranks_train_the_same_examples(tmp_path: Path, ran
     assert together["global_step"] in {STEPS // 2, STEPS // 2 + 1}  # a step takes a batch of each rank
     assert alone["auc"] > 0.75
     assert [job["auc"], together["auc"]] == pytest.approx([alone["auc"]] * 2, abs=AUC_TOLERANCE)
+
+
+def test_jobs_of_other_numbers_of_workers_resume_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of two workers, three, one, and one process; what each of them begins the next one resumes."""
+    model = tmp_path / "model"
+
+    def train(num_workers: int, max_steps: int | None) -> None:
+        settings = {} if max_steps is None else {"max_steps": max_steps}
+        ThreadJob(model, num_workers=num_workers, params=Clicks.params, settings=settings).run()
+
+    train(2, 8)
+    train(3, 16)
+    assert "input: worker 2 of 3 has nothing to read: the run began with 2, " in caplog.text
+    train(1, 22)
+    Trainer(Clicks(), TrainerConfig(model_dir=str(model))).train(max_steps=26)
+    train(1, None)
+    found = outcome(str(model))
+    assert found["trained"] == ONCE
+    assert found["global_step"] == STEPS + 1
+
+
+def test_a_job_resumes_what_one_process_began(tmp_path: Path) -> None:
+    Trainer(Clicks(), TrainerConfig(model_dir=str(tmp_path))).train(max_steps=9)
+    ThreadJob(tmp_path, num_workers=2, params=Clicks.params).run()
+    assert outcome(str(tmp_path))["trained"] == ONCE
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_other_numbers_of_ranks_resume_exactly(ranks: Path, clicks: Path, size: int) -> None:
+    results_of(ranks / "two", "begun")
+    folder = ranks / f"resumed-{size}"
+    shutil.copytree(ranks / "begun", folder / "begun")
+    run_ranks("shared_input_cases", folder / "run", ["ended"], size=size, SHARED_CSV=str(clicks))
+    steps = results_of(folder / "run", "ended", size)
+    found = outcome(str(folder / "begun"))
+    assert found["trained"] == ONCE
+    assert steps == [found["global_step"]] * size
 
 
 def test_a_share_that_the_task_chooses_is_not_shared_again(ranks: Path) -> None:

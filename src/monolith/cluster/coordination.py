@@ -51,6 +51,8 @@ class Coordinator:
         self._finished: dict[int, Clocks] = {}
         """Worker -> what of it was applied when it finished: it is finished as long as that is still so."""
         self._step_offset = 0
+        self._num_shares: int | None = None
+        """As a checkpoint says; None: as many as workers."""
         self._generation = 0
         self._left: set[int] = set()
         self._lost_updates = LostUpdates[tuple[int, int]]()
@@ -222,6 +224,7 @@ class Coordinator:
         self._finished.clear()
         self._lost_updates.clear()
         self._step_offset = 0
+        self._num_shares = None
 
     # Ends of inputs
 
@@ -266,6 +269,7 @@ class Coordinator:
             incarnation=self._state.incarnation,
             version=self._state.version,
             num_workers=self._num_workers(),
+            num_shares=self._shares(),
             members=members,
             restored=self._restored,
             finished=self._finished_now(),
@@ -293,12 +297,18 @@ class Coordinator:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         finished = {str(worker): clocks for worker, clocks in sorted(self._finished.items())}
-        return {"num_workers": self._num_workers(), "finished": finished, "step_offset": self._step_offset}
+        return {
+            "num_workers": self._num_workers(),
+            "num_shares": self._shares(),
+            "finished": finished,
+            "step_offset": self._step_offset,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint, whose clocks the servers have or get."""
         self._finished = {int(worker): _clocks_in(clocks) for worker, clocks in state["finished"].items()}
         self._step_offset = int(state.get("step_offset", 0))  # a run of one process has none
+        self._num_shares = int(state.get("num_shares", state["num_workers"])) or None
 
     def restore(self, state: Mapping[str, Any], now: float) -> None:
         """The same for workers that are here: they train from there, and say again when their input has ended."""
@@ -381,6 +391,9 @@ class Coordinator:
     def _num_workers(self) -> int:
         return self._barrier.capacity if self._members.incarnations else 0
 
+    def _shares(self) -> int:
+        return self._num_workers() if self._num_shares is None else self._num_shares
+
     def _resize(self, num_workers: int) -> None:
         self._barrier = BarrierSlots(num_workers)
         self._placed_by = None
@@ -403,7 +416,7 @@ class Coordinator:
         finished = self._finished_now()
         lost = frozenset(
             worker
-            for worker in self._takers - finished - self._left
+            for worker in self._takers.union(range(self._barrier.capacity, self._shares())) - finished - self._left
             if not self._members.is_alive((WORKER, worker), now)
         )
         self._lost_since = {worker: self._lost_since.get(worker, now) for worker in lost}

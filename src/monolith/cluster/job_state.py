@@ -49,6 +49,8 @@ class JobState:
     version: int = 0
     """Grows with every change within an incarnation."""
     num_workers: int = 0
+    num_shares: int = 0
+    """Shares that the input has: workers that the run began with, which may have been others than now."""
     members: tuple[JobMember, ...] = ()
     """By role and index; those that were lost among them, those that left not."""
     restored: bool = False
@@ -64,7 +66,8 @@ class JobState:
     """Worker and server -> updates that this server lost for good."""
     stop_requested: bool = False
     lost: frozenset[int] = frozenset()
-    """Workers that took files of the shared queue, are not finished, and whose process is gone."""
+    """Workers with an input of their own (files of the shared queue, or a share that no worker has the number of) that
+    are not finished, and whose process is gone."""
     adoptable: frozenset[int] = frozenset()
     """Those of them that another worker may go on for now."""
     generation: int = 0

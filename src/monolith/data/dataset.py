@@ -112,7 +112,7 @@ class Dataset(IterableDataset[T_co], ABC):
         if self.is_share:
             return self
         worker.require_shareable(self)
-        return self.share(worker.index, worker.count)
+        return worker.share_of(self)
 
     def known_length(self) -> Known:
         """How many elements and rows there are, as far as that is known without reading them."""
@@ -233,7 +233,7 @@ class _Derived(Dataset[T], Generic[S, T]):
             )
         for each in sources:
             worker.require_shareable(each)
-        return self.share(worker.index, worker.count)
+        return worker.share_of(self)
 
     def known_length(self) -> Known:
         return self._stage.known(self._source.known_length())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.errors import InvalidArgumentError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WorkerShare"]
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
@@ -23,8 +25,13 @@ class WorkerShare:
 
     index: int
     count: int
+    """Shares that the input has; a worker whose number is not below it has none."""
     queue: Callable[[FileSet], Files] | None = None
     """Gives the worker its files out of a queue that all workers share; None: every worker has a fixed share."""
+
+    def share_of(self, dataset: Dataset[T]) -> Dataset[T]:
+        """The share of a dataset; nothing, where there are more workers than shares."""
+        return dataset.share(self.index, self.count) if self.index < self.count else dataset.take(0)
 
     def require_shareable(self, dataset: Dataset[Any]) -> None:
         """Refuses a dataset of the user's own that does not define `Dataset.share`.

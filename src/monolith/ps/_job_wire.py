@@ -18,6 +18,7 @@ _PLAIN = (
     "version",
     "incarnation",
     "num_workers",
+    "num_shares",
     "restored",
     "step_offset",
     "steps",

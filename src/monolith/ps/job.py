@@ -82,7 +82,7 @@ class JobClient:
         self.flags = JobFlags(self._line, num_workers)
         """Flag 0: the model is restored; flag i: worker i trains, until it says otherwise or is lost."""
 
-        self.saved = SavedJob(self._line, num_workers)
+        self.saved = SavedJob(self._line)
         """What a checkpoint keeps of the job: ``TrainState(extra={"job": job.saved})``."""
 
     def file_queue(
@@ -107,6 +107,11 @@ class JobClient:
     def state(self) -> JobState:
         """The job as it was heard last."""
         return self._line.state
+
+    @property
+    def num_shares(self) -> int:
+        """Shares that the input has: the number of workers that the run began with."""
+        return self._line.state.num_shares or self.num_workers
 
     @property
     def is_connected(self) -> bool:
@@ -180,8 +185,9 @@ class JobClient:
     def adopt_worker(self) -> int | None:
         """A worker number to go on with, behind what its lost process had applied; None: there is none now.
 
-        There is one where a worker that took files of the shared queue was not heard for its whole lease, or was left
-        out when the job began again with fewer workers. ``state.lost`` are those that may come back until then.
+        There is one where a worker that took files of the shared queue was not heard for its whole lease, or where the
+        job began again with fewer workers than the input has shares. ``state.lost`` are those that may come back until
+        then.
         """
         answer = self._line.ask("Adopt", messages.SeatRequest())
         return None if answer.worker == NO_WORKER else int(answer.worker)

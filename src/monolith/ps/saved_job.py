@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from monolith.errors import FailedPreconditionError
 from monolith.ps.protos import coordinator_pb2 as messages
 
 if TYPE_CHECKING:
@@ -13,7 +12,10 @@ if TYPE_CHECKING:
 
     from monolith.ps._job_line import JobLine
 
-__all__ = ["SavedJob", "require_same_shares"]
+__all__ = ["OF_ONE_PROCESS", "SavedJob"]
+
+OF_ONE_PROCESS: Final[dict[str, Any]] = {"num_workers": 1, "finished": {}, "queues": {}}
+"""What a process that trained alone had, whose checkpoint says nothing of a job."""
 
 
 class SavedJob:
@@ -23,12 +25,12 @@ class SavedJob:
 
     Args:
         line: To the coordinator.
-        num_workers: Of the job now.
     """
 
-    def __init__(self, line: JobLine, num_workers: int) -> None:
+    def __init__(self, line: JobLine) -> None:
         self._line = line
-        self._num_workers = num_workers
+        self.was_loaded = False
+        """Whether a checkpoint had one, since this was set to False."""
         self.knows_step = False
         """Whether what was loaded last says, with the clocks of the servers, which global step it is of."""
 
@@ -40,24 +42,8 @@ class SavedJob:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state: the home server forgets who took which files since.
 
-        Raises:
-            FailedPreconditionError: workers have fixed shares of the input, and were as many others then.
+        Its shares of the input stay as many as they were. Workers train those of their numbers, and then the rest.
         """
-        require_same_shares(state, self._num_workers)
+        self.was_loaded = True
         self._line.ask("LoadJob", messages.LoadJobRequest(content=json.dumps(dict(state)).encode()))
         self.knows_step = "step_offset" in state
-
-
-def require_same_shares(state: Mapping[str, Any], num_workers: int) -> None:
-    """Refuses to go on with another number of workers where each has a fixed share of the input.
-
-    Raises:
-        FailedPreconditionError: says both numbers.
-    """
-    then = state["num_workers"]
-    if then != num_workers and not state["queues"]:
-        raise FailedPreconditionError(
-            f"job: the checkpoint is of {then} workers, each with a fixed share of the input, and now there are"
-            f" {num_workers}; start {then}, or train with enable_dynamic_sharding from the beginning, where any number"
-            " may go on"
-        )

@@ -119,7 +119,7 @@ class JobEnd:
         clock, client = self._part.clock, self._part.client
         next_line = clock.monotonic()
         gone_since = None
-        while missing := _unfinished(client.state):
+        while missing := _unfinished(client.state, may_adopt=may_adopt):
             client.require_connected()
             now = clock.monotonic()
             if may_adopt and client.state.adoptable and self._adopt():
@@ -140,14 +140,20 @@ class JobEnd:
         return False
 
 
-def _unfinished(state: JobState) -> list[int]:
-    """Workers that may still push; of a job that was told to stop, nobody starts again who has gone."""
+def _unfinished(state: JobState, *, may_adopt: bool) -> list[int]:
+    """Workers that may still push; of a job that was told to stop, nobody starts again who has gone.
+
+    Shares of workers that there are no longer are among them while a worker trains them, or may begin to.
+    """
     done = state.finished | state.left
-    return [
+    workers = [
         number
         for number in range(1, state.num_workers)
         if number not in done and (_is_alive(state, number) or not state.stop_requested)
     ]
+    adopted = {each.index for each in state.members if each.role == "worker" and each.alive}
+    others = adopted | (state.adoptable if may_adopt else set())
+    return workers + sorted(number for number in others - done if number >= state.num_workers)
 
 
 def _is_alive(state: JobState, number: int) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from monolith.checkpoint import Saver
 from monolith.checkpoint.adapting import Parts
 from monolith.nn.row_state import EXTRA_STATE
+from monolith.ps.saved_job import OF_ONE_PROCESS
 from monolith.train._restoring import go_on
 from monolith.train._server_rows import empty_rows, owners_of, set_initialized
 
@@ -101,8 +102,12 @@ def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) ->
 
 def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
     part.client.reset()  # or what was finished and taken since the checkpoint would count
+    saved = part.client.saved
+    saved.was_loaded = False
     is_restored = saver is not None and go_on(config, saver, state, clock=part.clock)
     if is_restored:
+        if state.applied and not saved.was_loaded:
+            saved.load_state_dict(OF_ONE_PROCESS)
         return
     empty_rows(state)
     if state.dense is not None:

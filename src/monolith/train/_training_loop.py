@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,7 +96,7 @@ class TrainingLoop:
         session = self._session
         is_over = session.stop_requested
         try:
-            shares = dataclasses.replace(self._task.ctx.training, worker=session.worker_index)
+            shares = self._task.ctx.training.for_number(session.worker_index)
             with (
                 self._task.ctx.reading_as(shares),
                 nullcontext() if is_over else session.feed(self._input(), when_empty=self._tell_no_input) as feed,
@@ -113,8 +112,20 @@ class TrainingLoop:
         return () if self._has_no_input else self._task.ctx.shared(lambda: self._task.input_fn("train"))
 
     def _tell_no_input(self) -> None:
-        count = self._task.ctx.training.num_workers
-        if count > 1 and not self._has_no_input:
+        training = self._task.ctx.training
+        count, shares = training.num_workers, training.for_number(self._session.worker_index)
+        if self._has_no_input or count == 1:
+            return
+        if shares.is_empty:
+            _log.warning(
+                "input: worker %d of %d has nothing to read: the run began with %d, whose shares of the input are"
+                " resumed; start %d, or train with enable_dynamic_sharding from the beginning",
+                self._session.worker_index,
+                count,
+                shares.num_workers,
+                shares.num_workers,
+            )
+        else:
             _log.warning(
                 "input: worker %d of %d has nothing to read: the input has fewer files, row groups, partitions or"
                 " blocks than there are workers; start fewer workers, or divide the input into more files",
@@ -126,12 +137,12 @@ class TrainingLoop:
         """Whether a run that several processes began has inputs left, which this one goes on with."""
         if self._ranks is not None and self._ranks.inputs is not None:
             return self._goes_on_together(self._ranks, self._ranks.inputs)
-        queues = self._task.ctx.training.queues
-        if not isinstance(queues, LocalJob):
+        job = self._task.ctx.training.job
+        if not isinstance(job, LocalJob):
             return False
         self._session.settle()
-        queues.finish(self._session.worker_index)
-        number = queues.adopt_worker()
+        job.finish(self._session.worker_index)
+        number = job.adopt_worker()
         if number is not None:
             _log.info("session: goes on with the input of worker %d, which is not here any more", number)
             self._session.take_worker(number)

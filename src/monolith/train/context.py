@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.train.async_function import AsyncFunctionMgr
 from monolith.train.input_options import InputOptions
 from monolith.train.input_shares import InputShares
@@ -52,14 +52,14 @@ class Context:
 _CONTEXT: ContextVar[Context] = ContextVar("monolith_task_context", default=Context())  # noqa: B039 - it is frozen
 
 
-_ASKED: ContextVar[list[bool] | None] = ContextVar("monolith_place_asked", default=None)
-"""Gets an entry when an `input_fn` asks which worker it runs in."""
+_ASKED: ContextVar[set[str] | None] = ContextVar("monolith_place_asked", default=None)
+"""Gets the name of what an `input_fn` asks to choose its batches by."""
 
 
-def _note_asked() -> None:
+def _note_asked(what: str) -> None:
     asked = _ASKED.get()
     if asked is not None:
-        asked.append(True)
+        asked.add(what)
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def use_context(context: Context) -> Iterator[Context]:
 
 def current_context() -> Context:
     """The innermost context; outside of all: one process, one worker, no name."""
-    _note_asked()
+    _note_asked("current_context")
     return _CONTEXT.get()
 
 
@@ -99,7 +99,7 @@ class TaskContext:
         An `input_fn` that asks for it, or for `current_context`, shares the input itself: what it returns is read as it
         is. What any other one returns is shared by the runner, unless it is `unshared`.
         """
-        _note_asked()
+        _note_asked("ctx.shares")
         return self._shares
 
     def files(
@@ -144,7 +144,7 @@ class TaskContext:
 
         For batches that are other ones in each worker already, and for those that each worker is to train.
         """
-        _note_asked()
+        _note_asked("ctx.unshared")
         return batches
 
     @contextmanager
@@ -160,14 +160,24 @@ class TaskContext:
         """What this process reads of an input: its share, or all that a function returns which asks for `shares`.
 
         Raises:
-            InvalidArgumentError: several processes read it, and it cannot be shared; says what to write.
+            InvalidArgumentError: several processes read it, and it cannot be shared; says what to write. Or the run
+                began with another number of workers, and the function chooses by the number that there are now.
         """
-        asked: list[bool] = []
+        if self._shares.is_empty:
+            return ()
+        asked: set[str] = set()
         token = _ASKED.set(asked)
         try:
             made = input_fn()
         finally:
             _ASKED.reset(token)
+        then, now = self._shares.num_workers, self.training.num_workers
+        if asked - {"ctx.shares"} and then != now:
+            raise InvalidArgumentError(
+                f"input: the checkpoint is of {then} workers, and now there are {now}, by which input_fn chooses its"
+                f" batches ({', '.join(sorted(asked))}); start {then}, or choose by index, count = self.ctx.shares,"
+                " which stay those of before"
+            )
         read = made if asked else self._shares.of(made)
         if self._shares.num_workers > 1:
             how = "as its input_fn has chosen it" if asked else "its share"

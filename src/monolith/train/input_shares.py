@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.data.dataset import Dataset
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from monolith.data.sources.file_feed import Files
     from monolith.data.sources.file_queue import FileQueue
 
-__all__ = ["HasFileQueues", "InputShares"]
+__all__ = ["HasFileQueues", "InputShares", "KnowsShares"]
+
+
+class KnowsShares(Protocol):
+    """What knows how many shares the input has: `monolith.ps.JobClient`, or `LocalJob`."""
+
+    @property
+    def num_shares(self) -> int:
+        """The number of workers that the run began with."""
 
 
 class HasFileQueues(Protocol):
@@ -44,8 +52,21 @@ class InputShares:
     worker: int = 0
     """Whose input it is: that of this process, or of a lost worker that it goes on for."""
     num_workers: int = 1
+    """Shares that the input has: as many as workers when the run began."""
+    job: KnowsShares | None = None
+    """Whose input it is a share of; None: of nothing that is resumed."""
     queues: HasFileQueues | None = None
     """Where files come from; None: every worker has a fixed share."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run began with fewer workers: their shares are all there is, and this is none of them."""
+        return self.queues is None and self.worker >= self.num_workers
+
+    def for_number(self, worker: int) -> InputShares:
+        """The share of a number, as the run began."""
+        shares = self.num_workers if self.job is None else self.job.num_shares
+        return replace(self, worker=worker, num_workers=shares)
 
     def files(
         self,

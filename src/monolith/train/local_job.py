@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monolith.data.sources.file_patterns import FilePatterns
 from monolith.data.sources.file_queue import FileQueue, progress_in
 from monolith.ps.job_queues import JobQueue, JobQueues, LookUp
-from monolith.ps.saved_job import require_same_shares
 
 if TYPE_CHECKING:
     import os
@@ -42,7 +41,13 @@ class LocalJob:
         self._applied = applied
         self._lock = threading.Lock()  # guards what follows
         self._queues = JobQueues()
+        self._num_shares = num_workers
         self._finished: dict[int, dict[str, dict[int, int]]] = {}
+
+    @property
+    def num_shares(self) -> int:
+        """Shares that the input has: the number of workers that the run began with."""
+        return self._num_shares
 
     def file_queue(
         self,
@@ -75,22 +80,19 @@ class LocalJob:
         with self._lock:
             self._queues.load_state_dict({})
             self._finished.clear()
+            self._num_shares = self._num_workers
 
     def state_dict(self) -> dict[str, Any]:
         """As that of a job."""
         return self._decide(self._saved)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a checkpoint, of this process alone or of a job.
-
-        Raises:
-            FailedPreconditionError: workers have fixed shares of the input, and were as many others then.
-        """
-        require_same_shares(state, self._num_workers)
+        """Goes on from a checkpoint, of this process alone or of a job: its shares of the input stay as many."""
         self._load(state)
 
     def _load(self, state: Mapping[str, Any]) -> None:
         with self._lock:
+            self._num_shares = int(state.get("num_shares", state["num_workers"]))
             self._queues.load_state_dict(state["queues"])
             self._finished = {
                 int(worker): {owner: {int(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
@@ -137,14 +139,21 @@ class LocalJob:
 
     def _unfinished(self) -> list[int]:
         applied = self._applied()
-        return sorted(worker for worker in self._queues.workers if not self._is_finished(worker, applied))
+        # Of numbers below the number of workers there is a worker.
+        begun = self._queues.workers.union(range(self._num_workers, self._num_shares))
+        return sorted(worker for worker in begun if not self._is_finished(worker, applied))
 
     def _saved(self) -> dict[str, Any]:
         finished = {
             str(worker): {owner: {str(each): seq for each, seq in seqs.items()} for owner, seqs in had.items()}
             for worker, had in self._finished.items()
         }
-        return {"num_workers": self._num_workers, "finished": finished, "queues": self._queues.state_dict()}
+        return {
+            "num_workers": self._num_workers,
+            "num_shares": self._num_shares,
+            "finished": finished,
+            "queues": self._queues.state_dict(),
+        }
 
     def _is_finished(self, worker: int, applied: Mapping[int, int]) -> bool:
         had = self._finished.get(worker)

@@ -11,11 +11,11 @@ import dataclasses
 import itertools
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.kafka.position import KafkaPosition, merge_positions
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.ps.saved_job import require_same_shares
+from monolith.ps.saved_job import OF_ONE_PROCESS
 from monolith.train.local_job import LocalJob
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ _T = TypeVar("_T")
 
 _MOST_CHARACTERS = 1 << 20
 """Of one value: a store of torch.distributed takes eight times as much."""
-_OF_ONE: Final[dict[str, Any]] = {"num_workers": 1, "queues": {}}
-"""What a process that was alone had, where its checkpoint says nothing."""
 _numbers = itertools.count()
 
 
@@ -95,19 +93,17 @@ class RankInputs(LocalJob):
         self._begin_log(state)
 
     def begin(self, applied: Mapping[int, BatchStamp]) -> None:
-        """All ranks have restored the same checkpoint: sees that they can go on from it.
+        """All ranks have restored the same checkpoint: the input has as many shares as in it, and Kafka new ones.
 
         Args:
             applied: The last batch of each worker in it.
-
-        Raises:
-            FailedPreconditionError: every worker had a fixed share of the input, and there were as many others.
         """
         self._restored = {worker: stamp.position for worker, stamp in applied.items()}
         self._merged = _merged(self._restored)
-        loaded = _OF_ONE if self._loaded is None else self._loaded
-        if applied and self._merged is None and not (self._shares_queue and loaded["queues"]):
-            require_same_shares({**loaded, "queues": {}}, self._num_workers)
+        loaded = OF_ONE_PROCESS if self._loaded is None else self._loaded
+        with self._lock:
+            is_fixed = bool(applied) and self._merged is None
+            self._num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
 
     def position(self, worker: int, own: bytes | None) -> bytes | None:
         """Where the input of a worker goes on: partitions of Kafka topics may be those of another worker by now.
@@ -181,6 +177,11 @@ class RankInputs(LocalJob):
 
     def _adopt(self) -> int | None:
         rest = [worker for worker in self._unfinished() if worker >= self._num_workers and worker not in self._adopted]
+        if not self._shares_queue:
+            # There is no log that all ranks see. They ask together, and know the same.
+            taken = rest[: self._num_workers]
+            self._adopted.update(taken)
+            return taken[self._rank] if self._rank < len(taken) else None
         if not rest:
             return None
         self._happen("adopt", [rest[0], self._rank])

@@ -371,11 +371,12 @@ class Trainer:
 
     def _shares(self) -> InputShares:
         """What of the training input is this worker's."""
-        queues = self._alone if self._job is None else self._job.client
+        job = self._alone if self._job is None else self._job.client
         return InputShares(
             worker=self.config.worker_index,
             num_workers=self.config.num_workers,
-            queues=queues if self.config.input.dynamic_sharding else None,
+            job=job,
+            queues=job if self.config.input.dynamic_sharding else None,
         )
 
     def _applied(self) -> dict[int, int]:
@@ -399,8 +400,9 @@ class Trainer:
         if not self._restore(saver, state):
             self._alone.reset()
         is_one_of_many = self._ranks is not None and not self._ranks.is_alone  # then it says how many there were
-        if not self.config.input.dynamic_sharding and not is_one_of_many:
-            del state.extra[JOB]  # it has refused what it must not go on from, and has nothing to keep
+        has_own_shares = self._alone.num_shares == self.config.num_workers
+        if not self.config.input.dynamic_sharding and not is_one_of_many and has_own_shares:
+            del state.extra[JOB]  # it has nothing to keep
 
     def _restore(self, saver: Saver | None, state: TrainState) -> bool:
         if self._ranks is not None:

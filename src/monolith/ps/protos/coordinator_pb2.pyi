@@ -52,7 +52,7 @@ class LostUpdates(_message.Message):
     def __init__(self, worker: _Optional[int] = ..., server: _Optional[int] = ..., updates: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
 
 class State(_message.Message):
-    __slots__ = ("version", "incarnation", "num_workers", "members", "restored", "finished", "step_offset", "steps", "barrier_placed", "barrier_action", "lost_updates", "stop_requested", "lost", "adoptable", "generation", "ended", "left")
+    __slots__ = ("version", "incarnation", "num_workers", "members", "restored", "finished", "step_offset", "steps", "barrier_placed", "barrier_action", "lost_updates", "stop_requested", "lost", "adoptable", "generation", "ended", "left", "num_shares")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NUM_WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class State(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    NUM_SHARES_FIELD_NUMBER: _ClassVar[int]
     version: int
     incarnation: int
     num_workers: int
@@ -87,7 +88,8 @@ class State(_message.Message):
     generation: int
     ended: bool
     left: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_workers: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., restored: _Optional[bool] = ..., finished: _Optional[_Iterable[int]] = ..., step_offset: _Optional[int] = ..., steps: _Optional[int] = ..., barrier_placed: _Optional[bool] = ..., barrier_action: _Optional[str] = ..., lost_updates: _Optional[_Iterable[_Union[LostUpdates, _Mapping]]] = ..., stop_requested: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., adoptable: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ..., ended: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ...) -> None: ...
+    num_shares: int
+    def __init__(self, version: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_workers: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., restored: _Optional[bool] = ..., finished: _Optional[_Iterable[int]] = ..., step_offset: _Optional[int] = ..., steps: _Optional[int] = ..., barrier_placed: _Optional[bool] = ..., barrier_action: _Optional[str] = ..., lost_updates: _Optional[_Iterable[_Union[LostUpdates, _Mapping]]] = ..., stop_requested: _Optional[bool] = ..., lost: _Optional[_Iterable[int]] = ..., adoptable: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ..., ended: _Optional[bool] = ..., left: _Optional[_Iterable[int]] = ..., num_shares: _Optional[int] = ...) -> None: ...
 
 class News(_message.Message):
     __slots__ = ("state", "steps", "failure")
