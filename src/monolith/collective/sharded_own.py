@@ -55,7 +55,14 @@ class OwnRows:
         """What the rows hold."""
         return self._store.schema
 
-    def prepare_restore(self, folder: str, manifest: Manifest, *, buckets: range = ALL_BUCKETS) -> LocalRestore:
+    def prepare_restore(
+        self,
+        folder: str,
+        manifest: Manifest,
+        *,
+        buckets: range = ALL_BUCKETS,
+        ignore_unknown_tables: bool = False,
+    ) -> LocalRestore:
         """Reads and checks those rows of this rank that are in some buckets."""
         own = shared_buckets(self.buckets, buckets)
         return LocalRestore(
@@ -64,7 +71,7 @@ class OwnRows:
             manifest,
             own,
             emptied=emptied_by(own, buckets),
-            ignore_unknown_tables=False,
+            ignore_unknown_tables=ignore_unknown_tables,
         )
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
