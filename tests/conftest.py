@@ -34,6 +34,9 @@ if environment.get("GRPC_ENABLE_FORK_SUPPORT") is None:
 if environment.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") is None:
     environment.put("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 
+# A trial of a version takes seconds of processor time; tests of trials turn them on.
+environment.put("MONOLITH_TRUST_EXPORTS", "1")
+
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
 # time limit of a whole test is pytest's.
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)

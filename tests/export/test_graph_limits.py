@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 import monolith as ml
-from export.forged_graphs import full, insert, node, size, tensor
-from monolith.checkpoint.tensor_file import sum_of
+from export.forged_graphs import GRAPH, full, insert, node, reseal, size, tensor
 from monolith.errors import DataLossError, InvalidArgumentError, OpError
 from monolith.export import allowed_operations
 from monolith.export.graph_limits import InputShape, require_bounded_graph
@@ -24,7 +23,6 @@ from monolith.serving import Predictor
 from monolith.train import Spec
 from serving.small_models import make_batch, trained
 
-GRAPH = "graph.serving_default.json"
 SIZE_OF_BATCH = "torch.ops.aten.sym_size.int"
 EXAMPLES = InputShape("examples", (8,), torch.float32)
 
@@ -32,16 +30,6 @@ EXAMPLES = InputShape("examples", (8,), torch.float32)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(trained(2).export(str(tmp_path_factory.mktemp("exported")), example=make_batch(0)))
-
-
-def reseal(folder: Path, document: Any) -> None:
-    """Writes a graph with the checksum that it should have."""
-    data = json.dumps(document).encode()
-    (folder / GRAPH).write_bytes(data)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    found = sum_of(data)
-    manifest["files"][GRAPH] = {"bytes": found.bytes, "crc32c": found.crc32c}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def rows_of(document: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Versions whose files are no files, while a model answers: refused at once, and newer ones are taken up."""
+"""Versions that harm the process that reads them, while a model answers: refused, and newer ones are taken up."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from monolith.serving import Predictor, version_watch
+from export.forged_graphs import GRAPH, full, insert, node, reseal, tensor
+from monolith.errors import CancelledError, DataLossError
+from monolith.export import allowed_operations, trial
+from monolith.export.export_folder import ExportFolder
+from monolith.export.held_folder import HeldFolder
+from monolith.serving import Predictor, allow_operations, export_versions, version_watch
+from monolith.serving.promotion.version_source import ExportSource
 from serving.server.promoted_models import wait_until
 from serving.small_models import make_batch, trained
 
@@ -19,17 +26,102 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(trained(2).export(str(tmp_path_factory.mktemp("exported")), example=make_batch(0)))
 
 
-def publish(exported: Path, folder: Path, version: int, *, pipe: str | None = None) -> None:
-    """A version; one file of it, if it is named by a pattern, is a pipe that nobody writes to."""
+def publish(exported: Path, folder: Path, version: int, *, pipe: str | None = None, forge: Any = None) -> None:
+    """A version; one file of it, if it is named by a pattern, is a pipe that nobody writes to.
+
+    `forge` makes operations that are put into its graph.
+    """
     staged = folder / f"staged-{version}"
     shutil.copytree(exported, staged)
     manifest = json.loads((staged / "manifest.json").read_text())
     (staged / "manifest.json").write_text(json.dumps({**manifest, "version": version}))
+    if forge is not None:
+        document = json.loads((staged / GRAPH).read_text())
+        insert(document, forge(document))
+        reseal(staged, document)
     if pipe is not None:
         place = next(staged.glob(pipe))
         place.unlink()
         os.mkfifo(place)
     staged.rename(folder / str(version))
+
+
+def forged_csr(document: Any) -> list[Any]:
+    """A sparse matrix whose rows begin far outside; making it dense crashes the process."""
+    return [
+        node("torch.ops.aten.full.default", "f", {"as_ints": [2]}, {"as_int": 1 << 30}, dtype={"as_scalar_type": 5}),
+        node("torch.ops.aten.zeros.default", "z", {"as_ints": [1]}, dtype={"as_scalar_type": 5}),
+        node("torch.ops.aten.cat.default", "crow", {"as_tensors": [{"name": "z"}, {"name": "f"}]}),
+        node("torch.ops.aten.zeros.default", "col", {"as_ints": [2]}, dtype={"as_scalar_type": 5}),
+        full("val", 2),
+        node(
+            "torch.ops.aten._sparse_csr_tensor_unsafe.default",
+            "csr",
+            tensor("crow"),
+            tensor("col"),
+            tensor("val"),
+            {"as_ints": [2, 4]},
+        ),
+        node("torch.ops.aten.to_dense.default", "dense", tensor("csr")),
+    ]
+
+
+def test_a_version_that_crashes_its_process_is_refused_and_newer_ones_are_taken_up(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(allowed_operations, "_by_user", set())
+    monkeypatch.delenv(trial.TRUST_VARIABLE)
+    publish(exported, tmp_path, 1)
+    with Predictor(str(tmp_path)) as predictor:
+        allow_operations("aten._sparse_csr_tensor_unsafe", "aten.to_dense")
+        publish(exported, tmp_path, 2, forge=forged_csr)
+        wait_until(lambda: predictor.problem is not None)
+        assert "the process that tried it was ended by signal SIGSEGV" in str(predictor.problem)
+        assert predictor.version.export == 1
+        assert predictor.predict(make_batch(3)).version.export == 1
+        publish(exported, tmp_path, 3)
+        wait_until(lambda: predictor.version.export == 3)
+        assert predictor.problem is None
+
+
+def test_a_trial_that_does_not_end_is_ended(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(trial.TRUST_VARIABLE)
+    held = HeldFolder.of(ExportFolder(str(exported)))
+    with pytest.raises(CancelledError):
+        trial.try_export(held, is_stopped=lambda: True)
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 0.3)
+    with pytest.raises(DataLossError, match=r"gave no answer within 0\.3 s"):
+        trial.try_export(held)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"7", b"[" * 10_000, b'{"x": 1}', b"\xff", b'"' * 60_000])
+def test_a_child_that_says_anything_else_is_no_success(text: bytes) -> None:
+    for code in (0, 1, -11, -9):
+        with pytest.raises(DataLossError, match="before it had an answer"):
+            trial._require_success(code, text, b"", "export 'x'")
+
+
+def test_at_the_start_a_server_falls_back_to_a_version_that_passes(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def judge(folder: HeldFolder, **_: Any) -> None:
+        tried.append(Path(folder.path).name)
+        if tried[-1] == "2":
+            raise DataLossError("it crashed")
+
+    monkeypatch.setattr(export_versions, "try_export", judge)
+    publish(exported, tmp_path, 1)
+    source = ExportSource(str(tmp_path))
+    source.open(1, frozen=False, beside=[]).close()
+    assert tried == []  # nothing could be served in its place
+    publish(exported, tmp_path, 2)
+    with pytest.raises(DataLossError, match="it crashed"):
+        source.open(2, frozen=False, beside=[])
+    source.open(1, frozen=False, beside=[]).close()
+    assert tried == ["2", "1"]
 
 
 def test_pipes_in_the_place_of_files(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

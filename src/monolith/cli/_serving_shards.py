@@ -33,7 +33,7 @@ _GRPC_PORT = 8500
 _DISCOVERY = ("discovery_dir", "zk_server", "deep_insight_name", "uuid")
 _OF_A_QUEUE = ("max_wait_ms", "batch_examples", "batch_delay_ms", "request_seconds", "max_examples", "max_body_bytes")
 _PROMOTION = ("gate", "keep_versions", "promotion_file")
-_GRAPHS = ("allow_operation",)
+_GRAPHS = ("allow_operation", "trust_exports")
 _SHARD_PLACES = ("host", "tls_certificate", "tls_key", "tls_client_ca", "lame_duck_seconds", "drain_seconds")
 
 
@@ -153,7 +153,7 @@ def _discovery(args: argparse.Namespace) -> Any:
 
 
 def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:
-    given = [each for each in names if getattr(args, each) not in (None, [])]
+    given = [each for each in names if getattr(args, each) not in (None, [], False)]
     if given:
         raise ValueError(f"--{given[0]}: {why}")
 

@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith import environment
 from monolith.cli._key_values import key_values
 from monolith.cli._serving_shards import is_entry, open_entry, open_shard, refuse_options
 from monolith.cli._serving_task import open_task
 from monolith.export.allowed_operations import allow_operations
+from monolith.export.trial import TRUST_VARIABLE
 from monolith.serving.promotion import Gate, Promotion, PromotionConfig
 from monolith.serving.request_log import RequestLogConfig
 from monolith.serving.server import Limits, ModelRegistry, ModelServer, QueueRules
@@ -33,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until the end is asked for."""
     refuse_options(args)
     allow_operations(*args.allow_operation)
+    if args.trust_exports:
+        environment.put(TRUST_VARIABLE, "1")
     logs, gates = _by_model(args, "follow"), _by_model(args, "gate")
     with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())

@@ -74,6 +74,9 @@ class ExportFolder:
         """The bytes of the manifest."""
         return self._read(MANIFEST, MANIFEST_BYTES)
 
+    def release(self) -> None:
+        """Forgets what was read, where anything is kept."""
+
     @property
     def is_whole(self) -> bool:
         """Whether there is a manifest."""

@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from monolith.checkpoint.catalog import read_manifest
 from monolith.checkpoint.snapshots import snapshots_of
@@ -24,8 +25,6 @@ from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
 
     from monolith.export.graph_file import LoadedGraph
     from monolith.export.graph_limits import InputShape
@@ -156,7 +155,8 @@ class OpenedExport:
             DataLossError: the same torch does, or the graph would take too much.
         """
         example, constants = self.warm_up(signature), self.constants(signature)
-        self._require_bounds(signature, graph, weights, constants)
+        origin = f"{self._origin}, signature {signature!r}"
+        require_bounded_graph(graph.module, self._inputs(signature, graph, weights), origin=origin)
         known: dict[str, Mapping[str, Tensor]] = {"weight": weights, "constant": constants}
         try:
             known["joined"] = {name: _joined(parts, example.graph_inputs) for name, parts in graph.joined.items()}
@@ -182,10 +182,29 @@ class OpenedExport:
             )
         raise DataLossError(f"{self._origin}, signature {signature!r}: {reason}; export again")
 
-    def _require_bounds(
-        self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor], constants: Mapping[str, Tensor]
-    ) -> None:
-        origin = f"{self._origin}, signature {signature!r}"
+    def try_rows(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor], count: int) -> None:
+        """Runs a graph on so many examples of zeros; what it answers, or that it refuses them, does not matter.
+
+        Raises:
+            MemoryError: there is not enough of it.
+        """
+        given = self._inputs(signature, graph, weights)
+        columns = {each.first for each in given if not isinstance(each, Tensor)}
+        sizes = dict.fromkeys(columns, count) | {"splits": count + 1}
+        zeros = [
+            each if isinstance(each, Tensor) else torch.zeros(each.sized(sizes).shape, dtype=each.dtype)
+            for each in given
+        ]
+        try:
+            with torch.inference_mode():
+                graph.call(*zeros)
+        except Exception as error:
+            if "memory" in str(error):
+                raise MemoryError from error
+
+    def _inputs(self, signature: str, graph: LoadedGraph, weights: Mapping[str, Tensor]) -> list[InputShape | Tensor]:
+        """What a graph takes: weights and constants, and the shapes of what requests bring."""
+        constants, origin = self.constants(signature), f"{self._origin}, signature {signature!r}"
         features = {each.name: each.shape for each in self.features}
         columns = {
             name: (getattr(torch, each.dtype), tuple(size or 0 for size in each.shape[1:]))
@@ -195,13 +214,12 @@ class OpenedExport:
         missing = [name for kind, name in graph.inputs if kind in known and name not in known[kind]]
         if missing:
             raise DataLossError(f"{origin}: there is no weight or constant {missing[0]!r:.80}; export again")
-        given: list[InputShape | Tensor] = [
+        return [
             known[place.kind][place.name]
             if place.kind in known
             else input_shape(place, graph.joined, features, columns)
             for place in graph.inputs
         ]
-        require_bounded_graph(graph.module, given, origin=origin)
 
     def _tensors(self, name: str) -> dict[str, Tensor]:
         data = self.folder.read(name, self.manifest)

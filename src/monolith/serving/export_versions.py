@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export, versions_in
+from monolith.export.held_folder import HeldFolder
 from monolith.export.opened import OpenedExport
+from monolith.export.trial import try_export
 from monolith.files import dirname, join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["ExportVersions", "FoundExport"]
 
@@ -64,14 +69,23 @@ class ExportVersions:
             raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {told}")
         return self._fixed.path if self._is_fixed else self._folder(number).path
 
-    def newest(self) -> FoundExport:
+    def newest(self, *, trial: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> FoundExport:
         """The newest version.
+
+        Args:
+            trial: Whether a child process is to load and run its graphs first. What was tried stays in memory until
+                the folder of the export is released.
+            is_stopped: Whether nobody waits for the trial any more.
 
         Raises:
             NotFoundError: there is none, or rows are missing to one that has weights alone.
             OpError: it cannot be read.
         """
-        export = OpenedExport(self._fixed if self._is_fixed else self._folder(self.newest_number()))
+        folder = self._fixed if self._is_fixed else self._folder(self.newest_number())
+        if trial:
+            folder = HeldFolder.of(folder)
+            try_export(folder, is_stopped=is_stopped)
+        export = OpenedExport(folder)
         if export.manifest.kind == "ps":
             raise NotFoundError(f"export '{export.folder.path}': it has rows of one shard and no model; open the entry")
         if export.manifest.rows is not None:

@@ -41,6 +41,7 @@ class Predictor:
             weights stay those of the export.
         gate: What newer versions, and dense weights of the log, must pass before they are served; None: nothing.
         beside: Predictors of other versions of the same folder, whose rows are used where they are its own.
+        trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
         clock: Measures waits.
 
     Raises:
@@ -68,6 +69,7 @@ class Predictor:
         follow: DeltaLog | str | None = None,
         gate: Gate | None = None,
         beside: Sequence[Predictor] = (),
+        trial: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -75,7 +77,7 @@ class Predictor:
         self._gate = gate
         self._versions = ExportVersions(path)
         self._watch = VersionWatch("predictor", wanted=self._newer, take_up=self._take_up)
-        self._live: LiveModel = self._load([other._live.rows for other in beside])  # noqa: SLF001 - others of its kind
+        self._live: LiveModel = self._load([other._live.rows for other in beside], trial=trial)  # noqa: SLF001 - others of its kind
         self._live.rows.serve(self._live)
         if not self._versions.is_fixed:
             self._watch.start()
@@ -204,9 +206,14 @@ class Predictor:
 
     # Versions
 
-    def _load(self, beside: Sequence[LiveRows]) -> LiveModel:
+    def _load(self, beside: Sequence[LiveRows], *, trial: bool) -> LiveModel:
         """The newest version, with rows that are there already where they are its own."""
-        found = self._versions.newest()
+        found = self._versions.newest(trial=trial, is_stopped=self._watch.stopped.is_set)
+        live = self._live_model(found, beside)
+        found.export.folder.release()
+        return live
+
+    def _live_model(self, found: FoundExport, beside: Sequence[LiveRows]) -> LiveModel:
         for rows in beside:
             if self._would_have(rows, found):
                 return LiveModel(LoadedModel(found.export, rows.stores), rows, self._gate)
@@ -244,7 +251,7 @@ class Predictor:
             FailedPreconditionError: it did not pass, or is no newer one.
         """
         old = self._live
-        new = self._load([old.rows])
+        new = self._load([old.rows], trial=True)
         if new.version.export <= old.version.export:
             new.rows.leave(new)
             raise FailedPreconditionError(

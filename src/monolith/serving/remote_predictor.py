@@ -192,9 +192,11 @@ class RemotePredictor:
         return newest if newest > (self._next or self._live).manifest.version else None
 
     def _open(self, _: int) -> None:
-        found = EntryModel(self._versions.newest(), self._remote, self._dense, threads=self._threads)
+        found = self._versions.newest(trial=True, is_stopped=self._watch.stopped.is_set)
+        entry = EntryModel(found, self._remote, self._dense, threads=self._threads)
+        found.export.folder.release()
         if not self._watch.is_given_up:
-            self._next = found
+            self._next = entry
 
     def _take_over(self) -> None:
         """Answers from the newer version once the shards have its rows."""

@@ -52,6 +52,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         help="an operation that exports may have besides those of the list, such as aten.segment_reduce: it may crash"
         " the server, so allow it for exports of your own; may be given several times",
     )
+    parser.add_argument(
+        "--trust_exports",
+        action="store_true",
+        help="load newer versions without trying them in a child process first; for exports that only you can write",
+    )
     parser.add_argument("--json", action="store_true", help="print where it listens as JSON, once it does")
     add_model_arguments(parser)
     _add_promotion(parser.add_argument_group("promotion: which version answers"))
