@@ -112,7 +112,8 @@ void BindGroupBlocks(nb::module_& m, nb::class_<Group>& group) {
       "data"_a,
       nb::sig("def packed_block_offsets(data: bytes | bytearray | memoryview) -> "
               "Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]"));
-  m.def("without_counts", &WithoutCountsOf, "payload"_a, nb::kw_only(), "table"_a, "wide_slots"_a, "bucket"_a, "keys"_a);
+  m.def("without_counts", &WithoutCountsOf, "payload"_a, nb::kw_only(), "table"_a, "wide_slots"_a, "bucket"_a,
+        "keys"_a);
   group
       .def(
           "changes",

@@ -52,8 +52,8 @@ class FilterSplit {
   Place Find(Key key) const;
   // Counts `count` occurrences, saturating, in a cell that Find(key) returned. REQUIRES: count > 0.
   void Write(uint32_t cell, Key key, uint32_t count);
-  // Find(key) returns no count from now on. The cell stays in use (invariant 2): it counts 1 for the inverted signature,
-  // which at worst shares it with another id.
+  // Find(key) returns no count from now on. The cell stays in use (invariant 2): it counts 1 for the inverted
+  // signature, which at worst shares it with another id.
   void Forget(Key key);
   // Gives the memory back as well.
   void Clear();

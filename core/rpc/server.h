@@ -68,7 +68,7 @@ struct ServerOptions {
   // may have. One more, and the oldest of them is hung up on.
   int max_strangers = kMostStrangers;
   double handshake_seconds = kHandshakeSeconds;  // from a connection to its greeting, however many bytes come
-  double patience_seconds = 30.0;  // for a frame that has begun and does not go on
+  double patience_seconds = 30.0;                // for a frame that has begun and does not go on
 };
 
 struct ServerStats {
@@ -104,7 +104,8 @@ class Server {
   std::shared_ptr<Connection> TakeWoken();
   std::shared_ptr<Connection> TakeLocked(uint64_t id);
   void AcceptAll();
-  // Takes strangers above the limit out of the connections, the oldest first; destroyed by the caller, without the lock.
+  // Takes strangers above the limit out of the connections, the oldest first; destroyed by the caller, without the
+  // lock.
   std::vector<std::shared_ptr<Connection>> TakeExcessLocked();
   void ListenOn();
   void WatchPatience();

@@ -225,9 +225,8 @@ std::map<uint32_t, int64_t> Group::RowsBySlot(int table_number) const {
   std::vector<int64_t> counts(kNumSlots + 1);  // the last one: of unknown slots
   for (uint32_t number = 0; number < kNumBuckets; ++number) {
     BucketGuard guard(locks_[number], Access::kReads);
-    table.shards[number].VisitAll(table.rows, [&](uint32_t row) {
-      ++counts[table.spec.SlotOfKey(HeaderOf(table.rows.AtAllocated(row))->key)];
-    });
+    table.shards[number].VisitAll(
+        table.rows, [&](uint32_t row) { ++counts[table.spec.SlotOfKey(HeaderOf(table.rows.AtAllocated(row))->key)]; });
   }
   std::map<uint32_t, int64_t> found;
   for (size_t slot = 0; slot < counts.size(); ++slot) {
