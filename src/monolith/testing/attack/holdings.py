@@ -37,7 +37,12 @@ class Holdings:
         )
 
     def grown_since(
-        self, before: Holdings, *, spare_objects: int = _SPARE_OBJECTS, spare_threads: int = 0
+        self,
+        before: Holdings,
+        *,
+        spare_objects: int = _SPARE_OBJECTS,
+        spare_threads: int = 0,
+        spare_descriptors: int = 0,
     ) -> str | None:
         """What is more than it was, and more than may be spare."""
         found = []
@@ -45,7 +50,7 @@ class Holdings:
             found.append(f"{self.objects - before.objects} objects more")
         if self.threads > before.threads + spare_threads:
             found.append(f"{self.threads - before.threads} threads more")
-        if self.descriptors > before.descriptors:
+        if self.descriptors > before.descriptors + spare_descriptors:
             found.append(f"{self.descriptors - before.descriptors} descriptors more")
         if self.resident_bytes > before.resident_bytes + _SPARE_BYTES:
             found.append(f"{(self.resident_bytes - before.resident_bytes) >> 20} MiB more")

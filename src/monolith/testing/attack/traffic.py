@@ -30,10 +30,9 @@ REQUESTS_PER_ATTEMPT = 1000
 _PATIENCE_SECONDS = 60.0
 _PER_CONNECTION = 50
 """Requests of a connection over HTTP, before another one is opened."""
-_SPARE_OBJECTS = 1000
-"""One for each hundred of 100,000 requests."""
-_SPARE_THREADS = 16
-"""gRPC starts threads, up to a limit, as calls happen to meet."""
+_SPARE = {"spare_objects": 4000, "spare_threads": 16, "spare_descriptors": 4}
+"""What comes and goes while it is counted: what the last requests left to be freed, threads that gRPC starts as calls
+happen to meet, connections about to close. One object for each fifty of 200,000 requests would be more."""
 _PATH = "/v1/models/ranker:predict"
 
 
@@ -55,7 +54,7 @@ def attempts(seed: int, folder: Path) -> Iterator[Attempt]:  # noqa: ARG001 - ev
         for number in itertools.count(1):
             wrong = _thousand(draw, server.port or 0, ask, grpc)
             now = Holdings.now()
-            problem = now.grown_since(before, spare_objects=_SPARE_OBJECTS, spare_threads=_SPARE_THREADS)
+            problem = now.grown_since(before, **_SPARE)
             problem = f"{wrong} requests were answered wrongly" if wrong else problem
             outcome = f"{REQUESTS_PER_ATTEMPT} requests"
             what = f"after {number * REQUESTS_PER_ATTEMPT} requests, {now} where {before} was"
