@@ -20,6 +20,7 @@ const char* ErrorClassName(Code code) {
     case Code::kDeadlineExceeded: return "DeadlineExceededError";
     case Code::kPermissionDenied: return "PermissionDeniedError";
     case Code::kInternal: return "InternalError";
+    case Code::kStorageFull: return "StorageFullError";
   }
   return "UnknownError";
 }

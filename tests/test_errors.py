@@ -23,7 +23,10 @@ def test_every_status_code_has_one_class() -> None:
 
 
 def test_a_failing_file_is_unavailable_to_others() -> None:
-    assert set(CLASSES.values()) - set(errors.OpError.__subclasses__()) == {errors.FileUnavailableError}
+    own = {errors.FileUnavailableError, errors.StorageFullError}
+    assert set(CLASSES.values()) - set(errors.OpError.__subclasses__()) == own
+    assert issubclass(errors.StorageFullError, errors.ResourceExhaustedError)
+    assert errors.StorageFullError.error_code == errors.ResourceExhaustedError.error_code
     assert issubclass(errors.FileUnavailableError, errors.UnavailableError)
     assert errors.FileUnavailableError.error_code == errors.UnavailableError.error_code
 

@@ -14,15 +14,16 @@ enum class Code {
   kInvalidArgument,     // a wrong call: ValueError
   kFailedPrecondition,  // a right call at the wrong time
   kDataLoss,            // bytes that are not what was written
-  kResourceExhausted,   // no memory, no space, no row numbers left
+  kResourceExhausted,   // no memory, no row numbers left
   kNotFound,
   kUnavailable,       // the operating system refused; trying again may help
   kUnreachable,       // another process, at the moment; trying again may help
   kDeadlineExceeded,  // an answer that did not come in time
   kPermissionDenied,
-  kInternal,  // a fault of the program that answers
+  kInternal,     // a fault of the program that answers
+  kStorageFull,  // no space left for a file
 };
-inline constexpr Code kLastCode = Code::kInternal;  // codes travel between processes: add, never renumber
+inline constexpr Code kLastCode = Code::kStorageFull;  // codes travel between processes: add, never renumber
 
 class Error : public std::runtime_error {
  public:

@@ -36,7 +36,7 @@ Code CodeOf(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return Code::kResourceExhausted;
+    case EFBIG: return Code::kStorageFull;
     case ENOENT: return Code::kNotFound;
     case ENAMETOOLONG:
     case ELOOP: return Code::kInvalidArgument;  // no other day and no other disk takes such a name

@@ -1,7 +1,7 @@
 // Checked file access: every call of the operating system that can fail is looked at, and every failure names the file.
 //
 // An object belongs to one thread at a time, except that InputFile::ReadAt may be called by many threads at once.
-// "No space" (also quota and file-size limits) is Error(kResourceExhausted), a missing file kNotFound, all else
+// "No space" (also quota and file-size limits) is Error(kStorageFull), a missing file kNotFound, all else
 // kUnavailable.
 #pragma once
 

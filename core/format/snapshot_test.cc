@@ -267,7 +267,7 @@ TEST_F(Snapshot, NoSpaceIsResourceExhaustedNamesTheFileAndLeavesNothing) {
     try {
       Write({0, 1024});
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), Code::kResourceExhausted);
+      EXPECT_EQ(error.code(), Code::kStorageFull);
       message = error.what();
     }
     ::setrlimit(RLIMIT_FSIZE, &old_limit);

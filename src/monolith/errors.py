@@ -15,16 +15,17 @@
         ├── OutOfRangeError            past the end
         ├── PermissionDeniedError      known, and not allowed
         ├── ResourceExhaustedError     no memory, no space, no quota
+        ├── StorageFullError           no space left for a file (also a ResourceExhaustedError)
         ├── UnauthenticatedError       not known
         ├── UnavailableError           not now; trying again may help
         ├── UnimplementedError         not done by this build or this peer
         └── UnknownError               a foreign error without a class of its own
 
 The names and numbers are those of ``tf.errors`` and of gRPC's status codes, so an error keeps its class across
-processes; `FileUnavailableError` is ours, and arrives elsewhere as what it is to others, an `UnavailableError`. A wrong
-call from Python raises ``ValueError`` or ``TypeError``; the core's own refusals arrive as `InvalidArgumentError`, which
-is a ``ValueError`` too, so one ``except ValueError`` covers both. A missing or stale core is the only plain
-``ImportError``.
+processes; `FileUnavailableError` and `StorageFullError` are ours, and arrive elsewhere as what they are to others, an
+`UnavailableError` and a `ResourceExhaustedError`. A wrong call from Python raises ``ValueError`` or ``TypeError``; the
+core's own refusals arrive as `InvalidArgumentError`, which is a ``ValueError`` too, so one ``except ValueError`` covers
+both. A missing or stale core is the only plain ``ImportError``.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ class ResourceExhaustedError(OpError):
     """No memory, disk space, row numbers or quota left."""
 
     error_code = 8
+
+
+class StorageFullError(ResourceExhaustedError):
+    """A file could not be written: no space, quota or file size is left."""
 
 
 class FailedPreconditionError(OpError):

@@ -35,6 +35,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str)
         (3, "raise ZeroDivisionError", "ZeroDivisionError", 1),
         (4, "open('no-such-file')", "No such file or directory: 'no-such-file'", 1),
         (5, "raise OSError(errno.EIO, 'disk')", "disk", 74),
+        (8, "raise OSError(errno.ENOSPC, 'full')", "full", 74),
         (6, "self.emb.lookup_of_nothing()", "AttributeError: 'Embeddings' object has no attribute", 1),
         (7, "import torch; torch.ones(2) @ torch.ones(3)", "RuntimeError: inconsistent tensor size", 1),
     ],

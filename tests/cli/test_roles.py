@@ -20,6 +20,7 @@ from monolith.errors import (
     DeadlineExceededError,
     FileUnavailableError,
     OpError,
+    StorageFullError,
     UnavailableError,
 )
 from monolith.launch import LaunchPlan, Role
@@ -167,7 +168,10 @@ class TestRoles:
         (line,) = capsys.readouterr().err.splitlines()
         assert line == "monolith worker: lost the job, start it again: server 1 is gone for good"
 
-    @pytest.mark.parametrize(("error", "code"), [(AlreadyExistsError, 1), (FileUnavailableError, 74), (ValueError, 1)])
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [(AlreadyExistsError, 1), (FileUnavailableError, 74), (StorageFullError, 74), (ValueError, 1)],
+    )
     def test_other_errors_end_the_job(
         self, error: type[Exception], code: int, ran: Ran, capsys: pytest.CaptureFixture[str]
     ) -> None:

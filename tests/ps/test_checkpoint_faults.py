@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint.zygote import Zygote
 from monolith.checkpoint import Saver
-from monolith.errors import FailedPreconditionError, OpError
+from monolith.errors import FailedPreconditionError, StorageFullError
 from monolith.ps import PsCluster
 from ps.counting import ENDS_HANGS_SECONDS, Counter
 from ps.served import ServerProcess, served
@@ -83,7 +83,7 @@ def test_a_disk_that_is_full_at_one_server_costs_that_save_only(
         before = names(tmp_path)
         counter.step()
         _, hard = resource.prlimit(processes[1].pid, resource.RLIMIT_FSIZE, (1000, -1))
-        with pytest.raises(OpError, match=r"parameter server 1 at .*: file '.*0512-1024.*': .*File too large"):
+        with pytest.raises(StorageFullError, match=r"parameter server 1 at .*: file '.*0512-1024.*': .*File too large"):
             saver.save(counter.state)
         assert names(tmp_path) == before
         counter.step()

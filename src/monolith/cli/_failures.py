@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith.errors import FileUnavailableError, OpError
+from monolith.errors import FileUnavailableError, OpError, StorageFullError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ FAILED = 1
 STORAGE_FAILED = 74
 """EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""
 
+_OF_STORAGE = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _PACKAGE = Path(__file__).resolve().parent.parent
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib")).resolve()
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
@@ -47,7 +48,9 @@ def failure_of(error: Exception, *, command: str, task: str | None = None) -> tu
 
 def _is_of_storage(error: Exception) -> bool:
     """Whether it is the storage that fails: another start on this machine will hardly do better."""
-    return isinstance(error, FileUnavailableError) or (isinstance(error, OSError) and error.errno == errno.EIO)
+    return isinstance(error, FileUnavailableError | StorageFullError) or (
+        isinstance(error, OSError) and error.errno in _OF_STORAGE
+    )
 
 
 def _root_of(task: str | None) -> Path | None:

@@ -12,7 +12,7 @@ from monolith.errors import (
     NotFoundError,
     OpError,
     PermissionDeniedError,
-    ResourceExhaustedError,
+    StorageFullError,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def named_errors(place: str, doing: str) -> Iterator[None]:
 
 def _named(error: OSError, text: str) -> OpError:
     if error.errno in _NO_SPACE:
-        return ResourceExhaustedError(f"{text}; make room and save again")
+        return StorageFullError(f"{text}; make room and save again")
     if error.errno in _NOT_ALLOWED:
         return PermissionDeniedError(text)
     if error.errno in _NO_NAMES:

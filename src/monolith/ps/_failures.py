@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from monolith import errors
 from monolith.ps.protos import parameter_server_pb2 as messages
 
@@ -23,6 +25,8 @@ def failure_of(error: Exception) -> messages.Failure:
         return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
     if isinstance(error, MemoryError):
         return messages.Failure(kind=errors.ResourceExhaustedError.__name__, message=f"out of memory: {error}")
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+        return messages.Failure(kind=errors.StorageFullError.__name__, message=str(error))
     if isinstance(error, OSError):
         return messages.Failure(kind=errors.FileUnavailableError.__name__, message=str(error))
     return messages.Failure(kind=errors.InternalError.__name__, message=f"{type(error).__name__}: {error}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from monolith import _core
-from monolith.errors import FileUnavailableError, NotFoundError, ResourceExhaustedError
+from monolith.errors import FileUnavailableError, NotFoundError, StorageFullError
 from monolith.tables.row_block import BlockKind
 from monolith.tables.slot_keys import ids_of_keys
 
@@ -42,7 +42,7 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
 
     Raises:
         ModuleNotFoundError: pyarrow is not installed; says how to install it.
-        ResourceExhaustedError, FileUnavailableError: the file cannot be written; nothing is left at the path.
+        StorageFullError, FileUnavailableError: the file cannot be written; nothing is left at the path.
     """
     arrow, parquet = _import_pyarrow()
     target = Path(path)
@@ -150,4 +150,4 @@ def _translated(error: OSError, path: Path) -> Exception:
         return NotFoundError(message)
     # pyarrow raises OSError without errno for a full disk, and says so in the text
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT} or "No space left" in str(error)
-    return ResourceExhaustedError(message) if full else FileUnavailableError(message)
+    return StorageFullError(message) if full else FileUnavailableError(message)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import fsspec
 
 from monolith.clock import Clock, SystemClock
-from monolith.errors import FailedPreconditionError, FileUnavailableError, ResourceExhaustedError
+from monolith.errors import FailedPreconditionError, FileUnavailableError, StorageFullError
 from monolith.observe.summaries._tensorboard import import_tensorboard
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SummaryWriter:
         clock: Time of events and of flushing.
 
     Raises:
-        FileUnavailableError, ResourceExhaustedError: The file cannot be made or written. After that the file may end in
+        FileUnavailableError, StorageFullError: The file cannot be made or written. After that the file may end in
             half a record, and the writer refuses to go on.
     """
 
@@ -121,5 +121,5 @@ class SummaryWriter:
                 with contextlib.suppress(OSError):
                     self._file.close()
             full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
-            kind = ResourceExhaustedError if full else FileUnavailableError
+            kind = StorageFullError if full else FileUnavailableError
             raise kind(f"event file '{self.path}': cannot be written: {error}") from error
