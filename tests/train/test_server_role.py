@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -10,7 +11,9 @@ import pytest
 
 from monolith.cluster.addresses import split_address
 from monolith.cluster.held_port import HeldPort
+from monolith.errors import AbortedError, AlreadyExistsError, OpError
 from monolith.ps.places import ServerPlace, assign_places, find_place, stop_servers
+from monolith.ps.server import PsServer
 from monolith.testing.distributed_binary import FeatureTask
 from monolith.train import _server_role, server_places
 from monolith.train._role_place import RolePlace
@@ -22,7 +25,6 @@ from train.job_threads import MemoryDiscovery, ThreadJob
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from monolith.ps.server import PsServer
 
 ENDS_HANGS = 60.0
 
@@ -93,3 +95,67 @@ def test_a_server_that_is_slow_to_answer_keeps_its_place(tmp_path: Path, monkeyp
     monkeypatch.setattr(server_places, "find_place", slowly)
     monkeypatch.setattr(server_places, "assign_places", lambda *_, **__: pytest.fail("its place was given away"))
     assert ServerPlaces(place_of(discovery, tmp_path)).addresses() == {0: "127.0.0.1:1"}
+
+
+class Role(threading.Thread):
+    """A server of a job as a thread; keeps how it ended."""
+
+    def __init__(self, place: RolePlace) -> None:
+        super().__init__(daemon=True)
+        self._place = place
+        self.error: OpError | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            run_server(self._place)
+        except OpError as error:
+            self.error = error
+
+
+def test_a_second_server_of_an_index_is_refused_while_the_first_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_server_role, "_TAKEN_SECONDS", 0.3)
+    discovery = MemoryDiscovery()
+    place = dataclasses.replace(place_of(discovery, tmp_path), settings=JobConfig(host="127.0.0.1"))
+    first = Role(place)
+    assert discovery.changed.wait(ENDS_HANGS)
+    known = discovery.query("ps")
+    with pytest.raises(AlreadyExistsError, match=rf"the process at {known[0]} has this index, and answers"):
+        run_server(place)
+    assert discovery.query("ps") == known
+    assert not stop_servers(known.values())
+    first.join(ENDS_HANGS)
+    assert (first.is_alive(), first.error) == (False, None)
+    discovery.register("ps", 0, known[0])  # as a server leaves it that was killed
+    discovery.changed.clear()
+    again = Role(place)
+    assert discovery.changed.wait(ENDS_HANGS)
+    assert not stop_servers(discovery.query("ps").values())
+    again.join(ENDS_HANGS)
+    assert (again.is_alive(), again.error) == (False, None)
+
+
+def test_a_server_whose_index_another_one_has_taken_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_server_role, "_LOOK_SECONDS", 0.05)
+    discovery = MemoryDiscovery()
+    place = dataclasses.replace(place_of(discovery, tmp_path), settings=JobConfig(host="127.0.0.1"))
+    first = Role(place)
+    assert discovery.changed.wait(ENDS_HANGS)
+    address = discovery.query("ps")[0]
+    discovery.register("ps", 0, address.replace("127.0.0.1", "localhost"))  # the same process under another name
+    first.join(0.3)
+    assert first.is_alive()
+    with HeldPort("127.0.0.1:0") as nobody:
+        discovery.register("ps", 0, f"127.0.0.1:{nobody.port}")
+        first.join(0.3)
+        assert first.is_alive(), "nobody answers there"
+    with PsServer(0, 1) as second:
+        discovery.register("ps", 0, second.address)
+        first.join(ENDS_HANGS)
+        assert not first.is_alive()
+        assert isinstance(first.error, AbortedError)
+        assert f"the process at {second.address} has taken this index" in str(first.error)
+        assert discovery.query("ps") == {0: second.address}
+    assert find_place(address) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.cluster.credentials import ClientCredentials
@@ -31,6 +31,8 @@ class ServerPlace:
     index: int | None
     """None: it stands by."""
     num_ps: int
+    life: int = field(default=0, compare=False)
+    """Tells the process from others that had the place before or claim it."""
 
 
 def find_place(address: str, *, token: str | None = None, timeout_seconds: float = 2.0) -> ServerPlace | None:
@@ -41,7 +43,7 @@ def find_place(address: str, *, token: str | None = None, timeout_seconds: float
             found = call.result()
         except OpError:
             return None
-        return ServerPlace(address, None if found.stands_by else found.index, found.num_ps)
+        return ServerPlace(address, None if found.stands_by else found.index, found.num_ps, found.life)
 
 
 def assign_places(

@@ -200,6 +200,11 @@ class PsServer:
         return concat_ip_and_port(_LOOPBACK if self._has_tls else self.address.rpartition(":")[0], self._frames.port)
 
     @property
+    def life(self) -> int:
+        """A number that no other process has: servers of one index are told apart by it."""
+        return self._service.life
+
+    @property
     def frames(self) -> FrameServer:
         """What answers batches."""
         return self._frames

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from monolith.cluster.addresses import split_address
 from monolith.cluster.held_port import HeldPort
+from monolith.errors import AbortedError, AlreadyExistsError
 from monolith.files import join
+from monolith.ps.places import find_place
 from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.server import PsServer
 from monolith.train._job_signals import on_signals
@@ -17,11 +20,18 @@ from monolith.train._job_signals import on_signals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monolith.ps.places import ServerPlace
     from monolith.train._role_place import RolePlace
 
 __all__ = ["run_server"]
 
 _log = logging.getLogger(__name__)
+
+_TAKEN_SECONDS = 10.0
+"""How long a process that has the index and answers may take to end."""
+_ASK_AGAIN_SECONDS = 0.2
+_LOOK_SECONDS = 10.0
+"""How often a server looks whether it is still the one that is registered."""
 
 
 def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -> None:
@@ -29,10 +39,18 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
 
     One of more servers than are used stands by until it is given a place, and then serves on the same port.
 
+    An index is of one process: a second one is refused while the first one answers. One that did not answer, as a
+    paused process does not, ends when it finds another process registered under its index.
+
     Args:
         place: Who it is.
         on_stop: Called in the end, if it came by a signal.
+
+    Raises:
+        AlreadyExistsError: another process that answers has this index.
+        AbortedError: another process has taken this index.
     """
+    _require_free(place)
     signals: list[int] = []
     host, port = split_address(place.address)
     numbers = None if place.has_standbys else (place.index, place.num_ps)
@@ -47,7 +65,8 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
                     place.discovery.register("ps", place.index, server.address)
                     _log.info("parameter server %d is at %s", place.index, server.address)
                 with on_signals(_stopping(server, signals), signals=(signal.SIGTERM, signal.SIGINT)):
-                    server.wait()
+                    while not server.wait(_LOOK_SECONDS):
+                        _require_registered(place, server)
             if server.assigned is None:
                 place.discovery.deregister("ps", place.index, server.address)
                 if signals and on_stop is not None:
@@ -55,6 +74,43 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
                 return
             numbers = server.assigned
             _log.info("parameter server %d becomes the one of index %d of %d", place.index, *numbers)
+
+
+def _require_free(place: RolePlace) -> None:
+    """Before anything of the index is touched, such as its recovery record. A process that is ending is waited for."""
+    end = time.monotonic() + _TAKEN_SECONDS
+    while (other := _other_server(place)) is not None:
+        if time.monotonic() >= end:
+            raise AlreadyExistsError(
+                f"parameter server {place.index}: the process at {other.address} has this index, and answers; start"
+                " each server with an index of its own, or end that one first"
+            )
+        time.sleep(_ASK_AGAIN_SECONDS)
+
+
+def _require_registered(place: RolePlace, server: PsServer) -> None:
+    try:
+        other = _other_server(place, server)
+    except Exception as error:  # noqa: BLE001 - the service may come back, whatever it answers until then
+        _log.warning("discovery cannot say who is parameter server %d: %s", place.index, error)
+        return
+    if other is not None:
+        raise AbortedError(
+            f"parameter server {place.index}: the process at {other.address} has taken this index; this one, at"
+            f" {server.address}, ends"
+        )
+
+
+def _other_server(place: RolePlace, own: PsServer | None = None) -> ServerPlace | None:
+    """A server of this job that answers where discovery knows this index, and is another process."""
+    address = place.discovery.query("ps").get(place.index)
+    if address is None or (own is not None and address == own.address):
+        return None
+    found = find_place(address, token=place.token)
+    if found is None or (own is not None and found.life == own.life):
+        return None
+    is_of_job = place.has_standbys or (found.index, found.num_ps) == (place.index, place.num_ps)
+    return found if is_of_job else None
 
 
 def _server(place: RolePlace, host: str, port: int, numbers: tuple[int, int] | None) -> PsServer:
