@@ -24,6 +24,7 @@ from monolith.ps.dense_client import DenseClient
 from monolith.ps.dense_shard import DenseShard
 from monolith.ps.dense_wire import WORDS, Kind
 from monolith.tables.batch import BatchStamp
+from monolith.train._dense_step import DenseConfig, DenseThere
 from ps.dense_fakes import FakeServers, OpenGate
 
 STAMP = BatchStamp(worker=0, seq=0)
@@ -235,3 +236,22 @@ def test_pulls_of_one_moment_share_a_copy_and_memory_is_used_again(servers: Trai
     next_push = head(stamp=[0, 1, "", 0], previous=0)
     servers.carry(0, Kind.PUSH, next_push, GRADIENTS, None)
     assert pull().__array_interface__["data"][0] == address
+
+
+@pytest.mark.parametrize("previous", [-1, 1, 2])
+def test_a_push_that_names_another_one_before_it_moves_nothing(servers: TrainedServers, previous: int) -> None:
+    said_to_push(servers)
+    push = head(stamp=[0, 2, "", 0], previous=previous)
+    with pytest.raises(FailedPreconditionError, match=f"names {'none' if previous < 0 else previous} as the push"):
+        servers.carry(0, Kind.PUSH, push, GRADIENTS, None)
+    assert weights(servers) == [0.5, 0.5, 0.5]
+    servers.carry(0, Kind.PUSH, head(stamp=[0, 2, "", 0], previous=0), GRADIENTS, None)
+    assert weights(servers) == [0.0, 0.0, 0.0]
+
+
+def test_a_server_without_weights_has_no_batches_of_them_to_lose() -> None:
+    servers, model = FakeServers(3), nn.Linear(1, 1, bias=False)
+    optimizer = SGD(model.parameters(), lr=0.5)
+    client = DenseClient(model, optimizer, servers)
+    (holder,) = [server for server, pieces in enumerate(client.layout.servers) if pieces]
+    assert DenseThere(client, [optimizer], DenseConfig()).join(0) == {holder: None}

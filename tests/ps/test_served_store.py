@@ -223,6 +223,21 @@ def test_one_client_holds_at_a_time() -> None:
     gates.hold(2, 60.0)
 
 
+def test_a_hold_that_one_server_refuses_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(client: int, seconds: float) -> Clocks:
+        raise DeadlineExceededError(f"hold: a push of client {client} did not end within {seconds} s")
+
+    with running(2) as servers, store_of(servers) as store:
+        worker = Worker(store)
+        worker.train([1])
+        with monkeypatch.context() as patched:
+            patched.setattr(servers[1]._service.gates, "hold", refuse)
+            with pytest.raises(DeadlineExceededError, match="did not end"), store.cluster.held(60.0):
+                pass
+        plan = worker.plan([1], 1)
+        assert worker.joined.apply([(plan, torch.ones(2))], rule(0)).result(30).updated == 1
+
+
 def test_pushes_wait_while_they_are_held_and_pass_afterwards() -> None:
     with running(2) as servers, store_of(servers) as store, store_of(servers) as other:
         worker = Worker(store)

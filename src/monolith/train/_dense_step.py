@@ -21,7 +21,7 @@ from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch.nn import Parameter
     from torch.optim import Optimizer
@@ -76,8 +76,13 @@ class StepGradients:
 class DenseStep(Protocol):
     """Where dense weights learn. The thread that trains owns it."""
 
-    def join(self, worker: int) -> Sequence[BatchStamp | None]:
-        """Begins an incarnation of a worker; returns its last batch at each server, None where there was none."""
+    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
+        """Begins an incarnation of a worker.
+
+        Returns:
+            Server -> the worker's last batch in its dense weights, None where there was none. A server without any of
+            the weights is left out: it has none to lose.
+        """
         ...
 
     @property
@@ -117,9 +122,9 @@ class DenseHere:
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
 
-    def join(self, worker: int) -> Sequence[BatchStamp | None]:  # noqa: ARG002 - nobody else trains them
+    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - nobody else trains them
         """There are no servers."""
-        return ()
+        return {}
 
     @property
     def under_way(self) -> int:
@@ -162,9 +167,10 @@ class DenseThere:
         self._postponed: PreparedPush | None = None
         self._pending: Pending[int] | None = None
 
-    def join(self, worker: int) -> Sequence[BatchStamp | None]:
+    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
         """As the servers say."""
-        return self._client.join(worker).applied_by_server
+        applied = self._client.join(worker).applied_by_server
+        return {server: applied[server] for server, pieces in enumerate(self._client.layout.servers) if pieces}
 
     @property
     def under_way(self) -> int:

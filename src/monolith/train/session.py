@@ -420,7 +420,7 @@ class Session:
         elif self.mode == "train":
             for each in self._embeddings:
                 each.join(self._worker_index)
-            dense = [stamp.seq + 1 for stamp in self._dense.join(self._worker_index) if stamp is not None]
+            dense = [stamp.seq + 1 for stamp in self._dense.join(self._worker_index).values() if stamp]
             self._next_batch = max([self._next_batch, *dense, *(each.next_batch for each in self._embeddings)])
         self._clock = BatchClock(0 if last is None else last.event_time)
 
@@ -429,7 +429,7 @@ class Session:
         rows = [cast("PsJoined", each.join(self._worker_index)).applied_by_server for each in self._embeddings]
         known = [Known(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
-        return known + [Known(server, stamp, is_dense=True) for server, stamp in enumerate(dense)]
+        return known + [Known(server, stamp, is_dense=True) for server, stamp in dense.items()]
 
     def _count(self, stamp: BatchStamp) -> int:
         """The global step of the job behind the step of a batch."""
